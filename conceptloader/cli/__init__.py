@@ -2,7 +2,7 @@
 
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
-    MORE, RARE, USAGE           optional: description and options for --help-all alone; the usage without them
+    USAGE                       optional: the usage in one line
     run(arguments, output)      the work; returns the exit code, or nothing for 0
 
 Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
@@ -70,7 +70,7 @@ _EPILOG = """\
   conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes
   conceptloader inspect data/corpus --window 0 --seq-len 128
 
-<command> --help shows examples, --help-all every option.
+<command> --help shows examples and options.
 Exit codes: 0 success, 1 the data is bad, 2 usage error.
 """
 
@@ -79,9 +79,7 @@ Exit codes: 0 success, 1 the data is bad, 2 usage error.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    rare = "--help-all" in given
-    given = ["--help" if argument == "--help-all" else argument for argument in given]
-    parser = make_parser(next(filter(COMMANDS.__contains__, given), ""), rare)
+    parser = make_parser(next(filter(COMMANDS.__contains__, given), ""))
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
@@ -133,8 +131,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
-def make_parser(chosen: str | None = None, rare: bool = True) -> argparse.ArgumentParser:
-    """chosen: the only command that will be parsed; by default any. rare: whether --help has all options."""
+def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """chosen: the only command that will be parsed; by default any."""
     listed = "\n\n".join(
         "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, summary in group.items())])
         for title, group in GROUPS.items()
@@ -153,16 +151,13 @@ def make_parser(chosen: str | None = None, rare: bool = True) -> argparse.Argume
         if chosen not in (None, name):
             continue
         module = import_module(f"conceptloader.cli.{name}")
-        command.description = module.DESCRIPTION + (getattr(module, "MORE", "") if rare else "")
+        command.description = module.DESCRIPTION
         module.add_arguments(command)
         general = command.add_argument_group("output").add_argument
         general("--json", action="store_true", help="one JSON object on stdout instead of text")
         general("--verbose", "-v", action="store_true", help="log more to stderr")
         general("--quiet", "-q", action="store_true", help="log errors only, show no progress")
         command.set_defaults(run=module.run, parser=command)
-        if not rare and (hidden := set(getattr(module, "RARE", ()))):
-            for action in command._actions:
-                action.help = argparse.SUPPRESS if action.dest in hidden else action.help
-            command.usage = f"conceptloader {name} {module.USAGE} [options]"
-            command.epilog = f"{len(hidden)} more options, with examples: conceptloader {name} --help-all"
+        if hasattr(module, "USAGE"):
+            command.usage = f"conceptloader {name} {module.USAGE}"
     return parser

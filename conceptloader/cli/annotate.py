@@ -44,18 +44,12 @@ these have other names: --column id=doc_id --column start=begin --column concept
 Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
 else tokens. --unit says which; it must be given where the offsets could be either. The text is decoded from the tokens:
 only for tokenizers that give back every text exactly.
+
+A recipe (--recipe) with chunks, as in build, has annotations in files with a row for each chunk of a document: INPUT
+are the documents then, whose text (or tokens) has to be that of the dataset (docs/concepts.md).
 """
 
-MORE = """
-Annotations may have a row for each chunk of a document, as in `build`: then INPUT has the documents, whose text (or
-tokens) has to be that of the dataset, and the options for chunks say what is in the other files.
-
-  conceptloader annotate data/web documents/ --chunks-from chunks/ --join doc_id --chunk-start start --chunk-end end \
-      --labels topic=topics --label-scores topic=confidence --concept-table concepts.parquet --track topics --out both
-"""
-
-USAGE = "DATASET INPUT [INPUT ...] --track NAME --out DIR"
-RARE = *chunks.OPTIONS, "align", "eos_span", "levels", "sort_memory", "max_line_bytes", "text", "tokens", "root"
+USAGE = "DATASET INPUT [INPUT ...] --track NAME --out DIR [options]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,20 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--ignore-column", action="append", default=[], metavar="NAME")
     meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
-    group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
+    group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
     add_max_line_bytes(group)
     building.add_skip_bad(group, "leave out rows that cannot be read, and chunks that cannot be so, and list")
-    chunks.add_arguments(parser)
     group = parser.add_argument_group("documents with chunks").add_argument
+    chunks.add_chunks(group)
     group("--text-column", dest="text", metavar="NAME", help="(default: text)")
     group("--tokens-column", dest="tokens", metavar="NAME")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    chunked = chunks.asked("annotate", arguments)
-    if chunked:
-        names = "unit", "column", "ignore_column", "parameters"
-        refuse_beside("--chunks-from", arguments, *names)
+    if arguments.chunks is not None:
+        refuse_beside("chunks", arguments, "unit", "column", "ignore_column", "parameters")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
@@ -104,8 +96,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "unit", "max_line_bytes"),
     )
     joined = None
-    if chunked:
-        with chunks.chunked(*chunks.read_arguments(arguments), arguments) as given:
+    if arguments.chunks is not None:
+        with chunks.chunked(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments) as given:
             manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
     else:
         with building.bad_records(arguments.skip_bad) as on_bad:

@@ -105,7 +105,7 @@ def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> N
 
 def refuse_all_but(option: str, arguments: argparse.Namespace, *names: str) -> None:
     """`refuse_beside` of all arguments of the command but these."""
-    general = "parser", "run", "json", "verbose", "quiet", _name(option)
+    general = "parser", "run", "json", "verbose", "quiet", "recipe", _name(option)
     refuse_beside(option, arguments, *(vars(arguments).keys() - {*general, *names}))
 
 

@@ -25,51 +25,23 @@ a row of parquet, CSV or Arrow. start and end count characters (Unicode code poi
   {"id": "a1", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}]}
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
+Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of documents' metadata.
+With --chat a record is a conversation (docs/ingest.md). Options may stand in a file (--recipe), and those for
+annotations in files of their own stand there only (chunks, docs/concepts.md).
+
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
+  conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
-  conceptloader build corpus/ --vocabulary-only --out concepts.txt
   conceptloader build --recipe build.yaml
+  conceptloader build corpus/ --vocabulary-only --out concepts.txt
+  conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
+  conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
+  conceptloader build --finalize --out data/corpus
 
 When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
 """
 
-MORE = """
-A token belongs to the span that holds its first character that is not white space, see --align; eos belongs to none.
-Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of documents' metadata.
-Columns that are not known are refused unless they are ignored.
-
-  conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
-
-With --chat a record is a conversation: messages (each with role and content), tools; or prompt and completion; or
-chosen and rejected, which become two documents. It is rendered by the tokenizer's chat template, and the loss is on
-what the assistant says (field loss_mask). Mode document; no eos is appended.
-
-Annotations may stand in files of their own, with a row for each chunk of a document: see the options for chunks. The
-files of a public corpus of this kind are known as a preset; documents and chunks are joined in OUT.joined, which takes
-about as much room as the documents and is removed at the end. A chunk that the corpus did not annotate, and one that
-contradicts its document, are left without annotation and counted.
-
-  conceptloader build documents/ --chunks-from chunks/ --join doc_id --chunk-starts starts --chunk-number number \
-      --labels topic=topic_ids --concept-table concepts.parquet --out data/corpus --tokenizer tokenizer.json
-  conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
-
-A dataset can be written again with its tracks encoded as spans (12 bytes a run, small for long spans), dense (4 bytes a
-token), or auto, whichever is smaller in each shard. The stream fingerprint stays: a running training can change over.
-
-  conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
-
-A build whose shards other programs have finished, datatrove for instance, gets its manifest last; missing, foreign and
-differently configured shards are refused, and spans that were lost when they were given to tokens.
-
-  conceptloader build --finalize --out data/corpus
-"""
-
-USAGE = "INPUT [INPUT ...] --out DIR"
-RARE = (
-    *chunks.OPTIONS, "no_eos", "bos", "token_type", "scores", "align", "eos_span", "levels", "encoding", "id", "track",
-    "metadata_column", "field", "prefix", "chat_template", "multiple", "shard_input_bytes", "max_line_bytes", "mode",
-    "min_count", "root", "text", "tokens", "ignored", "vocabulary",
-)  # fmt: skip
+USAGE = "INPUT [INPUT ...] --out DIR [options]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4"
     add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
-    chunks.add_arguments(parser)
+    chunks.add_chunks(group)
 
     group = parser.add_argument_group("columns (by default those of the first records)").add_argument
     group("--text-column", dest="text", metavar="NAME")
@@ -117,10 +89,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise ConfigError("build", "no INPUT", "files, or directories of files")
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
-    if chunks.asked("build", arguments):
+    if arguments.chunks is not None:
         names = "dry_run", "concepts_vocabulary", "vocabulary", "scores", "track", "field", "ignored"
-        refuse_beside("--chunks-from", arguments, *names)
-        return chunks.build(*chunks.read_arguments(arguments), arguments, output)
+        refuse_beside("chunks", arguments, *names)
+        return chunks.build(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
         columns = Columns(ignored=arguments.ignored)
@@ -158,7 +130,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
-    names = "chunks_from", "prefix", "text", "tokens", "track", "metadata_column", "field"
+    names = "chunks", "prefix", "text", "tokens", "track", "metadata_column", "field"
     refuse_beside("--chat", arguments, *names)
     return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 

@@ -20,8 +20,7 @@ from conceptloader.storage.durable import write_file
 
 _OF_PRESETS = (
     "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_type", "encoding", "mode",
-    "wrong_chunks", "damaged_documents", "label_scores", "score_type", "shard_input_bytes", "max_line_bytes",
-    "skip_bad", "overwrite", *SPAN_RULES,
+    "chunks", "shard_input_bytes", "max_line_bytes", "skip_bad", "overwrite", *SPAN_RULES,
 )  # fmt: skip
 
 
@@ -59,7 +58,8 @@ def build_preset(arguments: argparse.Namespace, output: Output) -> int:
     check_tokens("build", arguments)
     if len(arguments.inputs) != 1:
         raise ConfigError("build --preset", f"{len(arguments.inputs)} INPUTs", "one, the folder of the corpus")
-    return chunks.build(*atlas(arguments.inputs[0], chunks.rules(arguments, "unannotated")), arguments, output)
+    documents, known = atlas(arguments.inputs[0])
+    return chunks.build(documents, chunks.read_chunks(arguments, known), arguments, output)
 
 
 def finalize(arguments: argparse.Namespace, output: Output) -> int:

@@ -10,6 +10,15 @@ from conceptloader.blend.load import read_yaml
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
+# Options of before that are keys of `chunks` in a recipe.
+_CHUNKS = {
+    "chunks-from": "files", "join": "join", "labels": "labels", "chunk-starts": "starts", "chunk-number": "number",
+    "chunk-start": "start", "chunk-end": "end", "chunk-status": "status", "annotated": "annotated",
+    "chunk-text": "text", "chunk-damaged": "damaged", "concept-table": "concepts: {path",
+    "concept-key": "concepts: {key", "concept-kind": "concepts: {kind", "concept-name": "concepts: {name",
+    "wrong-chunks": "wrong", "damaged-documents": "damaged_documents", "label-scores": "scores",
+    "score-type": "score_type",
+}  # fmt: skip
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +32,9 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
 
     Raises: ConfigError for a file that is no mapping, and for unknown options; ReadError.
     """
+    for word in given[1:] if given[0] in ("build", "annotate") else ():
+        if word.startswith("--"):
+            _check_moved(word, word[2:].partition("=")[0])
     alone = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     alone.add_argument("--recipe", action="append", default=[])
     recipes = alone.parse_known_args(list(given))[0].recipe
@@ -43,9 +55,19 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     return [given[0], *options, *given[1:], *map(str, inputs)]
 
 
+def _check_moved(where: str, option: str) -> None:
+    if option in _CHUNKS:
+        key = f"chunks: {{{_CHUNKS[option]}: ...}}"
+        key += "}" * (key.count("{") - key.count("}"))
+        raise ConfigError(
+            where, "an option that is a key of the recipe now", key, "write it there (--recipe, docs/concepts.md)"
+        )
+
+
 def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any) -> Iterator[str]:
     known = {option[2:]: action for option, action in command._option_string_actions.items() if option[:2] == "--"}
     action = known.get(str(key))
+    _check_moved(f"{file}: {key}", str(key))
     if action is None or key in ("recipe", "help"):
         raise unknown(f"{file}: {key}", key, {*known, INPUTS} - {"recipe", "help"}, "option")
     path = f"{file}: {key}"
@@ -60,7 +82,10 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     if isinstance(value, dict) and many:
         value = [f"{name}{separator}{item}" for name, item in value.items()]
     if isinstance(value, dict) and not many:
-        value = json.dumps(value)  # for options that are an object; others refuse it
+        try:
+            value = json.dumps(value)  # for options that are an object; others refuse it
+        except TypeError as error:  # a date, for instance
+            raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error
     if isinstance(value, list) and not many:
         raise ConfigError(path, repr(value), "one value")
     for item in value if isinstance(value, list) else [value]:

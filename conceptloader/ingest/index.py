@@ -3,7 +3,8 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
@@ -29,10 +30,10 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.ingest.build.workers import Tell, run_all
-from conceptloader.storage.durable import TEMPORARY, completed, make_directories, temporary_name, write_file
+from conceptloader.ingest.database import PROBLEM, database, load
+from conceptloader.storage.durable import TEMPORARY, completed, make_directories, write_file
 from conceptloader.storage.lock import build_lock
 
-_PROBLEM = "index: a package is missing that writes its files"
 _ROW_GROUP = 1 << 14  # an answer reads at least as many rows of each shard
 
 Job = tuple[str, list[str] | None, str, int]
@@ -58,7 +59,7 @@ def build_index(
     Raises: ConfigError for a track without concepts, or without pyarrow or DuckDB; FormatError for a damaged dataset or
     index, ReadError.
     """
-    need("duckdb", _PROBLEM)
+    need("duckdb", PROBLEM)
     given = None if roots is None else [os.fspath(root) for root in roots]
     dataset = open_dataset(path, roots=given)
     _check_track(dataset, track)
@@ -121,7 +122,7 @@ def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
     with _database(directory) as found:
         some = concept_pairs(dataset, track, shard)
         spans = ((concept, start + base, end - start) for concept, start, end in some)
-        _load(found, "concept UINTEGER, start UBIGINT, length UINTEGER", spans)
+        load(found, "loaded", "concept UINTEGER, start UBIGINT, length UINTEGER", spans)
         _write(pairs, found.sql("FROM loaded ORDER BY concept, start"))
         totals = "count(*)::UBIGINT AS spans, sum(length)::UBIGINT AS tokens"
         table = f"SELECT concept, {shard}::UINTEGER AS shard, {totals} FROM loaded GROUP BY concept ORDER BY concept"
@@ -131,36 +132,14 @@ def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
     write_file(os.path.join(directory, shard_file(shard, "json")), dump_json(report))
 
 
-@contextlib.contextmanager
-def _database(directory: str) -> Iterator[Any]:
-    """A database of this process, which takes little memory and sorts what is larger in temporary files.
-
-    Raises: ReadError for what the block cannot do with it.
-    """
-    spill, duckdb = temporary_name(os.path.join(directory, "spill")), need("duckdb", _PROBLEM)
-    try:
-        settings = {"memory_limit": "400MB", "threads": 1, "temp_directory": spill}
-        with duckdb.connect(config=settings) as opened:
-            yield opened
-    except duckdb.Error as error:
-        raise ReadError(f"{directory}: spans cannot be sorted: {error}; run the same command again") from error
-    finally:
-        shutil.rmtree(spill, ignore_errors=True)
-
-
-def _load(database: Any, columns: str, rows: Iterable[Sequence[Ints]]) -> None:
-    """Make the table `loaded` of these columns, as SQL has them. rows: some at a time, an array for each column."""
-    arrow = need("pyarrow", _PROBLEM)
-    names = [column.split()[0] for column in columns.split(", ")]
-    database.execute(f"CREATE TEMP TABLE loaded ({columns})")
-    for some in rows:  # here, not pulled by DuckDB, so that an error in them stays what it is
-        database.register("batch", arrow.table(dict(zip(names, some, strict=True))))
-        database.execute("INSERT INTO loaded FROM batch")
+def _database(directory: str) -> AbstractContextManager[Any]:
+    problem = f"{directory}: spans cannot be sorted"
+    return database(directory, "400MB", lambda found: ReadError(f"{problem}: {found}; run the same command again"))
 
 
 def _write(path: str, rows: Any) -> None:
     """Write what a query finds, which is sorted: neighbours differ by little."""
-    arrow = need("pyarrow", _PROBLEM)
+    arrow = need("pyarrow", PROBLEM)
     with arrow.RecordBatchReader.from_stream(rows) as batches, completed(path) as temporary:
         none = arrow.RecordBatch.from_pylist([], schema=batches.schema)  # a shard may have no span
         encodings = dict.fromkeys(batches.schema.names, "DELTA_BINARY_PACKED")
@@ -199,7 +178,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
     done = {shard: report for shard, report in reports.items() if report is not None}
     with _database(directory) as found:
         parts = (_part(directory, shard, report) for shard, report in done.items())
-        _load(found, "concept UINTEGER, shard UINTEGER, spans UBIGINT, tokens UBIGINT", parts)
+        load(found, "loaded", "concept UINTEGER, shard UINTEGER, spans UBIGINT, tokens UBIGINT", parts)
         _write(table, found.sql("FROM loaded ORDER BY concept, shard"))
     spans = [report["spans"] for report in done.values()]
     head = {**_head(dataset, track), "concepts": footer_checksum(table), "spans": spans}

@@ -17,8 +17,8 @@ _STAGES = {"ids": True, "deal": False, "join": False, "write": False, "finish": 
 class ChunkedBuild(Step):
     """One stage of a build of documents with chunks, see `stages`.
 
-    The dataset has the bytes that `conceptloader build --chunks-from` gives, whatever the number of tasks of a stage; a
-    task that was interrupted is run again by datatrove, and does what is missing.
+    The dataset has the bytes that `conceptloader build` gives for the same chunks in a recipe, whatever the number of
+    tasks of a stage; a task that was interrupted is run again by datatrove, and does what is missing.
 
     documents, chunks: files that all tasks see. out: directory that all tasks see; what is joined lies in
     `<out>.joined` until the last stage ends. tokenizer, eos: as in `load_tokenizer`. skip_bad: leave out documents that

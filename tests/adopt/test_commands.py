@@ -64,8 +64,9 @@ def test_finalize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, value["shards"], value["tokens"]) == (0, 2, 3)
 
 
-@pytest.mark.parametrize("loss_mask", [False, True])
-@pytest.mark.parametrize("known", ["--tokenizer-name", "--tokenizer", "nothing"])
+@pytest.mark.parametrize(
+    ("known", "loss_mask"), [("--tokenizer-name", False), ("--tokenizer", True), ("nothing", False), ("nothing", True)]
+)
 def test_annotate_and_view_with_a_tokenizer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], known: str, loss_mask: bool
 ) -> None:

@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from tests.corpora import blended
 from tests.corpora.blended import SEQ_LEN, VOCABULARY, Blended, Documents, topics_of
-from tests.megatron import launching, pretraining, test_train_wheel
+from tests.megatron import launching, pretraining
 from tests.megatron.launching import Finished
-from tests.nanotron import support, test_wheel
+from tests.nanotron import support
 from tests.nanotron.conftest import nanotron_src
 from tests.nanotron.plan import Layout, assert_seen
-from tests.scale import scaled
 
 __all__ = ["nanotron_src"]  # the fixture
 pytestmark = pytest.mark.timeout(600)
@@ -78,17 +76,6 @@ def test_plain_pytorch(data: Blended) -> None:
     assert np.abs(members - np.array([*blended.WEIGHTS.values()]) * 12 * BATCH).max() <= 1
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(not scaled(0, 1), reason="as its like with data of our own; part of make soak")
-def test_nanotron_wheel(data: Blended, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(support.wheel_config(tmp_path / "c", steps=3, interval=100)))
-    args = [str(test_wheel.SCRIPT), str(config), str(data.config)]
-    result = support.torchrun(tmp_path, 1, args, env={"NANOTRON_SRC": ""})
-    assert result.returncode == 0, result.output[-4000:]
-    assert_seen(result, data, Layout(), range(1, 4), micro_batch=MICRO, micro_batches=2, start=0)
-
-
 @pytest.mark.usefixtures("nanotron_src")
 @pytest.mark.slow
 def test_nanotron_run_train(data: Blended, tmp_path: Path, checkout: Path) -> None:
@@ -118,15 +105,6 @@ def assert_megatron(run: Finished, data: Blended, planned: dict[int, list[list[i
             span_index, ids = (np.array(line[f"concepts_{name}"]) for name in ("span_index", "ids"))
             found = topics_of(span_index.reshape(MICRO, SEQ_LEN), ids.reshape(MICRO, -1, 1))
             assert np.array_equal(found, data.topics(samples))
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not scaled(0, 1), reason="as its like with data of our own; part of make soak")
-def test_megatron_core_wheel(data: Blended, tmp_path: Path) -> None:
-    run = test_train_wheel.train(tmp_path / "run", data.config, "--track", "concepts", processes=1)
-    assert run.returncode == 0, run.errors
-    assert sorted(run.losses) == list(range(1, test_train_wheel.STEPS + 1))
-    assert_megatron(run, data, {0: test_train_wheel.planned(1, 0)})
 
 
 @pretraining.needs_checkout[0]

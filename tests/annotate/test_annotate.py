@@ -3,6 +3,8 @@
 import gzip
 import json
 import tempfile
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read import bulk, ids
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate import sort as annotate_sort
+from conceptloader.ingest.annotate import annotate as annotating
+from conceptloader.ingest.annotate import join as joining
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.database import database, load
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer
 from tests.raises import raises
 
@@ -66,7 +70,7 @@ corpora = st.lists(st.lists(documents, min_size=1, max_size=6), min_size=1, max_
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(corpora, st.data())
 def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.DataObject) -> None:
     flat = [tokens for shard in corpus for tokens in shard]
@@ -91,13 +95,13 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
                  "spans": [{k: row[k] for k in ("start", "end", "concepts")}]} for row in rows]  # fmt: skip
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         folder = Path(directory)
-        patch.setattr(annotate_sort, "_MERGED", data.draw(st.integers(1, 5)))
-        patch.setattr(annotate_sort, "_LEAST", 1)
+        patch.setattr(annotating, "_BATCH_BYTES", data.draw(st.sampled_from([1, 500, 1 << 20])))
+        patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_PASS", data.draw(st.sampled_from([0, 2000])))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
         source = build(folder / "source", corpus, tracks=True)
-        options = AnnotateOptions(track="new", sort_bytes=data.draw(st.sampled_from([1, 500, 1 << 20])))
+        options = AnnotateOptions(track="new")
         annotate(source, [write_rows(folder / f"rows{suffix}", rows)], folder / "out", options)
         assert verify(folder / "out", full=True) == []
         with cl.open_dataset(source) as old, cl.open_dataset(folder / "out") as new:
@@ -109,8 +113,11 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
             seen = new.spans("new", 0, new.num_tokens)
             assert len(seen) <= new.tracks["new"].spans_in(new.num_tokens)
             assert new.tracks["new"].max_items == max((len(row) for row in expected if row), default=0)
-        left = {path.suffix for path in (folder / "out").iterdir()}
-        assert left <= {".json", ".index", ".data", ".spans"}
+            annotated = [any(row is not None for row in expected[a:b]) for a, b in pairwise(new.shard_starts)]
+        names = {
+            f"{k:05d}.new.{kind}" for k, some in enumerate(annotated) if some for kind in ("index", "data", "spans")
+        }
+        assert {path.name for path in (folder / "out").iterdir()} == {"manifest.json"} | names
 
 
 def test_over_adopted_files_and_again(tmp_path: Path) -> None:
@@ -131,13 +138,22 @@ def test_over_adopted_files_and_again(tmp_path: Path) -> None:
     assert verify(tmp_path / "ds", full=True) == []
 
 
-def test_shards_without_annotations_have_no_files(tmp_path: Path) -> None:
-    build(tmp_path / "ds", [[[1, 2]], [[3]], [[4]]])
+def test_little_memory(tmp_path: Path) -> None:
+    """Too little is an error that leaves nothing; what does not fit goes to files, which are removed."""
+    build(tmp_path / "ds", [[[1, 2]]])
     rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])
-    annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["00001.c.data", "00001.c.index", "00001.c.spans", "manifest.json"]
-    assert owners(cl.open_dataset(tmp_path / "out"), "c") == [None, None, [7], None]
+    with raises(ReadError, "out", "Out of Memory", fix="--sort-memory"):
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", sort_bytes=1000))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
+    with (
+        raises(InputError, found="no such"),
+        database(str(tmp_path), "24MB", lambda _: InputError("", "no such")) as db,
+    ):
+        load(db, "numbers", "n BIGINT", [[np.arange(1_000_000)[::-1]]])
+        db.execute("CREATE TABLE sorted AS SELECT n, hash(n) AS h FROM numbers ORDER BY n")
+        assert list(tmp_path.glob(".spill.*/*")), db.sql("FROM duckdb_temporary_files()")
+        db.execute("FROM nothing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
 
 
 def test_overlaps(tmp_path: Path) -> None:
@@ -156,59 +172,72 @@ def test_overlaps(tmp_path: Path) -> None:
     ds = cl.open_dataset(tmp_path / "levels")
     assert owners(ds, "c") == [[0], [0], [0], None]
     assert owners(ds, "c_level2") == [None, None, [1, 0], [1, 0]]
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "concepts": [k]} for k in (1, 2, 0)])
+    annotate(tmp_path / "ds", [rows], tmp_path / "order", replace(options, vocabulary=None))  # as they came
+    ds = cl.open_dataset(tmp_path / "order")
+    assert [owners(ds, name)[0] for name in ("c", "c_level2", "c_level3")] == [[1], [2], [0]]
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"id": "d0", "concepts": [1]}, {"id": "dx", "concepts": [1]}], r"line 2: found id 'dx', expected one"),
-        ([{"document": 4, "concepts": [1]}], r"line 1: found document 4, expected one of the 4"),
-        ([{"document": -1, "concepts": [1]}], r"document: found -1"),
-        ([{"document": 0, "id": "d0", "concepts": [1]}], r"found id 'd0' and document 0, expected one"),
-        ([{"concepts": [1]}], r"found id None and document None"),
-        ([{"id": "twice", "concepts": [1]}], r"id 'twice', which several documents have.*key `document`"),
-        ([{"id": "d0", "start": 1, "end": 4, "concepts": [1]}], r"document 0: found \[1, 4\), expected it within"),
-        ([{"id": "d0", "start": 2, "end": 2, "concepts": [1]}], r"expected integers 0 <= start < end"),
-        ([{"id": "d0", "start": -1, "end": 2, "concepts": [1]}], r"expected integers 0 <= start < end"),
-        ([{"id": "d0", "start": 0, "concepts": [1]}], r"found \[0, None\)"),
-        ([{"id": "d0", "spans": [{"start": 0, "end": 1}]}], r"spans\[0\]: found .* expected exactly start, end"),
-        ([{"id": "d0", "spans": [3]}], r"spans\[0\]: found 3, expected an object"),
-        ([{"id": "d0", "spans": {}, "concepts": [1]}], r"found spans beside"),
-        ([{"id": "d0", "concepts": ["x"]}], r"unknown concept 'x'"),
-        ([{"id": "d0", "concepts": 3}], r"concepts: found 3, expected a list"),
-        ([{"id": "d0"}], r"found no 'concepts'"),
-        ([{"id": "d0", "concepts": [1], "score": 2}], r"found column 'score'.*--ignore-column"),
-        ([], r"found no annotation"),
-    ],
-)  # fmt: skip
-def test_bad_annotations(tmp_path: Path, rows: Rows, message: str) -> None:
-    made = cl.create_build(tmp_path / "ds", cl.BuildOptions(), plan=[None])
+BAD: list[tuple[Rows, int, str]] = [
+    ([{"id": "d0", "concepts": [1]}, {"id": "dx", "concepts": [1]}], 2, "id 'dx'"),
+    ([{"document": 4, "concepts": [1]}], 1, "document 4"),
+    ([{"document": -1, "concepts": [1]}], 1, "document: found -1"),
+    ([{"document": 10**30, "concepts": [1]}], 1, "document: found 1000"),
+    ([{"document": 0, "id": "d0", "concepts": [1]}], 1, "id 'd0' and document 0"),
+    ([{"concepts": [1]}], 1, "id None and document None"),
+    ([{"id": "twice", "concepts": [1]}], 1, "id 'twice', which several documents have"),
+    ([{"id": "d0", "start": 1, "end": 4, "concepts": [1]}], 1, "[1, 4)"),
+    ([{"id": "d0", "start": 2, "end": 2, "concepts": [1]}], 1, "[2, 2)"),
+    ([{"id": "d0", "start": -1, "end": 2, "concepts": [1]}], 1, "[-1, 2)"),
+    ([{"id": "d0", "start": 0, "concepts": [1]}], 1, "[0, None)"),
+    ([{"id": "d0", "spans": [{"start": 0, "end": 1}]}], 1, "spans[0]: found {'start': 0, 'end': 1}"),
+    ([{"id": "d0", "spans": [3]}], 1, "spans[0]: found 3"),
+    ([{"id": "d0", "spans": {}, "concepts": [1]}], 1, "spans beside"),
+    ([{"id": "d0", "concepts": ["x"]}], 1, "unknown concept 'x'"),
+    ([{"id": "d0", "concepts": 3}], 1, "concepts: found 3"),
+    ([{"id": "d0"}], 1, "no 'concepts'"),
+    ([{"id": "d0", "concepts": [1], "score": 2}], 1, "column 'score'"),
+    ([], 0, "no annotation"),
+]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents d0 of three tokens, d1, and two of one id."""
+    path = tmp_path_factory.mktemp("small") / "ds"
+    made = cl.create_build(path, cl.BuildOptions(), plan=[None])
     with made.shard(0) as writer:
         for tokens, name in (([1, 2, 3], "d0"), ([4], "d1"), ([5], "twice"), ([6], "twice")):
             writer.add_document(tokens, id=name)
-    cl.finalize(tmp_path / "ds")
+    cl.finalize(path)
+    return path
+
+
+@pytest.mark.parametrize(("rows", "line", "found"), BAD)
+def test_bad_annotations(small: Path, tmp_path: Path, rows: Rows, line: int, found: str) -> None:
     path = write_rows(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(InputError, match=rf"rows\.jsonl: .*{message}"):
-        annotate(tmp_path / "ds", [path], tmp_path / "out", AnnotateOptions(track="c"))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
+    where = f"rows.jsonl: line {line}" if line else "rows.jsonl"
+    with raises(InputError, where, found):
+        annotate(small, [path], tmp_path / "out", AnnotateOptions(track="c"))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2]]], ids=False, tracks=True)
     rows = write_rows(tmp_path / "rows.jsonl", [{"document": 0, "start": 0, "end": 1, "concepts": [1]}])
-    bad: list[tuple[AnnotateOptions, str]] = [
-        (AnnotateOptions(track="old"), "found a track or field 'old'"),
-        (AnnotateOptions(track="Bad Name"), "found the name 'Bad Name'"),
-        (AnnotateOptions(track="c", unit="words"), "unit: found 'words'"),
-        (AnnotateOptions(track="c", unit="tokens", tokenizer=BytesTokenizer()), "unit: found tokens with a tokenizer"),
-        (AnnotateOptions(track="c", unit="characters"), "found no tokenizer with the dataset.*--unit tokens"),
-        (AnnotateOptions(track="c", align="middle"), "align: found 'middle'"),
-        (AnnotateOptions(track="c", overlap="merge"), "overlap: found 'merge'"),
-        (AnnotateOptions(track="c", codec="json", overlap="union"), "overlap: found union with codec json"),
+    bad: list[tuple[dict[str, Any], str, str]] = [
+        ({"track": "old"}, "ds", "a track or field 'old'"),
+        ({"track": "Bad Name"}, "", "the name 'Bad Name'"),
+        ({"unit": "words"}, "unit", "'words'"),
+        ({"unit": "tokens", "tokenizer": BytesTokenizer()}, "unit", "tokens with a tokenizer"),
+        ({"unit": "characters"}, "ds", "no tokenizer with the dataset"),
+        ({"align": "middle"}, "align", "'middle'"),
+        ({"overlap": "merge"}, "overlap", "'merge'"),
+        ({"codec": "json", "overlap": "union"}, "overlap", "union with codec json"),
     ]
-    for options, message in bad:
-        with pytest.raises(ConfigError, match=message):
-            annotate(tmp_path / "ds", [rows], tmp_path / "out", options)
+    for options, path, found in bad:
+        with raises(ConfigError, path, found):
+            annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(**{"track": "c", **options}))
     rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "concepts": [1]}])
     with raises(InputError, "rows.jsonl: line 1", "id 'd0'"):
         annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))

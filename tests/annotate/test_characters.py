@@ -1,54 +1,77 @@
-"""Offsets in characters: annotating gives what building with the same spans gives."""
+"""Offsets in characters: annotating gives what building with the same spans gives; what offsets count is no guess."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, normalizers, pre_tokenizers
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import owners, write_rows
+from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
+
+TEXT = "the red cat and the blue bird"
+Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a byte-level tokenizer in tokenizer.json."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ds: two documents of text; tokenizer.json, byte-level."""
     path = tmp_path_factory.mktemp("characters")
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"])
-    made.train_from_iterator(["the cat sat on the mat", "größer als die Katze", "naïve café"], trainer)
-    made.save(str(path / "tokenizer.json"))
+    byte_level().save(str(path / "tokenizer.json"))
+    build(path, [{"id": "d0", "text": TEXT}, {"id": "d1", "text": "red"}])
     return path
 
 
-def build(out: Path, rows: list[dict], tokenizer: str, spans: bool, eos: bool = True) -> None:
-    source = write_rows(out.with_suffix(".jsonl"), rows)
-    columns = Columns(tracks={"concepts": "spans"} if spans else {}, ignored=() if spans else ("spans",))
-    options = IngestOptions(columns=columns, tokenizer=load_tokenizer(tokenizer), append_eos=eos, max_lost_spans=1)
-    build_dataset(find_sources([source]), out, options)
+@pytest.fixture
+def folder(built: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(built, tmp_path / "copy"))
+
+
+def build(folder: Path, rows: Rows, name: str = "ds", tokenizer: str = "", **more: Any) -> Path:
+    given = {"tokenizer": tokenizer or str(folder / "tokenizer.json"), "max_lost_spans": 1, **more}
+    rules = cl.SpanRules(max_lost_spans=given.pop("max_lost_spans"))
+    cl.build(write_rows(folder / f"{name}.jsonl", rows), folder / name, rules=rules, **given)
+    return folder / name
+
+
+def attach(folder: Path, rows: Rows, name: str = "ds", **more: Any) -> cl.Dataset:
+    out = folder / f"out{len(list(folder.glob('out*')))}"
+    options = AnnotateOptions(track=more.pop("track", "c"), **more)
+    annotate(folder / name, [write_rows(folder / "rows.jsonl", rows)], out, options)
+    return cl.open_dataset(out)
+
+
+def unit(ds: cl.Dataset) -> Any:
+    return ds.manifest.extra["annotated"]["c"]["unit"]
+
+
+def said(ds: cl.Dataset) -> list[str]:
+    tokenizer = load_tokenizer(str(Path(ds.path) / ".tokenizer.json"))
+    spans = ds.spans("c", 0, ds.num_tokens)
+    places = zip(spans.start.tolist(), spans.end.tolist(), strict=True)
+    return [tokenizer.decode(ds.tokens(start, end).tolist()) for start, end in places]
+
+
+def span(document: str, start: int, end: int, *concepts: int) -> dict[str, Any]:
+    return {"id": document, "start": start, "end": end, "concepts": list(concepts or (1,))}
 
 
 @settings(max_examples=15)
-@given(
-    st.lists(st.text("at hesmü☃\n", max_size=12), min_size=1, max_size=5),
-    st.sampled_from(["bytes", "file"]),
-    st.booleans(),
-    st.data(),
-)
+@given(st.lists(st.text("at hesmü☃\n", max_size=12), min_size=1, max_size=5), st.booleans(), st.booleans(), st.data())
 def test_equals_a_build_with_the_spans(
-    tmp_path_factory: pytest.TempPathFactory, folder: Path, texts: list[str], kind: str, eos: bool, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], file: bool, eos: bool, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("run")
     rows = []
@@ -59,60 +82,108 @@ def test_equals_a_build_with_the_spans(
         rows.append({"id": f"d{number}", "text": text, "spans": spans})
     if not any(row["spans"] for row in rows):
         return
-    tokenizer = "bytes" if kind == "bytes" else str(folder / "tokenizer.json")
-    build(path / "with", rows, tokenizer, spans=True, eos=eos)
-    build(path / "without", rows, tokenizer, spans=False, eos=eos)
-    annotations = write_rows(path / "rows.jsonl", [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1])
-    options = AnnotateOptions(
-        track="concepts", unit="characters", tokenizer=load_tokenizer(tokenizer), max_lost_spans=1
-    )
-    annotate(path / "without", [annotations], path / "out", options)
-    with cl.open_dataset(path / "with") as wanted, cl.open_dataset(path / "out") as found:
+    byte_level().save(str(path / "tokenizer.json"))
+    tokenizer = str(path / "tokenizer.json") if file else "bytes"
+    build(path, rows, "with", tokenizer, append_eos=eos)
+    build(path, [{key: row[key] for key in ("id", "text")} for row in rows], "without", tokenizer, append_eos=eos)
+    notes = [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1]
+    given = {"unit": "characters", "tokenizer": load_tokenizer(tokenizer), "max_lost_spans": 1}
+    with attach(path, notes, "without", track="concepts", **given) as found, cl.open_dataset(path / "with") as wanted:
         assert found.num_tokens == wanted.num_tokens
         assert owners(found, "concepts") == owners(wanted, "concepts")
 
 
-def annotate_first(path: Path, end: int, tokenizer: str) -> None:
-    rows = write_rows(path / "rows.jsonl", [{"id": "d0", "start": 0, "end": end, "concepts": [1]}])
-    options = AnnotateOptions(track="c", unit="characters", tokenizer=load_tokenizer(tokenizer))
-    annotate(path / "ds", [rows], path / "out", options)
-
-
-def test_outside_of_the_text(tmp_path: Path) -> None:
-    build(tmp_path / "ds", [{"id": "d0", "text": "für"}], "bytes", spans=False)
-    annotate_first(tmp_path, 3, "bytes")
-    (tmp_path / "out").rename(tmp_path / "kept")
-    with raises(InputError, "line 1: document 0", "[0, 4)", "it within the 3 characters"):
-        annotate_first(tmp_path, 4, "bytes")
-
-
-def test_another_tokenizer(tmp_path: Path, folder: Path) -> None:
-    build(tmp_path / "ds", [{"id": "d0", "text": "cat"}], str(folder / "tokenizer.json"), spans=False)
-    with raises(ConfigError, found="tokens of tokenizers-", expected="'bytes'"):
-        annotate_first(tmp_path, 1, "bytes")
-
-
-@pytest.mark.parametrize("change", ["normalizer", "prefix space", "decoder"])
-def test_tokenizers_that_lose_text(tmp_path: Path, folder: Path, change: str) -> None:
-    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if change == "normalizer":
-        made.normalizer = normalizers.Lowercase()
-    elif change == "decoder":
-        made.decoder = decoders.WordPiece()
-    else:
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    made.save(str(tmp_path / "tokenizer.json"))
-    build(tmp_path / "ds", [{"id": "d0", "text": "cat"}], str(tmp_path / "tokenizer.json"), spans=False)
-    with raises(ConfigError, fix="--unit tokens"):
-        annotate_first(tmp_path, 1, str(tmp_path / "tokenizer.json"))
-
-
-def test_tokens_that_the_text_does_not_give_back(tmp_path: Path, folder: Path) -> None:
-    """Pre-tokenized documents may be cut in another way than the tokenizer cuts their text."""
-    tokenizer = load_tokenizer(str(folder / "tokenizer.json"))
-    definition = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
-    source = write_rows(tmp_path / "in.jsonl", [{"id": "d0", "tokens": [definition[c] for c in "the"]}])
-    options = IngestOptions(columns=Columns(text=None, tokens="tokens", tracks={}), tokenizer=tokenizer)
-    build_dataset(find_sources([source]), tmp_path / "ds", options)
+def test_tokenizers_that_do_not_give_the_text(folder: Path) -> None:
+    for name, change in {
+        "normalizer": normalizers.Lowercase(),
+        "pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=True),
+        "decoder": decoders.WordPiece(),
+    }.items():
+        made = byte_level()
+        setattr(made, name, change)
+        made.save(str(folder / f"{name}.json"))
+        build(folder, [{"id": "d0", "text": "cat"}], name, str(folder / f"{name}.json"))
+        with raises(ConfigError, "tokenizer", fix="--unit tokens"):
+            attach(folder, [span("d0", 0, 1)], name, unit="characters")
+    with raises(ConfigError, "ds", "tokens of tokenizers-", "'bytes'"):
+        attach(folder, [span("d0", 0, 1)], tokenizer=load_tokenizer("bytes"))
+    known = byte_level().get_vocab()  # cut in another way than the tokenizer cuts the text
+    columns = Columns(text=None, tokens="tokens", tracks={})
+    build(folder, [{"id": "d0", "tokens": [known[c] for c in "the"]}], "cut", columns=columns)
     with raises(InputError, "document 0", "tokens that its text does not give back"):
-        annotate_first(tmp_path, 1, str(folder / "tokenizer.json"))
+        attach(folder, [span("d0", 0, 1)], "cut", unit="characters")
+
+
+def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    end = len(TEXT)
+    made = attach(folder, [span("d0", end - 4, end), span("d1", 0, 3, 2)])
+    assert said(made) == [" bird", "red"]
+    assert made.manifest.extra["annotated"]["c"] == {
+        "version": 1, "align": "first", "eos_span": "none", "overlap": "refuse", "levels": 1, "unit": "characters",
+        "loss": {"spans": 2, "lost": 0, "examples": []},
+    }  # fmt: skip
+    command = ["annotate", str(folder / "ds"), str(folder / "rows.jsonl"), "--track", "c", "--out"]
+    capsys.readouterr()
+    assert main([*command, str(folder / "second"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == "characters"
+    with raises(InputError, "line 1: document 1", "[0, 4)", "it within the 3 characters"):
+        attach(folder, [span("d1", 0, 4)], unit="characters")
+
+
+def test_offsets_that_could_be_either_are_refused(folder: Path) -> None:
+    rows = [span("d0", 4, 7)]
+    with raises(ConfigError, "rows.jsonl", "offsets that may count characters or tokens: of the first 1"):
+        attach(folder, rows)
+    made = attach(folder, rows, unit="tokens")
+    assert (unit(made), made.spans("c", 0, 8).start.tolist()) == ("tokens", [4])
+    assert said(attach(folder, rows, unit="characters")) == [" red"]
+    assert said(attach(folder, rows, tokenizer=load_tokenizer(str(folder / "tokenizer.json")))) == [" red"]
+    (folder / "ds" / ".tokenizer.json").unlink()
+    with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--unit tokens"):
+        attach(folder, [span("d0", 20, len(TEXT))])
+    with raises(InputError, "document 0", expected="tokens of the document"):
+        attach(folder, [span("d0", 20, len(TEXT))], unit="tokens")
+    made = attach(folder, [{"id": "d1", "concepts": [7]}])  # a whole document needs no unit, and holds its eos
+    start, stop = made.document_range(1)
+    assert (unit(made), owners(made, "c")) == (None, [None] * start + [[7]] * (stop - start))
+
+
+def test_whole_documents_beside_spans(folder: Path) -> None:
+    rows = [{"id": "d0", "concepts": [7]}, span("d0", len(TEXT) - 4, len(TEXT), 1), span("d1", 0, 3, 2)]
+    made = attach(folder, rows, overlap="union")
+    (_, stop), (first, last) = made.document_range(0), made.document_range(1)
+    assert owners(made, "c")[stop - 2 : stop] == [[1, 7], [7]]  # " bird", eos
+    assert owners(made, "c")[first:last] == [[2], None]
+    made = attach(folder, rows, overlap="levels", eos_span="last")
+    assert owners(made, "c")[first:last] == [[2], [2]]
+    assert owners(made, "c")[:stop] == [[7]] * stop
+    assert owners(made, "c_level2")[stop - 2 : stop] == [[1], None]
+
+
+def test_tokens_where_tokens_were_given(folder: Path) -> None:
+    """Though the tokenizer that they are of is kept beside them."""
+    tokens = byte_level().encode(TEXT).ids
+    build(folder, [{"id": "d0", "tokens": tokens}], "given", columns=Columns(text=None, tokens="tokens", tracks={}))
+    assert (folder / "given" / ".tokenizer.json").exists()
+    made = attach(folder, [span("d0", 1, 2)], "given")
+    assert (unit(made), owners(made, "c")[:3]) == ("tokens", [None, [1], None])
+
+
+def test_documents_with_and_without_eos(folder: Path) -> None:
+    """In one shard, in any order: the text of some ends with the token itself."""
+    texts = ["the red cat<|endoftext|>", "the blue bird", "red<|endoftext|>", "blue"]
+    build(folder, [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)], "mixed", append_eos=False)
+    words = [(4, 7), (4, 8), (0, 3), (0, 4)]
+    rows = [span(f"d{i}", a, b, i) for i, (a, b) in enumerate(words)]
+    made = attach(folder, rows, "mixed", unit="characters")
+    assert said(made) == [" red", " blue", "red", "blue"]
+    assert [ids.tolist() for ids in made.spans("c", 0, made.num_tokens).decode()] == [[0], [1], [2], [3]]
+
+
+def test_too_many_lost_spans_leave_nothing_behind(folder: Path) -> None:
+    rows = [span("d0", 3, 4), span("d0", 4, 7)]
+    with raises(InputError, found="track 'c': 1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
+        attach(folder, rows, unit="characters")
+    assert not list(folder.glob("out*"))
+    made = attach(folder, rows, unit="characters", max_lost_spans=0.5)
+    assert made.manifest.extra["annotated"]["c"]["loss"]["lost"] == 1

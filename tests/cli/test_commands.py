@@ -31,27 +31,36 @@ def test_a_renamed_command_names_the_new_one_and_does_nothing(
 
 
 @pytest.mark.parametrize("command", ["build", "annotate"])
-def test_help_in_two_lengths(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_takes_two_screens(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = {}
-    for option in ("--help", "--help-all"):
-        with pytest.raises(SystemExit) as end:
-            main([command, option])
-        assert end.value.code == 0
-        shown[option] = capsys.readouterr().out
-    assert len(shown["--help"].splitlines()) <= 64
-    assert "--chunk-starts" not in shown["--help"]
-    assert "--chunk-starts" in shown["--help-all"]
-    assert "--help-all" in shown["--help"]
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(["--chunk-starts=a"], "chunks: {starts: ...}"), (["--concept-kind", "a"], "chunks: {concepts: {kind: ...}}")],
+)
+def test_an_option_that_is_a_key_of_a_recipe_now(
+    words: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = words[0][2:].partition("=")[0]
+    (tmp_path / "r.yaml").write_text(f"{option}: a")
+    for command in (["build", "a"], ["annotate", "a", "b", "--track", "c"]):
+        for more in (words, ["--recipe", str(tmp_path / "r.yaml")]):
+            with pytest.raises(SystemExit) as end:
+                main([*command, "--out", str(tmp_path / "out"), *more])
+            assert end.value.code == 2
+            assert f"expected {key}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"],
-            "found 8, but whole documents",
-        ),
+        (["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"], "found 8, but whole documents"),
         (["inspect", "DS", "--random", "2", "--top", "3"], "--random and --top"),
         (["inspect", "DS", "--seed", "3"], "--seed without --random"),
         (["inspect", "DS", "--window", "0", "--seq-len", "8", "--documents"], "--documents without --random"),
@@ -69,12 +78,7 @@ def test_help_in_two_lengths(command: str, capsys: pytest.CaptureFixture[str], m
     ],
 )
 def test_options_that_would_be_passed_over(
-    dataset: Path,
-    source: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    dataset: Path, source: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = {"DS": dataset, "IN": source, "OUT": tmp_path / "out"}
     assert main([str(paths.get(word, word)) for word in arguments]) == 2
@@ -83,10 +87,7 @@ def test_options_that_would_be_passed_over(
 
 
 def test_a_recipe_says_what_the_command_line_would(
-    shell: Shell,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shell: Shell, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [
@@ -118,7 +119,9 @@ def test_a_recipe_says_what_the_command_line_would(
     ("text", "message"),
     [
         ("tokeniser: bytes", "r.yaml: tokeniser: found an unknown option 'tokeniser'"),
-        ("chunk_starts: a", "did you mean chunk-starts?"),
+        ("shard_input_bytes: 5", "did you mean shard-input-bytes?"),
+        ("chunks: [a]", "r.yaml: chunks: found ['a'], expected one value"),
+        ("chunks: {files: [a], join: 2024-05-01}", "r.yaml: chunks: found Object of type date"),
         ("recipe: r.yaml", "unknown option 'recipe'"),
         ("no-eos: 1", "r.yaml: no-eos: found 1, expected true or false"),
         ("workers: [1, 2]", "r.yaml: workers: found [1, 2], expected one value"),
@@ -132,11 +135,7 @@ def test_a_recipe_says_what_the_command_line_would(
     ],
 )
 def test_a_wrong_recipe(
-    tmp_path: Path,
-    source: Path,
-    text: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, source: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(SystemExit) as end:

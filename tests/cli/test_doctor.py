@@ -70,13 +70,6 @@ def test_fewer_tracks_ask_for_fewer_bytes(data: Path, capsys: Capture) -> None:
     assert each[""] < each["quality"] < each["quality,concepts"]
 
 
-def test_text(data: Path, capsys: Capture) -> None:
-    assert main(["doctor", str(data / "stream"), *BRIEF, "--tokens-per-second-needed", "1"]) == 0
-    text = capsys.readouterr().out
-    for part in ("tokens/s", "p99 ms", "one by one", "batches of 16", "had been read before", "1 tokens/s needed: yes"):
-        assert part in text
-
-
 def test_documents(data: Path, capsys: Capture) -> None:
     found = bench(capsys, data / "documents", *BRIEF)
     assert found["mode"] == "document"
@@ -151,13 +144,12 @@ def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pyt
     assert "unknown" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("fetched", "source"),
-    [(None, "unknown"), (0, "page cache"), (9, "page cache"), (10, "both"), (89, "both"), (90, "storage")],
-)
-def test_shares_of_what_is_fetched(fetched: int | None, source: str) -> None:
+def test_shares_of_what_is_fetched() -> None:
     names = [field.name for field in dataclasses.fields(measure.Pass)]
-    assert measure.Pass(**{**dict.fromkeys(names, 0), "bytes_asked": 100, "bytes_fetched": fetched}).source == source
+    shares = {None: "unknown", 0: "page cache", 9: "page cache", 10: "both", 89: "both", 90: "storage"}
+    for fetched, source in shares.items():
+        found = {**dict.fromkeys(names, 0), "bytes_asked": 100, "bytes_fetched": fetched}
+        assert measure.Pass(**found).source == source
 
 
 def test_an_object_store(data: Path, capsys: Capture) -> None:

@@ -21,12 +21,11 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert "conceptloader build corpus.jsonl" in shown
 
 
-@pytest.mark.parametrize(("given", "meant"), [("biuld", "build"), ("statistics", "stats"), ("verfy", "verify")])
-def test_a_misspelt_command_gets_a_suggestion(given: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main([given, "x"])
+        main(["biuld", "x"])
     assert end.value.code == 2
-    assert f"did you mean {meant}?" in capsys.readouterr().err
+    assert "did you mean build?" in capsys.readouterr().err
 
 
 def test_the_page_of_the_command_has_every_command(checkout: Path) -> None:
@@ -127,19 +126,25 @@ def test_adopt_refuses_a_dataset_of_ours(shell: Shell, dataset: Path, tmp_path: 
 def test_a_shard_a_byte_is_refused(shell: Shell, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a cat"}\n' * 200)
-    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--shard-input-bytes")
+    arguments = (
+        "build",
+        source,
+        "--out",
+        tmp_path / "out",
+        "--tokenizer",
+        "bytes",
+        "--workers",
+        1,
+        "--shard-input-bytes",
+    )
     shell(*arguments, 1, code=2)
     assert "makes 3,601 shards of 3,600 bytes" in shell.stderr
     assert "--shard-input-bytes" in shell.stderr
     assert not (tmp_path / "out").exists()
-    assert shell.json(*arguments, 100)["shards"] == 36
+    assert shell.json(*arguments, 1000)["shards"] == 4
 
 
-def test_join_keeps_how_the_text_became_tokens_where_all_agree(
-    shell: Shell,
-    dataset: Path,
-    tmp_path: Path,
-) -> None:
+def test_join_keeps_how_the_text_became_tokens_where_all_agree(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     made = cl.open_dataset(dataset).manifest.extra["ingest"]
     both = cl.join([dataset, dataset], tmp_path / "both")
     assert both.extra["ingest"] == made

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,18 +112,13 @@ def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch
 
 def test_a_terminal_that_knows_no_umlauts(dataset: Path) -> None:
     """And JSON stays JSON there."""
-    for encoding in ("ascii", "latin-1"):
-        command = [sys.executable, "-m", "conceptloader", "inspect", dataset / "ds", "--document-number", "0", "--json"]
-        done = subprocess.run(command, env={"PYTHONIOENCODING": encoding, **_path()}, capture_output=True, check=True)
-        assert json.loads(done.stdout.decode(encoding))["text"] == "red " + EVIL
-        done = subprocess.run(command[:-1], env={"PYTHONIOENCODING": encoding, **_path()}, capture_output=True)
-        assert done.returncode == 0, done.stderr
-
-
-def _path() -> dict[str, str]:
-    import os
-
-    return {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
+    command = [sys.executable, "-m", "conceptloader", "inspect", dataset / "ds", "--document-number", "0"]
+    found = {}
+    for encoding, more in (("ascii", ["--json"]), ("latin-1", [])):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, check=True)
+        found[encoding] = done.stdout.decode(encoding)
+    assert json.loads(found["ascii"])["text"] == "red " + EVIL
 
 
 def test_stdout_on_a_full_disk(dataset: Path) -> None:

@@ -1,5 +1,6 @@
 """Documents and the annotations of their chunks in parquet files of their own, and what a reader must find in them."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,17 @@ class Chunked:
                 pq.write_table(table, self.path / f"{name}{k}.parquet", row_group_size=7)
         pq.write_table(pa.Table.from_pylist(self.concepts), self.path / "concepts.parquet")
         return self
+
+    def recipe(self, name: str = "recipe.yaml", **changes: Any) -> list[str]:
+        """Options of a command: a recipe with the chunks, but for `changes` of its keys (None: without)."""
+        chunks: dict[str, Any] = {
+            "files": self.files("chunks"), "join": "doc", "labels": {kind: kind for kind in KINDS},
+            "starts": "starts", "number": "k", "status": "status",
+            "concepts": {"path": str(self.path / "concepts.parquet"), "kind": "concept_type"}, **changes,
+        }  # fmt: skip
+        chunks = {key: value for key, value in chunks.items() if value is not None}
+        (self.path / name).write_text(json.dumps({"chunks": chunks}))
+        return ["--recipe", str(self.path / name)]
 
     def files(self, name: str) -> list[str]:
         return [str(path) for path in sorted(self.path.glob(f"{name}[0-9].parquet"))]

@@ -1,7 +1,7 @@
 """The example for Slurm: on this machine, and submitted to stand-ins of sbatch and srun that run jobs one by one."""
 
 import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -29,42 +29,31 @@ exec "$@"
 """
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    folder = tmp_path / "corpus"
-    folder.mkdir()
+@pytest.mark.slow
+def test_local_and_submitted_builds_are_equal(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "corpus").mkdir()
     for part in range(4):
         rows = [steps.record(number) for number in range(part * 10, part * 10 + 10)]
         for row in rows:
             row["spans"] = [{**span, "concepts": [0]} for span in row["spans"]]
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / f"{part}.parquet")
-    return folder
-
-
-def run(tmp_path: Path, checkout: Path, corpus: Path, name: str, *options: str, **environment: str) -> Path:
-    command = [sys.executable, checkout / "examples/slurm/build.py", corpus, tmp_path / name, "--tokenizer", "bytes"]
-    command += ["--tasks", "2", "--logs", tmp_path / f"{name}-logs", *options]
-    done = subprocess.run(
-        [str(part) for part in command], env={**os.environ, "PYTHONPATH": str(checkout), **environment},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return tmp_path / name
-
-
-@pytest.mark.slow
-def test_local_and_submitted_builds_are_equal(tmp_path: Path, checkout: Path, corpus: Path) -> None:
-    local = run(tmp_path, checkout, corpus, "local", "--local", "--workers", "2")
-    with cl.open_dataset(local) as ds:
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "corpus" / f"{part}.parquet")
+    script, tools = str(checkout / "examples/slurm/build.py"), tmp_path / "bin"
+    options = ["--tokenizer", "bytes", "--tasks", "2", "--logs", str(tmp_path / "logs")]
+    words = [script, str(tmp_path / "corpus"), str(tmp_path / "local"), *options]
+    monkeypatch.setattr(sys, "argv", [*words, "--local", "--workers", "1"])
+    runpy.run_path(script, run_name="__main__")
+    with cl.open_dataset(tmp_path / "local") as ds:
         assert (ds.num_documents, ds.num_shards) == (40, 2)
         assert sorted(ds.tracks) == ["concepts", "metadata"]
-    tools = tmp_path / "bin"
     tools.mkdir()
     for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("scontrol", "#!/bin/sh\necho here\n")):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    log = tmp_path / "slurm.log"
-    slurm = run(tmp_path, checkout, corpus, "slurm", PATH=path, SLURM_LOG=str(log))
-    assert (slurm / "manifest.json").exists(), log.read_text()
-    assert content(slurm) == content(local)
+    monkeypatch.setenv("PATH", f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+    monkeypatch.setenv("SLURM_LOG", str(tmp_path / "slurm.log"))
+    words = [script, str(tmp_path / "corpus"), str(tmp_path / "slurm"), *options[:-1], str(tmp_path / "slurm-logs")]
+    monkeypatch.setattr(sys, "argv", words)
+    runpy.run_path(script, run_name="__main__")
+    assert (tmp_path / "slurm" / "manifest.json").exists(), (tmp_path / "slurm.log").read_text()
+    assert content(tmp_path / "slurm") == content(tmp_path / "local")

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from datatrove.executor import LocalPipelineExecutor
 
 from conceptloader.errors import ConfigError
@@ -17,19 +16,13 @@ def content(path: str) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in Path(index_directory(path, "concepts")).iterdir()}
 
 
-@pytest.mark.parametrize("tasks", [1, 3, 7])
-def test_any_number_of_tasks_gives_the_same_bytes(tmp_path: Path, tasks: int) -> None:
+def test_tasks_give_the_bytes_of_the_command(tmp_path: Path) -> None:
     path = write_dataset(tmp_path / "data", random_documents(80, seed=1), shards=5)
-    writer = LocalPipelineExecutor([ConceptIndexWriter(path)], tasks=tasks, workers=1, logging_dir=str(tmp_path / "a"))
-    writer.run()
-    join = LocalPipelineExecutor([ConceptIndexJoin(path)], tasks=1, workers=1, logging_dir=str(tmp_path / "b"))
-    join.run()
+    LocalPipelineExecutor([ConceptIndexWriter(path)], tasks=3, workers=1, logging_dir=str(tmp_path / "a")).run()
+    LocalPipelineExecutor([ConceptIndexJoin(path)], tasks=1, workers=1, logging_dir=str(tmp_path / "b")).run()
     found = content(path)
     assert "index.json" in found
     build_index(path, anew=True)
     assert content(path) == found
-
-
-def test_joining_is_for_one_task(tmp_path: Path) -> None:
     with raises(ConfigError, found="2 tasks"):
         ConceptIndexJoin(tmp_path).run(rank=0, world_size=2)

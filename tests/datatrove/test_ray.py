@@ -7,9 +7,11 @@ import ray
 
 from tests.datatrove import steps
 from tests.datatrove.test_writer import content
+from tests.scale import scaled
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.skipif(not scaled(0, 1), reason="as by the local executor; part of make soak")
 def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
     from datatrove.executor import RayPipelineExecutor
 

@@ -14,10 +14,6 @@ from datatrove.data import Document
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.tools.verify import verify
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
 from tests.datatrove import steps
 from tests.raises import raises
@@ -33,15 +29,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_number_of_workers_changes_no_byte(expected: Path, tmp_path: Path) -> None:
-    assert content(steps.build(tmp_path / "2", workers=2)) == content(expected)
-    assert content(steps.build(tmp_path / "7", workers=7, batch_documents=3)) == content(expected)
-    prefix = {"prefix": "{{ url }}: ", "workers": 1}
-    some = steps.build(tmp_path / "some", **prefix, batch_documents=3)
-    assert content(some) == content(steps.build(tmp_path / "all", **prefix))
+    """One shard for each task, named by its rank."""
+    assert content(steps.build(tmp_path, workers=3, batch_documents=3)) == content(expected)
     assert verify(expected, full=True) == []
-
-
-def test_one_shard_per_task_named_by_rank(expected: Path) -> None:
     ds = cl.open_dataset(expected)
     assert ds.manifest.shards.path == ["00000", "00001", "00002", "00003", "00004"]
     order = [number for rank in range(steps.TASKS) for number in range(rank, steps.DOCUMENTS, steps.TASKS)]
@@ -51,14 +41,15 @@ def test_one_shard_per_task_named_by_rank(expected: Path) -> None:
 @pytest.mark.parametrize("prefix", [None, "{{ id }} of {{ url }}: "])
 def test_equals_our_own_build(tmp_path: Path, prefix: str | None) -> None:
     """One task gives the files that `conceptloader build` writes for the same documents."""
-    source = tmp_path / "corpus.jsonl"
-    source.write_text("".join(json.dumps(steps.record(i)) + "\n" for i in range(steps.DOCUMENTS)))
-    columns = Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
-    options = IngestOptions(
-        columns=columns, tokenizer=load_tokenizer("bytes"), vocabularies={"concepts": ["noun", "number"]}
-    )
-    build_dataset(find_sources([source]), tmp_path / "own", options)
-    own, other = content(tmp_path / "own"), content(steps.build(tmp_path / "one", workers=1, tasks=1, prefix=prefix))
+    rows = [steps.record(i) for i in range(steps.DOCUMENTS)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = cl.Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
+    names = {"concepts": ["noun", "number"]}
+    cl.build(tmp_path / "corpus.jsonl", tmp_path / "own", columns=columns, tokenizer="bytes", vocabularies=names)
+    writer = steps.writer(tmp_path / "one", prefix=prefix, batch_documents=7)
+    writer.run(steps.Reader().run())
+    ConceptStreamFinalize(tmp_path / "one").run()
+    own, other = content(tmp_path / "own"), content(tmp_path / "one")
     assert own.keys() == other.keys()
     different = {name for name in own if own[name] != other[name]}
     assert different == {"build.json", "manifest.json", "00000.shard.json"}  # where the documents came from
@@ -78,25 +69,19 @@ def test_killed_and_restarted(expected: Path, tmp_path: Path) -> None:
     assert {name: (tmp_path / "ds" / name).stat().st_mtime_ns for name in kept} == kept
 
 
-def test_a_task_that_fails_is_run_again_alone(expected: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"task 2: document 'd7': concepts: found span \[0, 999\)"):
+def test_bad_documents(expected: Path, tmp_path: Path) -> None:
+    """A task that fails is run again alone; or what is bad is left out."""
+    with raises(InputError, "task 2: document 'd7': concepts: found span [0, 999)"):
         steps.build(tmp_path, workers=1, reader=steps.Reader(bad=7))
     assert not (tmp_path / "ds" / "manifest.json").exists()
-    assert content(steps.build(tmp_path, workers=2)) == content(expected)
-
-
-def test_metadata_with_keys_that_are_no_texts_name_the_document(tmp_path: Path) -> None:
+    assert content(steps.build(tmp_path, workers=1)) == content(expected)
+    steps.writer(tmp_path / "some", skip_bad=True).run(steps.Reader(bad=7).run())
+    ConceptStreamFinalize(tmp_path / "some").run()
+    ds = cl.open_dataset(tmp_path / "some")
+    assert (ds.num_documents, ds.find_document("d7")) == (steps.DOCUMENTS - 1, [])
     documents = [Document("a", "d1", metadata={"url": {"n": 1}}), Document("b", "d2", metadata={"url": {1: "n"}})]
-    with pytest.raises(
-        InputError, match=r"task 0: document 'd2': .*found the key 1, expected texts as keys; write '1'"
-    ):
-        steps.writer(tmp_path / "ds").run(documents)
-
-
-def test_bad_documents_may_be_left_out(tmp_path: Path) -> None:
-    ds = cl.open_dataset(steps.build(tmp_path, workers=1, reader=steps.Reader(bad=7), skip_bad=True))
-    assert ds.num_documents == steps.DOCUMENTS - 1
-    assert ds.find_document("d7") == []
+    with raises(InputError, "task 0: document 'd2': "):
+        steps.writer(tmp_path / "keys").run(documents)
 
 
 def test_a_complete_dataset_is_left_alone(expected: Path) -> None:

@@ -74,18 +74,8 @@ def wanted(corpus: Chunked) -> dict[int, Any]:
 
 
 def command(path: Path, out: Path) -> list[str]:
-    return [
-        "build",
-        str(path),
-        "--preset",
-        "fineweb-atlas",
-        "--out",
-        str(out),
-        "--tokenizer",
-        "bytes",
-        "--workers",
-        "1",
-    ]
+    options = ["--preset", "fineweb-atlas", "--tokenizer", "bytes", "--workers", "1"]
+    return ["build", str(path), "--out", str(out), *options]
 
 
 def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +103,7 @@ def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.Ca
     assert again["chunks"] == first["chunks"]
     assert again["kept_shards"] == again["shards"]
     assert before == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
-    assert main([*command(atlas, out), "--wrong-chunks", "refuse"]) == 2  # not what the dataset was built with
+    assert main([*command(atlas, out), "--chunks", '{"wrong": "refuse"}']) == 2  # not what the dataset was built with
     assert "found a complete dataset of other options" in capsys.readouterr().err
     assert main(["inspect", str(out), "--search", f"IS {corpus.concepts[7]['concept_id']}"]) == 0
     assert "concept 7 [tone]" in capsys.readouterr().out
@@ -125,7 +115,7 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
     damaged = max(corpus.spans, key=lambda doc: len(corpus.spans[doc]))
     assert corpus.spans[damaged]
     atlas, out = as_atlas(corpus, tmp_path / "atlas", damaged=damaged), tmp_path / "out"
-    assert main([*command(atlas, out), "--damaged-documents", option]) == 0
+    assert main([*command(atlas, out), "--chunks", json.dumps({"damaged_documents": option})]) == 0
     if option == "unannotated":
         corpus.spans[damaged] = []
     assert found(out) == wanted(corpus)
@@ -135,15 +125,12 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
 def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = make(tmp_path, np.random.default_rng(7)).write(2)
     arguments = ["build", *corpus.files("documents"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes"]
-    arguments += ["--text-column", "body", "--join", "doc", "--labels", "topic=topic", "--labels", "tone=tone"]
-    arguments += ["--chunk-start", "start", "--chunk-end", "end", "--chunk-status", "status", "--chunk-text", "text"]
-    arguments += ["--concept-kind", "concept_type", "--metadata-column", "source", "--workers", "1"]
-    for path in corpus.files("chunks"):
-        arguments += ["--chunks-from", path]
-    assert main(arguments) == 2
-    assert "expected both" in capsys.readouterr().err
-    arguments += ["--concept-table", str(corpus.path / "concepts.parquet")]
-    assert main(arguments) == 0
+    arguments += ["--text-column", "body", "--metadata-column", "source", "--workers", "1"]
+    own = {"starts": None, "number": None, "start": "start", "end": "end", "text": "text"}
+    for wrong in ({"concepts": None}, {"labels": []}, {"wrong": "ignore"}, {"score_type": "f8"}, {"lables": {}}):
+        assert main([*arguments, *corpus.recipe(**{**own, **wrong})]) == 2
+        assert f"recipe.yaml: chunks.{next(iter(wrong))}: found" in capsys.readouterr().err
+    assert main([*arguments, *corpus.recipe(**own)]) == 0
     given = {"content": "topic", "tone": "tone"}
     assert found(tmp_path / "out") == {
         doc: [(a, b, {(given[kind], key) for kind, key in keys}) for a, b, keys in spans]
@@ -156,21 +143,19 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("build in --tokenizer bytes {chunks} --dry-run", "build: found --chunks-from and --dry-run, expected one"),
-        ("build in --tokenizer bytes {chunks} --ignore-column x", "found --chunks-from and --ignore-column"),
-        ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found --chunks-from and --scores"),
-        ("build in --tokenizer bytes --join doc", "build: found --join without --chunks-from, expected both"),
+        ("build in --tokenizer bytes {chunks} --dry-run", "build: found chunks and --dry-run, expected one"),
+        ("build in --tokenizer bytes {chunks} --ignore-column x", "found chunks and --ignore-column"),
+        ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
         ("build in --tokenizer bytes --chat --text-column x", "build: found --chat and --text-column, expected one"),
-        ("annotate ds in --track t {chunks} --unit tokens", "annotate: found --chunks-from and --unit, expected one"),
-        ("annotate ds in --track t --concept-table t.parquet", "found --concept-table without --chunks-from"),
+        ("annotate ds in --track t {chunks} --unit tokens", "annotate: found chunks and --unit, expected one"),
     ],
 )
 def test_options_that_would_be_passed_over(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A build with chunks and --dry-run was made, say."""
-    words = words.format(chunks="--chunks-from c.parquet --join doc --concept-table t.parquet")
+    words = words.format(chunks='--chunks {"join":"doc"}')
     assert main([*words.split(), "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

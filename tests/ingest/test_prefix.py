@@ -23,7 +23,7 @@ from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
 from conceptloader.trace import Run, trace_sample, when_document
 from conceptloader.trace.select.views import Ask, select
-from tests.corpora.chunked import KINDS, make
+from tests.corpora.chunked import make
 from tests.corpora.records import content, in_characters, spans_of
 from tests.corpora.tokenizers import with_bos
 from tests.raises import raises
@@ -347,11 +347,7 @@ def test_what_it_cannot_go_with(folder: Path, tmp_path: Path, capsys: pytest.Cap
 def test_with_chunks_of_their_own(tmp_path: Path) -> None:
     """From the columns that are kept; chunks attached later lie where a build puts them."""
     corpus = make(tmp_path, np.random.default_rng(1), documents=24).write()
-    chunks = [f"--chunks-from={file}" for file in corpus.files("chunks")] + [
-        f"--labels={kind}={kind}" for kind in KINDS
-    ]
-    chunks += ["--join", "doc", "--chunk-starts", "starts", "--chunk-number", "k", "--chunk-status", "status"]
-    chunks += ["--concept-table", str(corpus.path / "concepts.parquet"), "--concept-kind", "concept_type", "--quiet"]
+    chunks = [*corpus.recipe(), "--quiet"]
     prefix = ["--tokenizer", "bytes", "--metadata-column", "source", "--prefix", "{{ doc }} of {{ source }}: "]
     text, files = ["--text-column", "body"], corpus.files("documents")
     others = ["--id-column", "doc", "--ignore-column", "starts", "--ignore-column", "error"]

@@ -142,15 +142,11 @@ def test_what_a_track_has_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "expected an object with start, end, concepts and scores" in capsys.readouterr().err
 
 
-def chunk_options(corpus: Chunked, out: Path) -> list[str]:
+def chunk_options(corpus: Chunked, out: Path, **changes: Any) -> list[str]:
     """Of all commands that take chunks."""
-    more = [f"--labels={kind}={kind}" for kind in KINDS] + [f"--label-scores={kind}={kind}_scores" for kind in KINDS]
-    return [
-        *(str(file) for file in corpus.files("documents")), "--out", str(out), "--text-column", "body", "--join", "doc",
-        *(f"--chunks-from={file}" for file in corpus.files("chunks")), "--chunk-starts=starts", "--chunk-number=k",
-        "--chunk-status", "status", "--chunk-text", "text", "--concept-kind", "concept_type", *more,
-        "--concept-table", str(corpus.path / "concepts.parquet"), "--workers", "1", "--quiet",
-    ]  # fmt: skip
+    recipe = corpus.recipe(**{"text": "text", "scores": {kind: f"{kind}_scores" for kind in KINDS}, **changes})
+    options = ["--out", str(out), "--text-column", "body", "--workers", "1", "--quiet"]
+    return [*corpus.files("documents"), *recipe, *options]
 
 
 def by_document(path: Path, track: str = "concepts") -> dict[Any, float]:
@@ -176,13 +172,14 @@ def test_chunks_of_build_and_annotate(tmp_path: Path) -> None:
         (doc, len(texts[doc][:start].encode()), key): scores[doc, start, key]
         for doc, spans in corpus.spans.items() for start, _, keys in spans for key in keys
     }  # fmt: skip
-    assert main(["build", *chunk_options(corpus, tmp_path / "out"), "--tokenizer", "bytes", "--score-type", "f2"]) == 0
+    half = chunk_options(corpus, tmp_path / "out", score_type="f2")
+    assert main(["build", *half, "--tokenizer", "bytes"]) == 0
     assert by_document(tmp_path / "out") == wanted
     text = [*map(str, corpus.files("documents")), "--text-column", "body", "--id-column", "doc", "--workers", "1"]
     ignored = ["--ignore-column", "starts", "--ignore-column", "source"]
     assert main(["build", *text, *ignored, "--out", str(tmp_path / "text"), "--tokenizer", "bytes"]) == 0
-    command = ["annotate", str(tmp_path / "text"), *chunk_options(corpus, tmp_path / "noted"), "--track", "concepts"]
-    assert main([*command, "--score-type", "f2"]) == 0
+    half = chunk_options(corpus, tmp_path / "noted", score_type="f2")
+    assert main(["annotate", str(tmp_path / "text"), *half, "--track", "concepts"]) == 0
     assert by_document(tmp_path / "noted") == wanted
     assert not (tmp_path / "noted.joined").exists()
     for name in ("data", "index", "spans"):
@@ -245,7 +242,8 @@ def test_columns_of_scores_are_checked_first(tmp_path: Path, capsys: pytest.Capt
     command = ["build", *chunk_options(corpus, tmp_path / "out"), "--tokenizer", "bytes"]
     assert main(command) == 1
     assert "column 'tone_scores': found list<" in capsys.readouterr().err
-    assert main([part for part in command if part != "--label-scores=tone=tone_scores"]) == 2
+    some = chunk_options(corpus, tmp_path / "out", scores={"topic": "topic_scores"})
+    assert main(["build", *some, "--tokenizer", "bytes"]) == 2
     assert "expected scores of all kinds of labels, or of none" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +18,27 @@ from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
-from conceptloader.ingest.adopt.source import TokenFile, read_content
+from conceptloader.ingest.adopt.source import TokenFile, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.rows.inputs import files_below
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.durable import Spool, write_file
 
-_SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
+
+class Kind(NamedTuple):
+    """suffixes: by which such files are known in a folder. files: what follows their name, or prefix, in the names of
+    all files of one. describe: called with that, and of flat files with their dtype and document_end."""
+
+    suffixes: tuple[str, ...]
+    files: tuple[str, ...]
+    describe: Callable[..., TokenFile]
+
+
+KINDS = {
+    "megatron": Kind((".idx",), (".bin", ".idx"), megatron_file),
+    "datatrove": Kind((".ds",), ("", ".index"), datatrove_file),
+    "flat": Kind((".npy", ".u16", ".u32"), ("",), flat_file),
+}
 
 
 def adopt(
@@ -80,21 +95,15 @@ def adopt(
 
 def token_files(path: str) -> list[str]:
     """All files that `path` stands for, indexes included. Raises: see `adopt`."""
-    suffixes = {"megatron": (".bin", ".idx"), "datatrove": ("", ".index"), "flat": ("",)}
-    return [found + suffix for kind, found in _expand(path, "auto") for suffix in suffixes[kind]]
+    return [found + suffix for kind, found in _expand(path, "auto") for suffix in KINDS[kind].files]
 
 
 def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
     """Describe all token files that `paths` stand for. Raises: see `adopt`."""
     if isinstance(paths, str) or not paths:
         raise ConfigError("paths", repr(paths), "a list of at least one path")
-    describe: dict[str, Callable[[str], TokenFile]] = {
-        "megatron": megatron_file,
-        "datatrove": datatrove_file,
-        "flat": lambda path: flat_file(path, dtype, document_end),
-    }
-    if kind not in ("auto", *describe):
-        raise ConfigError("kind", repr(kind), f"one of auto, {', '.join(describe)}")
+    if kind not in ("auto", *KINDS):
+        raise ConfigError("kind", repr(kind), f"one of auto, {', '.join(KINDS)}")
     chosen = [item for path in paths for item in _expand(path, kind)]
     if len(chosen) > fmt.MAX_SHARDS:
         raise ConfigError("paths", f"{len(chosen)} files", f"at most {fmt.MAX_SHARDS}")
@@ -117,7 +126,8 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
                 "tokens of another library",
                 "use the dataset as it is, or join it with others: conceptloader join",
             )
-    return [describe[found](path) for found, path in chosen]
+    more = {"flat": (dtype, document_end)}
+    return [KINDS[found].describe(path, *more.get(found, ())) for found, path in chosen]
 
 
 def _expand(path: str, kind: str) -> list[tuple[str, str]]:
@@ -126,15 +136,15 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
     if os.path.isdir(path) and not (kind in ("auto", "megatron") and os.path.isfile(path + ".idx")):
         return _expand_folder(path, kind)
     stem, suffix = os.path.splitext(path)
-    if kind == "flat":
-        return [("flat", path)]
-    if kind == "datatrove" or (kind == "auto" and suffix == ".ds"):
-        return [("datatrove", path)]
-    prefix = stem if suffix in (".bin", ".idx") else path
-    if kind == "megatron" or os.path.exists(prefix + ".idx"):
-        return [("megatron", prefix)]
-    if suffix in (".npy", ".u16", ".u32") and os.path.exists(path):
-        return [("flat", path)]
+    prefix = stem if suffix in KINDS["megatron"].files else path
+    if kind == "auto" and suffix in KINDS["datatrove"].suffixes:
+        kind = "datatrove"
+    elif kind == "auto" and os.path.exists(prefix + ".idx"):
+        kind = "megatron"
+    elif kind == "auto" and suffix in KINDS["flat"].suffixes and os.path.exists(path):
+        kind = "flat"
+    if kind != "auto":
+        return [(kind, prefix if kind == "megatron" else path)]
     if not any(os.path.exists(file) for file in (path, prefix + ".bin")):
         kinds = "a folder of token files, PREFIX of Megatron's PREFIX.bin and .idx, a .ds or a .npy"
         raise ConfigError(path, "nothing there", kinds, "check the path, and whether it is mounted")
@@ -148,7 +158,7 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
 
 def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     """The files in a folder. Those in folders below it are an error, since datatrove would leave them out."""
-    known = {suffix: found for suffix, found in _SUFFIXES.items() if kind in ("auto", found)}
+    known = {suffix: name for name, one in KINDS.items() for suffix in one.suffixes if kind in ("auto", name)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"
     files = [path for path in files_below(folder) if os.path.splitext(path)[1] in known]
@@ -227,7 +237,6 @@ def _assemble(
             for file in files
         ],
     )
-    noted = sorted({file.tokenizer for file in files if file.tokenizer})
     return Manifest(
         mode="token-stream",
         created_by=CREATED_BY,
@@ -236,7 +245,7 @@ def _assemble(
         layouts=tuple(layouts),
         tracks={},
         shards=table,
-        extra={"adopted_tokenizers": noted} if noted else {},
+        extra=noted_tokenizers(files),
     )
 
 

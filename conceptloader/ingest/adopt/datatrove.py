@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conceptloader.errors import InputError
-from conceptloader.ingest.adopt.source import IndexFile, Starts, TokenFile, problem, stat_file
+from conceptloader.ingest.adopt.source import IndexFile, Starts, TokenFile, stat_file
 from conceptloader.storage.reads import read_file
 
 logger = logging.getLogger(__name__)
@@ -32,16 +32,16 @@ def datatrove_file(path: str) -> TokenFile:
     stat_file(index, "documents cannot be told apart without it: copy it, or tokenize with save_index=True")
     with IndexFile(index) as file:
         if file.size % 8:
-            raise problem(index, f"{file.size} bytes", "a multiple of 8 (u8 document ends)", COPY)
+            raise InputError(index, f"{file.size} bytes", "a multiple of 8 (u8 document ends)", COPY)
         documents = file.size // 8
         tokens = int(file.array("<u8", 0, documents - 1, documents)[0]) if documents else 0
     tokenizer, noted = _read_metadata(path + ".metadata")
     size = found.st_size // tokens if tokens else (noted or 2)
     if size not in _TYPES or found.st_size != tokens * size:
         rule = f"2 or 4 bytes for each of the {tokens} tokens that {index} ends with"
-        raise problem(path, f"{found.st_size} bytes", rule, f"the file is truncated or of another index: {COPY}")
+        raise InputError(path, f"{found.st_size} bytes", rule, f"the file is truncated or of another index: {COPY}")
     if noted is not None and noted != size:
-        raise problem(path + ".metadata", f"tokens of {noted} bytes", f"{size}, as .ds and .index agree on", COPY)
+        raise InputError(path + ".metadata", f"tokens of {noted} bytes", f"{size}, as .ds and .index agree on", COPY)
     if os.path.exists(path + ".loss"):
         logger.warning("%s.loss: the loss mask is not adopted in place: --loss-mask copies it with the tokens", path)
     return TokenFile(
@@ -65,7 +65,7 @@ def _read_metadata(path: str) -> tuple[str | None, int | None]:
     if not separator:
         return head or None, None
     if not size.isdigit():
-        raise problem(path, f"the first line {head!r}", "tokenizer|bytes per token", COPY)
+        raise InputError(path, f"the first line {head!r}", "tokenizer|bytes per token", COPY)
     # Without a tokenizer's name datatrove writes "Unknown Tokenizer|2|2".
     return (None if name.startswith("Unknown Tokenizer") else name or None), int(size)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conceptloader.errors import ConfigError
-from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, problem, stat_file
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, stat_file
 
 _MAGIC = b"\x93NUMPY"
 _HEAD = 1 << 16  # bytes; numpy itself refuses heads above 10,000
@@ -35,7 +35,7 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
         kind = "npy"
         offset, token_type = _read_npy_head(path)
         if given is not None and given != token_type:
-            raise problem(path, f"tokens of type {token_type} in its head", f"{given}, as asked", "leave dtype out")
+            raise InputError(path, f"tokens of type {token_type} in its head", f"{given}, as asked", "leave dtype out")
     if token_type is None:
         raise ConfigError(
             path,
@@ -47,7 +47,7 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     tokens, rest = divmod(found.st_size - offset, size)
     if rest:
         expected = f"a multiple of {size} for tokens of type {token_type}"
-        raise problem(path, f"{found.st_size - offset} bytes", expected, "name the dtype it was written with")
+        raise InputError(path, f"{found.st_size - offset} bytes", expected, "name the dtype it was written with")
     if document_end is not None and not 0 <= document_end < 1 << 8 * size:
         raise ConfigError("document_end", str(document_end), f"an id that type {token_type} can hold")
     return TokenFile(
@@ -80,16 +80,16 @@ def _read_npy_head(path: str) -> tuple[int, str]:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
         except (ValueError, TypeError, EOFError, SyntaxError, RecursionError, tokenize.TokenError) as error:
-            raise problem(path, f"a damaged .npy head ({error})", "a whole one", "copy the file again") from error
+            raise InputError(path, f"a damaged .npy head ({error})", "a whole one", "copy the file again") from error
         offset = file.tell()
     if len(shape) != 1 or dtype.name not in TOKEN_TYPES or dtype.newbyteorder("<") != dtype:
-        raise problem(
+        raise InputError(
             path, f"{dtype.str} of shape {shape}", f"one dimension of little-endian {', '.join(TOKEN_TYPES)}",
             "save the tokens as such an array",
         )  # fmt: skip
     expected = offset + shape[0] * dtype.itemsize
     if os.path.getsize(path) != expected:
-        raise problem(path, f"{os.path.getsize(path)} bytes", f"{expected} as its head says", "copy the file again")
+        raise InputError(path, f"{os.path.getsize(path)} bytes", f"{expected} as its head says", "copy the file again")
     return offset, TOKEN_TYPES[dtype.name]
 
 

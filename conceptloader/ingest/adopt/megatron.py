@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, problem, stat_file
+from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, stat_file
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEAD = struct.Struct("<9sQBQQ")
@@ -36,7 +37,7 @@ def megatron_file(prefix: str) -> TokenFile:
         tokens = _count_tokens(file, sequences, entries, int(token_type[1:]))
     expected = tokens * int(token_type[1:])
     if found.st_size != expected:
-        raise problem(
+        raise InputError(
             path, f"{found.st_size} bytes", f"{expected} as {index} says ({tokens} tokens of type {token_type})",
             "the file is truncated, or belongs to another index: copy both again",
         )  # fmt: skip
@@ -65,29 +66,29 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
     """(token type, sequences, document entries), after checking that the file has the size which follows from them."""
     path = file.path
     if file.size < _HEAD.size:
-        raise problem(path, f"{file.size} bytes", f"at least {_HEAD.size}", _REBUILD)
+        raise InputError(path, f"{file.size} bytes", f"at least {_HEAD.size}", _REBUILD)
     magic, version, code, sequences, entries = _HEAD.unpack(file.read(0, _HEAD.size))
     if magic != _MAGIC:
-        raise problem(path, f"it to begin with {magic!r}", repr(_MAGIC), "this is no Megatron index; check the path")
+        raise InputError(path, f"it to begin with {magic!r}", repr(_MAGIC), "this is no Megatron index; check the path")
     if version != 1:
-        raise problem(path, f"version {version}", "1", "convert it with the Megatron that wrote it")
+        raise InputError(path, f"version {version}", "1", "convert it with the Megatron that wrote it")
     name = _CODES.get(code, f"code {code}")
     if name not in _TYPES:
-        raise problem(
+        raise InputError(
             path, f"tokens of type {name}", f"one of {', '.join(_TYPES)}",
             "tokens of this type cannot be read in place; write them again with one of these types",
         )  # fmt: skip
     expected = _HEAD.size + 12 * sequences + 8 * entries
     if file.size == expected + sequences and sequences:
-        raise problem(
+        raise InputError(
             path, "a mode for each sequence (a multimodal index)", "an index of text",
             "only text can be adopted; write the text part as a dataset of its own",
         )  # fmt: skip
     if file.size != expected:
         rule = f"{expected} for {sequences} sequences and {entries} document entries"
-        raise problem(path, f"{file.size} bytes", rule, _REBUILD)
+        raise InputError(path, f"{file.size} bytes", rule, _REBUILD)
     if not entries:
-        raise problem(path, "no document entry", "at least the closing one", _REBUILD)
+        raise InputError(path, "no document entry", "at least the closing one", _REBUILD)
     return _TYPES[name], sequences, entries
 
 
@@ -101,7 +102,7 @@ def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
             wrong = np.flatnonzero(ids < 0)
             if len(wrong):
                 i = int(wrong[0])
-                raise problem(
+                raise InputError(
                     path, f"token {first + i} of {int(ids[i])}", "an id of at least 0",
                     f"ids do not fit int{8 * int(token_type[1:])}, or the file is damaged: run the preprocessing again",
                 )  # fmt: skip
@@ -115,7 +116,7 @@ def _count_tokens(file: IndexFile, sequences: int, entries: int, itemsize: int) 
     pointer = int(file.array("<i8", _HEAD.size + 4 * sequences, sequences - 1, sequences)[0])
     if length < 0 or pointer < 0 or pointer % itemsize:
         found = f"sequence {sequences - 1} of {length} tokens at byte {pointer}"
-        raise problem(file.path, found, f"a length and a multiple of {itemsize}, both at least 0", _REBUILD)
+        raise InputError(file.path, found, f"a length and a multiple of {itemsize}, both at least 0", _REBUILD)
     return pointer // itemsize + length
 
 
@@ -137,7 +138,7 @@ def _starts(index: str) -> Iterator[Starts]:
             wrong = np.flatnonzero((lengths < 0) | (pointers != expected))
             if len(wrong):
                 i = int(wrong[0])
-                raise problem(
+                raise InputError(
                     index, f"sequence {a + i} of {int(lengths[i])} tokens at byte {int(pointers[i])}",
                     f"sequences end to end in the .bin, this one at byte {int(expected[i])}", _REBUILD,
                 )  # fmt: skip
@@ -158,13 +159,13 @@ def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> It
     """First sequence of each document, checked, in pieces."""
     closing = int(file.array("<i8", offset, entries - 1, entries)[0])
     if closing < sequences:
-        raise problem(
+        raise InputError(
             file.path, f"documents that end at sequence {closing}", f"{sequences}, the number of sequences",
             "the last sequences belong to no document: call end_document() before finalize() and write it again",
         )  # fmt: skip
     if closing > sequences:
         found = f"documents that end at sequence {closing}, past the end"
-        raise problem(file.path, found, f"{sequences}, the number of sequences", _REBUILD)
+        raise InputError(file.path, found, f"{sequences}, the number of sequences", _REBUILD)
     last = 0
     for first, documents in file.pieces("<i8", offset, entries - 1):
         before = np.concatenate([[last], documents[:-1]])
@@ -174,7 +175,7 @@ def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> It
         wrong = np.flatnonzero((documents < before) | (documents > limit))
         if len(wrong):
             i = int(wrong[0])
-            raise problem(
+            raise InputError(
                 file.path, f"document {first + i} to begin at sequence {int(documents[i])}",
                 f"one in [{int(before[i])}, {sequences}]" if first + i else "0", _REBUILD,
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """What adopting needs to know about a token file of another library, and bounded reads of index files."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,17 +42,18 @@ class TokenFile:
     tokenizer: str | None = None
 
 
+def noted_tokenizers(files: Sequence[TokenFile]) -> dict[str, Any]:
+    """What a manifest keeps of the names in the files."""
+    noted = sorted({file.tokenizer for file in files if file.tokenizer})
+    return {"adopted_tokenizers": noted} if noted else {}
+
+
 def stat_file(path: str, remedy: str) -> os.stat_result:
     """Raises: InputError for a file that is not there."""
     try:
         return os.stat(path)
     except OSError as error:
         raise InputError(path, f"no readable file ({error.strerror})", "one", remedy) from error
-
-
-def problem(where: str, found: object, expected: str, remedy: str) -> InputError:
-    """The InputError of the importers: where, found, expected, what to do."""
-    return InputError(where, str(found), expected, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def read_content(file: TokenFile, full: bool) -> Content:
     found = stat_file(file.path, "it was there a moment ago")
     now, then = (f"{one.st_size} bytes as of {one.st_mtime_ns} ns" for one in (found, file.found))
     if now != then:
-        raise problem(file.path, now, f"{then}, as when it was looked at first", "adopt it when it is complete")
+        raise InputError(file.path, now, f"{then}, as when it was looked at first", "adopt it when it is complete")
     return content
 
 

@@ -5,19 +5,20 @@ A token file of another library has no room for a field, so that its tokens are 
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.options import BuildOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.adopt.datatrove import COPY
-from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, problem, stat_file
+from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, stat_file
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
@@ -33,15 +34,16 @@ def copy_with_loss(
             raise ConfigError("loss_mask", f"{file.path}, of kind {file.kind}", ".ds files of datatrove")
         masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
         if masks.st_size != file.tokens:
-            raise problem(f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", COPY)
+            raise InputError(
+                f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", COPY
+            )
         facts.append([[os.path.abspath(file.path), one.st_size, one.st_mtime_ns] for one in (file.found, masks)])
-    noted = sorted({file.tokenizer for file in files if file.tokenizer})
     options = BuildOptions(
         mode="token-stream",
         tokenizer=tokenizer,
         token_type=max(file.token_type for file in files),
         fields={"loss_mask": "u1"},
-        extra={"adopted_tokenizers": noted} if noted else {},
+        extra=noted_tokenizers(files),
     )
     with build_lock(os.path.abspath(out)):
         build = create_build(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
@@ -57,19 +59,17 @@ def copy_with_loss(
 
 def _documents(file: TokenFile) -> Iterator[tuple[NDArray[Any], Ints, NDArray[Any]]]:
     """(tokens, offsets, loss mask) of some documents after the other."""
-    last = 0
-    with IndexFile(file.path) as stream, IndexFile(f"{file.path}.loss") as loss, IndexFile(str(file.index)) as index:
-        for _, ends in index.pieces("<u8", 0, index.size // 8):
-            borders = np.concatenate([[last], ends.astype(np.int64)])
-            if (np.diff(borders) < 0).any():
-                raise problem(str(file.index), "ends of documents that decrease", "rising ones", COPY)
-            first = 0
-            while first < len(ends):
+    assert file.starts is not None
+    borders = np.zeros(0, np.int64)
+    with IndexFile(file.path) as stream, IndexFile(f"{file.path}.loss") as loss:
+        for starts in chain(file.starts(), [np.array([file.tokens], np.uint64)]):
+            borders = np.concatenate([borders[-1:], starts.astype(np.int64)])
+            first, last = 0, len(borders) - 1
+            while first < last:
                 stop = max(first + 1, int(np.searchsorted(borders, borders[first] + PIECE, "right")) - 1)
                 a, b = int(borders[first]), int(borders[stop])
                 mask = loss.array("u1", 0, a, b)
                 if mask.max(initial=0) > 1:
-                    raise problem(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", COPY)
+                    raise InputError(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", COPY)
                 yield stream.array(f"<{file.token_type}", 0, a, b), borders[first : stop + 1] - a, mask
                 first = stop
-            last = int(borders[-1])

@@ -1,18 +1,14 @@
 """New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from tempfile import TemporaryFile
+from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.files import Files, load_manifest
-from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
@@ -23,11 +19,12 @@ from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
+from conceptloader.ingest.annotate.join import Annotations
 from conceptloader.ingest.annotate.place import Placer
-from conceptloader.ingest.annotate.rows import ITEM, WHOLE, RowParser
-from conceptloader.ingest.annotate.sort import Sorter
+from conceptloader.ingest.annotate.rows import WHOLE, RowParser
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
+from conceptloader.ingest.database import database
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
@@ -35,9 +32,11 @@ from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import named, read_file
+from conceptloader.storage.reads import read_file
 
+OnBad = Callable[[str, str, str], None]
 UNITS = ("tokens", "characters")
+_BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,8 @@ class AnnotateOptions(SpanRules):
     the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
     the dataset is not meant. ignored: columns that may be there.
     columns: what those of `RowParser` are called in the inputs. joined: what these were joined of, for the dataset to
-    keep. sort_bytes: memory for sorting, roughly."""
+    keep. sort_bytes: memory for sorting, beside some
+    100 MB of rows that are read; the rest goes to temporary files in `out`."""
 
     track: str
     codec: str = "concepts"
@@ -61,7 +61,7 @@ class AnnotateOptions(SpanRules):
     ignored: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Any] | None = None
-    sort_bytes: int = 64 << 20
+    sort_bytes: int = 256 << 20
     max_line_bytes: int = MAX_LINE_BYTES
 
     def check(self) -> TrackOptions:
@@ -87,7 +87,7 @@ def annotate(
     out: str | os.PathLike[str],
     options: AnnotateOptions,
     roots: Sequence[str | os.PathLike[str]] | None = None,
-    on_bad: Callable[[str, str, str], None] | None = None,
+    on_bad: OnBad | None = None,
 ) -> Manifest:
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
@@ -105,10 +105,9 @@ def annotate(
     sources = find_sources(inputs)
     manifest, allowed = load_manifest(dataset, roots)
     with (
-        named(os.fspath(out), "written"),  # what the sorter keeps in a file without a name
         closing(Files(manifest, allowed)) as files,
         new_directory(out) as working,
-        TemporaryFile(dir=working) as file,
+        database(working, f"{options.sort_bytes}B", partial(_unsorted, os.fspath(out))) as opened,
     ):
         ds = Ranges(files)
         names = level_names(options.track, options.overlap, options.levels)
@@ -118,15 +117,19 @@ def annotate(
         if not manifest.num_documents:
             raise ConfigError(ds.path, "no document table", "one", "annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
-        sorter = Sorter(file)
         concepts = Concepts(track) if track.codec == "concepts" else None
-        offsets, bad = _sort(ds, sources, options, concepts, sorter, on_bad)
+        codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
+        parser = RowParser(codec, concepts, options.ignored, options.columns)
+        rows = _Rows(sources, parser, options.max_line_bytes, on_bad)
+        annotations = Annotations(opened, rows)
+        _check_found(annotations, sources, parser)
+        by_document, offsets = annotations.join(ds, sources), annotations.offsets
         texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
         dtype = None if concepts is None else concepts.dtype
         placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
         sure = texts is None or options.unit is not None or options.tokenizer is not None
-        for items, records in sorter.batches():
-            if not sure and (items["end"] != WHOLE).any():
+        for items, records in by_document:
+            if not sure and (items["stop"] != WHOLE).any():
                 placer.check_unit(items)
                 sure = True
             for shard, found in placer.place(items, records):
@@ -149,7 +152,7 @@ def annotate(
             "unit": None if not offsets else "characters" if texts else "tokens",
             "loss": placer.losses.to_json().get(options.track),
             **({"joined": options.joined} if options.joined else {}),
-            **({"bad_rows": bad} if bad else {}),
+            **({"bad_rows": rows.bad} if rows.bad else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
         manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
@@ -161,93 +164,58 @@ def annotate(
     return manifest
 
 
-def _sort(
-    ds: Ranges,
-    sources: Sequence[Source],
-    options: AnnotateOptions,
-    concepts: Concepts | None,
-    sorter: Sorter,
-    on_bad: Callable[[str, str, str], None] | None,
-) -> tuple[bool, int]:
-    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets, and how
-    many rows were left out."""
-    codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
-    parser = RowParser(codec, concepts, options.ignored, options.columns)
-    rows: list[tuple[int, ...]] = []
-    records: list[bytes] = []
-    ids: list[str] = []
-    size = total = bad = 0
-    offsets = False
+def _unsorted(out: str, problem: str) -> ReadError:
+    return ReadError(out, f"annotations cannot be sorted: {problem}", fix="give more memory (--sort-memory), or disk")
 
-    def flush() -> None:
-        nonlocal size, total, offsets
-        items = np.array(rows, ITEM)
-        _number(ds, sources, items, ids)
-        sorter.add(items, records)
-        size, total = 0, total + len(items)
-        offsets = offsets or bool((items["end"] != WHOLE).any())
-        for collected in (rows, records, ids):
-            collected.clear()
 
-    for i, source in enumerate(sources):
+class _Rows:
+    """The rows of the files as columns of `Annotations`. bad: those that were left out."""
+
+    def __init__(self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None) -> None:
+        self._sources, self._parser, self._limit, self._on_bad = sources, parser, limit, on_bad
+        self.bad = 0
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        found: list[tuple[Any, ...]] = []
+        number = size = 0
+        for k, source in enumerate(self._sources):
+            for row, document, external, spans, content in self._parsed(source):
+                for start, stop, record in spans:
+                    found.append((number, document, external, start, stop, k, row, content, record))
+                    number += 1
+                    size += len(record) + 150
+                if size > _BATCH_BYTES:
+                    yield [*zip(*found, strict=True)]
+                    found, size = [], 0
+        if found:
+            yield [*zip(*found, strict=True)]
+        for source in self._sources:
+            source.check_unchanged()
+
+    def _parsed(self, source: Source) -> Iterator[tuple[Any, ...]]:
+        """(number, and what `RowParser.parse` returns) of each row that can be read."""
         texts = is_csv(source.path)
-        for number, row in read_rows(source, options.max_line_bytes):
+        for number, row in read_rows(source, self._limit):
             try:
-                document, external, found, content = parser.parse(parser.texts(row) if texts else row)
+                yield number, *self._parser.parse(self._parser.texts(row) if texts else row)
             except ValueError as error:
                 where = source.row_name(number)
-                if on_bad is None:
+                if self._on_bad is None:
                     raise InputError(where, str(error)) from error
-                on_bad(source.path, where.removeprefix(f"{source.path}: "), str(error))
-                bad += 1
-                continue
-            for start, end, record in found:
-                rows.append((document, start, end, len(record), i, number, content))
-                records.append(record)
-                ids.append(external)
-                size += len(record) + 150
-            if size > options.sort_bytes:
-                flush()
-    flush()
-    for source in sources:
-        source.check_unchanged()
-    if total and parser.unseen:
+                self._on_bad(source.path, where.removeprefix(f"{source.path}: "), str(error))
+                self.bad += 1
+
+
+def _check_found(annotations: Annotations, sources: Sequence[Source], parser: RowParser) -> None:
+    if annotations.count and parser.unseen:
         raise InputError(
             sources[0].path,
             f"no column {min(parser.unseen)!r} in any row of {len(sources)} files",
             "each column that is named",
             "correct its name (--column)",
         )
-    if not total:
+    if not annotations.count:
         raise InputError(sources[0].path, f"no annotation in {len(sources)} files", "at least one")
-    return offsets, bad
-
-
-def _number(ds: Ranges, sources: Sequence[Source], items: NDArray[np.void], ids: Sequence[str]) -> None:
-    """Fill in the numbers of documents given by external id. Raises: InputError for unknown and ambiguous ones."""
-    by_id = np.flatnonzero(items["document"] < 0)
-    if len(by_id):
-        if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
-            where = sources[items["source"][by_id[0]]].row_name(items["row"][by_id[0]])
-            raise InputError(
-                where,
-                f"id {ids[by_id[0]]!r}",
-                f"the number of a document (key `document`), because {ds.path} keeps no ids",
-            )
-        items["document"][by_id] = find_many(ds, [ids[i] for i in by_id.tolist()])
-    bad = np.flatnonzero((items["document"] < 0) | (items["document"] >= ds.manifest.num_documents))
-    if len(bad):
-        i = int(bad[0])
-        number = int(items["document"][i])
-        what = {MISSING: f"id {ids[i]!r}", AMBIGUOUS: f"id {ids[i]!r}, which several documents have"}
-        shown = what.get(number, f"document {number}")
-        remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
-        raise InputError(
-            sources[items["source"][i]].row_name(items["row"][i]),
-            str(shown),
-            f"one of the {ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby)",
-            remedy,
-        )
 
 
 def _assemble(

@@ -48,7 +48,7 @@ class Placer:
         for shard, part in self._by_shard(items):
             documents, row = np.unique(items["document"][part], return_inverse=True)
             first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
-            end = items["end"][part]
+            end = items["stop"][part]
             if ((end != WHOLE) & (end > (stop - first)[row])).any():
                 return
         raise ConfigError(
@@ -135,8 +135,8 @@ class Placer:
         """The items as spans of the documents that were read; row: of each item."""
         texts = read.texts
         lengths = np.diff(read.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
-        whole = items["end"] == WHOLE
-        end = np.where(whole, lengths[row], items["end"])
+        whole = items["stop"] == WHOLE
+        end = np.where(whole, lengths[row], items["stop"])
         outside = end > lengths[row]
         if outside.any():
             i = int(np.argmax(outside))
@@ -147,7 +147,7 @@ class Placer:
                 "the offsets are of another text or tokenizer, or in another unit (--unit)",
             )
         if self.concepts is not None:
-            sizes = items["size"] // self.concepts.itemsize
+            sizes = np.array([len(record) for record in records]) // self.concepts.itemsize
             labels = Ragged(np.frombuffer(b"".join(records), self.concepts), offsets_of(sizes))
         else:
             labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))

@@ -17,19 +17,18 @@ WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
 Annotation = tuple[int, int, bytes]  # start, end, record
 ITEM = np.dtype(
     [
-        ("document", "<i8"), ("start", "<i8"), ("end", "<i8"), ("size", "<u4"), ("source", "<u4"), ("row", "<i8"),
-        ("content", "<u8"),
+        ("document", "<i8"), ("start", "<i8"), ("stop", "<i8"), ("source", "<u4"), ("row", "<i8"), ("content", "<i8"),
     ]
 )  # fmt: skip
 
 
 def digest(content: Any) -> int:
-    """Of a text, or of a list of tokens; never 0. Raises: ValueError for anything else."""
+    """Of a text, or of a list of tokens: 63 bits, never 0. Raises: ValueError for anything else."""
     try:
         data = content.encode("utf-8") if isinstance(content, str) else np.array(content, "<u4").tobytes()
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"content: found {content!r:.100}, expected a text or a list of tokens") from error
-    return xxhash.xxh3_64_intdigest(data) or 1
+    return xxhash.xxh3_64_intdigest(data) >> 1 or 1
 
 
 class RowParser:
@@ -73,8 +72,8 @@ class RowParser:
             found[name] = [found[name]]
         return {self._theirs.get(name, name): value for name, value in found.items()}
 
-    def parse(self, row: Mapping[str, Any]) -> tuple[int, str, list[Annotation], int]:
-        """(number of the document, or -1; its external id, or ""; annotations; `digest` of its content, or 0).
+    def parse(self, row: Mapping[str, Any]) -> tuple[int | None, str, list[Annotation], int]:
+        """(number of the document, or None; its external id, or ""; annotations; `digest` of its content, or 0).
         Raises: ValueError that says what is wrong."""
         row = self._renamed(row)
         unknown = sorted(row.keys() - self._known)
@@ -86,12 +85,12 @@ class RowParser:
         external, number = check_id(row.get("id")), row.get("document")
         if bool(external) == (number is not None):
             raise ValueError(f"found id {row.get('id')!r:.100} and document {number!r:.100}, expected one of the two")
-        if number is not None and (type(number) is not int or number < 0):
+        if number is not None and (type(number) is not int or not 0 <= number < WHOLE):
             raise ValueError(f"document: found {number!r:.100}, expected the number of a document, from 0")
-        document, spans = -1 if number is None else number, row.get("spans")
+        spans = row.get("spans")
         content = digest(row["content"]) if "content" in row else 0
         if spans is None:
-            return document, external, [self._annotation(row, True)], content
+            return number, external, [self._annotation(row, True)], content
         if not isinstance(spans, list) or self._keys & {k for k in row if row[k] is not None}:
             raise ValueError(f"found spans beside {self._expected(row)}, or no list, expected a list of spans")
         found = []
@@ -100,7 +99,7 @@ class RowParser:
                 found.append(self._annotation(span, False))
             except ValueError as error:
                 raise ValueError(f"spans[{i}]: {error}") from error
-        return document, external, found, content
+        return number, external, found, content
 
     def _expected(self, found: Collection[str]) -> str:
         return "start, end and value" if self._concepts is None else self._concepts.expected(found)

@@ -5,31 +5,31 @@ the chunks of a document from 0, and the ids of all kinds are those of one table
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.chunks.join import Documents
-from conceptloader.ingest.chunks.options import Chunks, ConceptTable
+from conceptloader.ingest.chunks.options import ConceptTable
 
 DOCUMENTS, CHUNKS, CONCEPTS = "fineweb-atlas-documents", "fineweb-atlas-annotated", "fineweb-concept-atlas.parquet"
 KINDS = ("content", "tone", "document", "entity")
 
 
-def atlas(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[Documents, Chunks]:
-    """The corpus in a copy of its repository. options: further ones of `Chunks`. Raises: ConfigError."""
+def atlas(directory: str | os.PathLike[str]) -> tuple[Documents, dict[str, Any]]:
+    """The corpus in a copy of its repository: the documents, and arguments of `Chunks`. Raises: ConfigError."""
     documents, chunks = (parquet_files([os.path.join(directory, name)]) for name in (DOCUMENTS, CHUNKS))
-    table = ConceptTable(path=os.path.join(directory, CONCEPTS))
+    table = ConceptTable(path=os.path.join(directory, CONCEPTS), kind="concept_type")
     if not os.path.exists(table.path):
         raise ConfigError(table.path, "no such file", "the table of the concepts")
     labels = {kind: f"{kind}_ids" for kind in KINDS}
-    return Documents(files=documents, content="document_text"), Chunks(
-        files=chunks, join="doc_int_id", labels=labels, concepts=table, starts="chunk_char_starts", number="chunk_id",
-        status="chunk_status", text="chunk_text", damaged="has_segmentation_error", **options,
-    )  # fmt: skip
+    return Documents(files=documents, content="document_text"), {
+        "files": chunks, "join": "doc_int_id", "labels": labels, "concepts": table, "starts": "chunk_char_starts",
+        "number": "chunk_id", "status": "chunk_status", "text": "chunk_text", "damaged": "has_segmentation_error",
+    }  # fmt: skip
 
 
-def parquet_files(paths: list[str]) -> list[str]:
+def parquet_files(paths: Sequence[str]) -> tuple[str, ...]:
     """The parquet files that `paths` name, in that order, those of a directory by name. Raises: ConfigError."""
     found: list[str] = []
     for path in paths:
@@ -40,4 +40,4 @@ def parquet_files(paths: list[str]) -> list[str]:
         if not some:
             raise ConfigError(path, "no parquet file there", "one, or a directory of them")
         found += some
-    return found
+    return tuple(found)

@@ -21,6 +21,7 @@ from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_columns, check_path
 from conceptloader.ingest.chunks.report import EXAMPLES, Joined, require_right
+from conceptloader.ingest.database import PROBLEM, database
 from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.table import read_objects
 from conceptloader.storage.durable import completed, make_directories, write_file
@@ -109,10 +110,7 @@ def join_chunks(
                 watch(done, total)
 
         done += len(stage) - len(missing)
-        try:
-            run_all(run_task, missing, workers, on_end)
-        finally:
-            sql.database.cache_clear()
+        run_all(run_task, missing, workers, on_end)
         if part is not None and part.stage == kind:
             return joined
         for task in stage:
@@ -129,7 +127,7 @@ def join_chunks(
 
 def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
     """All that can be known before anything is written to `path`, or removed. Raises: ConfigError, InputError."""
-    need("duckdb", "chunks: found no duckdb package to join files with")
+    need("duckdb", PROBLEM)
     for file in [*documents.files, path]:
         check_path(file)
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
@@ -170,17 +168,13 @@ class Task:
 
 def run_task(task: Task, tell: Tell) -> None:
     """Raises: InputError, ReadError."""
-    import duckdb
 
-    with sql.database(task.directory).cursor() as database:
-        try:
-            report = {"ids": _ids, "deal": _deal, "join": _join}[task.kind](task, database)
-        except duckdb.Error as error:
-            raise InputError(
-                task.file,
-                f"cannot be joined: {str(error).splitlines()[0]}",
-                fix="check the types of the columns, and the disk",
-            ) from error
+    def failed(problem: str) -> InputError:
+        fix = "check the types of the columns, and the disk"
+        return InputError(task.file, f"cannot be joined: {problem}", fix=fix)
+
+    with database(task.directory, sql.MEMORY, failed) as opened:
+        report = {"ids": _ids, "deal": _deal, "join": _join}[task.kind](task, opened)
     write_file(task.report, dump_json({"report": report}))
 
 
@@ -220,15 +214,15 @@ def discard_join(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _ids(task: Task, database: Any) -> dict[str, Any]:
+def _ids(task: Task, opened: Any) -> dict[str, Any]:
     """The file of each document's id. A join finds it there, in memory or on disk. And the concepts."""
     sql.library(task.library, os.path.join(task.directory, _LIBRARY))
     parts = " UNION ALL ".join(
         f"SELECT {sql.identity(task.chunks)} AS id, {k} AS file FROM read_parquet({sql.text(path)})"
         for k, path in enumerate(task.documents.files)
     )
-    _copy(database, parts, os.path.join(task.directory, "ids.parquet"))
-    twice = database.execute(
+    _copy(opened, parts, os.path.join(task.directory, "ids.parquet"))
+    twice = opened.execute(
         f"SELECT id, count(*) FROM read_parquet({_ids_of(task)}) GROUP BY id HAVING count(*) > 1 OR id IS NULL LIMIT 1"
     ).fetchone()
     if twice:
@@ -241,58 +235,58 @@ def _ids(task: Task, database: Any) -> dict[str, Any]:
     return {"wrong": {}, "examples": []}
 
 
-def _deal(task: Task, database: Any) -> dict[str, Any]:
+def _deal(task: Task, opened: Any) -> dict[str, Any]:
     """The chunks of one file, by file of their documents."""
     path = task.file
-    database.execute(sql.chunks(task.chunks, path))
+    opened.execute(sql.chunks(task.chunks, path))
     where = f"LEFT JOIN read_parquet({_ids_of(task)}) ids USING (id)"
-    total = database.execute("SELECT count(*) FROM chunks").fetchone()[0]
+    total = opened.execute("SELECT count(*) FROM chunks").fetchone()[0]
     place = f"format('row {{}}: {{}} {{}}', row, {sql.text(task.chunks.join)}, id)"
     lost = f"SELECT 'chunks without a document' AS what, {place} AS place, row, 0 AS number FROM chunks {where}"
-    report = _report(task, database, f"({lost} WHERE ids.file IS NULL)")
+    report = _report(task, opened, f"({lost} WHERE ids.file IS NULL)")
     target = os.path.join(task.directory, f"deal-{task.number:05d}")
     shutil.rmtree(target, ignore_errors=True)
-    database.execute(
+    opened.execute(
         f"COPY (SELECT chunks.*, ids.file FROM chunks {where} WHERE ids.file IS NOT NULL) TO {sql.text(target)} "
         "(FORMAT parquet, COMPRESSION lz4_raw, PARTITION_BY (file))"
     )
     return {**report, "chunks": total}
 
 
-def _join(task: Task, database: Any) -> dict[str, Any]:
+def _join(task: Task, opened: Any) -> dict[str, Any]:
     """One file of documents with the spans that its chunks are."""
     chunks, path = task.chunks, task.file
     dealt = [os.path.join(task.directory, f"deal-{j:05d}", f"file={task.number}") for j in range(len(chunks.files))]
-    database.execute(sql.dealt([name for name in dealt if os.path.isdir(name)], chunks))
+    opened.execute(sql.dealt([name for name in dealt if os.path.isdir(name)], chunks))
     concepts = os.path.join(task.directory, _LIBRARY)
     for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path, concepts):
-        database.execute(statement)
-    report = _report(task, database, "wrong")
+        opened.execute(statement)
+    report = _report(task, opened, "wrong")
     columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]
     target = os.path.join(task.directory, f"{task.number:05d}.parquet")
-    _copy(database, sql.spans(columns, path, bool(chunks.scores)), target)
+    _copy(opened, sql.spans(columns, path, bool(chunks.scores)), target)
     count = "SELECT count(*) FROM"
-    by_status = database.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
+    by_status = opened.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
     return {
         **report,
-        "annotated": database.execute(f"{count} good").fetchone()[0],
-        "damaged": database.execute(f"{count} damaged").fetchone()[0],
-        "missing": database.execute(f"{count} cut ANTI JOIN chunks USING (id, number)").fetchone()[0],
+        "annotated": opened.execute(f"{count} good").fetchone()[0],
+        "damaged": opened.execute(f"{count} damaged").fetchone()[0],
+        "missing": opened.execute(f"{count} cut ANTI JOIN chunks USING (id, number)").fetchone()[0],
         "by_status": {str(status): number for status, number in by_status},
     }
 
 
-def _report(task: Task, database: Any, table: str) -> dict[str, Any]:
+def _report(task: Task, opened: Any, table: str) -> dict[str, Any]:
     """Counts and examples of what is wrong in a file. Raises: InputError if that is not allowed."""
-    counts = dict(database.execute(f"SELECT what, count(*) FROM {table} GROUP BY 1 ORDER BY 1").fetchall())
+    counts = dict(opened.execute(f"SELECT what, count(*) FROM {table} GROUP BY 1 ORDER BY 1").fetchall())
     if not counts:
         return {"wrong": {}, "examples": []}
     listed = f"SELECT place, what FROM {table} ORDER BY row, number, what"
-    found = database.execute(f"{listed} LIMIT {EXAMPLES}").fetchall()
+    found = opened.execute(f"{listed} LIMIT {EXAMPLES}").fetchall()
     examples = [f"{task.file}: {place}: {what}" for place, what in found]
     report = {"wrong": counts, "examples": examples}
     require_right(report, task.chunks.wrong)
-    _copy(database, listed, task.listing)
+    _copy(opened, listed, task.listing)
     return report
 
 
@@ -300,10 +294,10 @@ def _ids_of(task: Task) -> str:
     return str(sql.text(os.path.join(task.directory, "ids.parquet")))
 
 
-def _copy(database: Any, query: str, path: str) -> None:
+def _copy(opened: Any, query: str, path: str) -> None:
     """The rows of a query as a parquet file, which is whole once it has its name."""
     with completed(path) as temporary:
-        database.execute(
+        opened.execute(
             f"COPY ({query}) TO {sql.text(temporary)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192)"
         )
         with open(temporary, "rb") as file:

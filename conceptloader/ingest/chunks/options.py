@@ -4,23 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from conceptloader.base.strict import Section
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.rows.table import column_types
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConceptTable:
+class ConceptTable(Section):
     """A parquet file with a row for each concept. key: column of what the labels hold, ids or names; kind: column of
     its type, None if there is only one; name: column of its name. All other columns are kept as they are."""
 
     path: str
     key: str = "concept_id"
-    kind: str | None = "concept_type"
+    kind: str | None = None
     name: str = "name"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunks:
+class Chunks(Section):
     """files: parquet, a row for each chunk, in any order. join: the column with the document's id, in both files.
 
     labels: kind of concepts -> column with the list of a chunk's concepts, null as an empty one. concepts: what they
@@ -39,24 +40,25 @@ class Chunks:
     Raises ConfigError for columns that contradict each other.
     """
 
-    files: Sequence[str]
+    files: tuple[str, ...]
     join: str
     labels: Mapping[str, str]
     concepts: ConceptTable
     scores: Mapping[str, str] = field(default_factory=dict)
-    score_type: str = "f4"
+    score_type: Literal["f2", "f4"] = "f4"
     starts: str | None = None
     number: str | None = None
     start: str | None = None
     end: str | None = None
     status: str | None = None
-    annotated: Sequence[str] = ("ok",)
+    annotated: tuple[str, ...] = ("ok",)
     text: str | None = None
     damaged: str | None = None
     damaged_documents: Literal["keep", "unannotated"] = "keep"
     wrong: Literal["refuse", "unannotated"] = "refuse"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         listed, own = (self.starts, self.number), (self.start, self.end)
         if (None in listed) == (None in own) or any(listed) == any(own):
             raise ConfigError(
@@ -79,8 +81,6 @@ class Chunks:
                 f"scores of {', '.join(self.scores)} and labels of {', '.join(self.labels)}",
                 "scores of all kinds of labels, or of none",
             )
-        if self.score_type not in ("f2", "f4"):
-            raise ConfigError("chunks: score_type", repr(self.score_type), "f2 or f4")
         for path in [*self.files, self.concepts.path]:
             check_path(path)
 

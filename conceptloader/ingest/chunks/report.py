@@ -56,6 +56,6 @@ def require_right(report: dict[str, Any], wrong: str) -> None:
             report["examples"][0],
             str(found),
             "none, this is the first",
-            "mend the files, or leave what is wrong without annotation, counted (--wrong-chunks unannotated), and "
+            "correct the files, or leave what is wrong without annotation, counted (chunks: {wrong: unannotated}), and "
             "listed (--skip-bad FILE)",
         )

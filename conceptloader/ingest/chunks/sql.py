@@ -1,32 +1,15 @@
 """The queries of the join. Tables: chunks (a row each), cut (a document's borders), matched (both), wrong, good."""
 
-import os
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks
-from conceptloader.storage.durable import temporary_name
 
 # What a chunk's text may have lost at its ends: all that Python's str.strip takes away.
 _SPACES = "".join(rf"\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
-
-
 MEMORY = "1GB"  # of a process
-
-
-@lru_cache(maxsize=1)
-def database(directory: str) -> Any:
-    """For all tasks of this process, one after the other: to open one takes longer than many a query."""
-    import duckdb
-
-    opened = duckdb.connect()
-    opened.execute(f"SET memory_limit = '{MEMORY}'; SET threads = 1; SET preserve_insertion_order = false")
-    opened.execute(f"SET temp_directory = {text(temporary_name(os.path.join(directory, 'spill')))}")
-    return opened
 
 
 def text(value: str) -> str:

@@ -76,7 +76,7 @@ class StockReader:
 
 @dataclass(frozen=True)
 class StockSplit:
-    """As data.OurSplit. data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin
+    """As splits.OurSplit. data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin
     file that Megatron read. eod: the end-of-document token.
     """
 
@@ -128,7 +128,12 @@ class StockSplit:
         tracks = [track.name for track in layout.tracks]
         return [view_of(dataset, k, layout.seq_len, tracks) for k, dataset in enumerate(self.in_blend)]
 
-    def layout(self, concepts: bool) -> BatchLayout:
+    @property
+    def layout(self) -> BatchLayout:
+        """Arrays of batches with concepts."""
+        return self.layout_of(concepts=True)
+
+    def layout_of(self, concepts: bool) -> BatchLayout:
         """Arrays of a batch. The pieces of a sample may hold more spans than a window of the stream."""
         config, length = wanted(self.config, concepts), self.rules.seq_length
         outputs = replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
@@ -139,7 +144,7 @@ class StockSplit:
         return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
-        return StockReader(self, self.layout(concepts))
+        return StockReader(self, self.layout_of(concepts))
 
 
 def open_taken_over(

@@ -7,9 +7,8 @@ import pytest
 import torch
 import yaml
 
-from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.torch.loader import make_dataloader
-from tests.megatron.stock import adopted, dataset_config
+from tests.megatron.stock import adopted, data_of, dataset_config
 
 pytestmark = pytest.mark.usefixtures("one_process")
 LENGTH = 29
@@ -21,8 +20,8 @@ def test_a_pack_is_a_sequence_for_each_document(tmp_path: Path) -> None:
         {**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}}, micro_batch_size=1
     )  # fmt: skip
     config = dataset_config(LENGTH, reset_position_ids=True, reset_attention_mask=True)
-    data = MegatronData(path, config, micro_batch_size=1, split="1,0,0")
-    dataset = data.datasets([len(plain), 0, 0])[0]
+    data = data_of(path, config, [len(plain), 0, 0], split="1,0,0")
+    dataset = data.datasets()[0]
     assert dataset is not None
     several = 0
     for sample, batch in zip(map(dataset.__getitem__, range(len(dataset))), plain, strict=True):

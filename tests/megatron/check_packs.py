@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset
 from stock import adopted, data_of, dataset_config, run_checks
@@ -27,10 +28,16 @@ from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.dataset import SFT, STOCK_KEYS
 from conceptloader.torch.loader import make_dataloader
 from tests.corpora.tokenizers import byte_level
-from tests.megatron.test_packs import yaml_of
 
 LENGTH = 32
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}
+
+
+def yaml_of(path: Path | str) -> dict[str, object]:
+    content: dict[str, object] = yaml.safe_load(Path(path).read_text())
+    for entry in content["datasets"].values():  # type: ignore[attr-defined]
+        entry["path"] = str(Path(path).parent / entry["path"])
+    return content
 
 
 def packs_are_merged_as_get_batch_does(folder: Path) -> None:

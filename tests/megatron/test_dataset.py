@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.spec.manifest import Tokenizer
-from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.corpora.token_files import random_corpus
@@ -73,19 +71,6 @@ def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
     build_stock(config, [30, 0, 0])
     with pytest.raises(ConfigError, match=r"no dataset of the configuration reads all of .*c_text.bin"):
         data_of(path, config, [30, 0, 0])
-
-
-def test_take_over_compares_the_tokenizer(tmp_path: Path) -> None:
-    path, prefixes = adopted(tmp_path, "", order="megatron", megatron_cache="cache", datasets={"a": {"path": "a"}})
-    prefixes = [random_corpus(tmp_path / "a_text", 0)]
-    adopt(prefixes, tmp_path / "a", tokenizer=Tokenizer(name="other", vocab_size=300, eos_id=9))
-    config = dataset_config(LENGTH, blend=(prefixes, None), split="1,0,0", path_to_cache=str(tmp_path / "cache"))
-    build_stock(config, [30, 0, 0])
-    data = data_of(path, config, [30, 0, 0])
-    with raises(ConfigError, "datasets.a", "has 300 tokens, expected at most the 299 of the model's emb"):
-        data.check_tokenizer(299)
-    with raises(ConfigError, "datasets.a", "end with 9, but Megatron's tokenizer has 99"):
-        data.check_tokenizer(300)
 
 
 def test_splits(tmp_path: Path) -> None:

@@ -27,13 +27,15 @@ def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenize
     cl.finalize(path)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_datasets(tmp_path)
-    write_one(tmp_path / "dense", [(i, i + 1, [1, 2, 3, 4]) for i in range(400)])  # a span a token, more than elsewhere
-    write_one(tmp_path / "bare", None)
-    write_config(tmp_path / "train.yaml")
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_datasets(tmp_path_factory.mktemp("data"))
+    write_one(folder / "dense", [(i, i + 1, [1, 2, 3, 4]) for i in range(400)])  # a span a token, more than elsewhere
+    write_one(folder / "bare", None)
+    write_one(folder / "wide", None, vocab_size=300)
+    write_one(folder / "other", None, eos_id=9)
+    write_config(folder / "train.yaml")
+    return folder
 
 
 def evaluation(folder: Path, *names: str, **changes: Any) -> Path:
@@ -68,10 +70,10 @@ def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> N
 
 
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
-    write_config(folder / "train.yaml", concepts={})
+    bare = write_config(folder / "no concepts.yaml", concepts={})
     valid = evaluation(folder, "dense", concepts={"topic": {}})
     with raises(ConfigError, "concepts.topic", "found in the configuration of evaluation data alone"):
-        data_of(folder / "train.yaml", dataset_config(LENGTH), valid=valid)
+        data_of(bare, dataset_config(LENGTH), valid=valid)
 
 
 def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
@@ -102,8 +104,6 @@ def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
 
 @pytest.mark.parametrize("where", ["train", "valid"])
 def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    write_one(folder / "wide", None, vocab_size=300)
-    write_one(folder / "other", None, eos_id=9)
     config = dataset_config(LENGTH)
     monkeypatch.setattr(Tokenizer, "eod", EOD)
 

@@ -22,7 +22,7 @@ from conceptloader.integrations.megatron_lm.batches import (
     merge_samples,
 )
 from conceptloader.integrations.megatron_lm.dataset import fields_of
-from conceptloader.integrations.megatron_lm.options import Stage, take_options
+from conceptloader.integrations.megatron_lm.options import Stage
 from conceptloader.order.partition import Partition
 from conceptloader.torch.samplers import MicroBatches
 from tests.raises import raises
@@ -198,14 +198,3 @@ def test_patches_find_their_lines() -> None:
     assert launch.MEGATRON.original(build)[1].__name__ == "build"
     with raises(ConfigError, found="`return None` was not found in BlendedMegatronDatasetBuilder.build"):
         launch.MEGATRON.apply([dataclasses.replace(build, line="return None")])
-
-
-def test_options() -> None:
-    options, rest = take_options(["--lr", "1", "--conceptloader-config", "a.yaml", "--seed", "3"])
-    assert options is not None
-    assert (options["config"], options["stage"], rest) == ("a.yaml", "last", ["--lr", "1", "--seed", "3"])
-    assert take_options(["--mock-data"]) == (None, ["--mock-data"])
-    with raises(ConfigError, found="--conceptloader-cfg", fix="--conceptloader-config", code="unknown"):
-        take_options(["--conceptloader-cfg", "a"])
-    with raises(ConfigError, found="needs --conceptloader-config"):
-        take_options(["--conceptloader-accept", "seed"])

@@ -33,6 +33,11 @@ def builder() -> SimpleNamespace:
     return SimpleNamespace(cls=GPTDataset, config=dataset_config(16), sizes=[64, 0, 0], is_built_on_rank=lambda: True)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_datasets(tmp_path_factory.mktemp("data"))
+
+
 def arguments(**changes: Any) -> Namespace:
     plain = {
         "global_batch_size": 8, "micro_batch_size": 2, "data_parallel_size": 2, "rampup_batch_size": None,
@@ -65,8 +70,8 @@ def test_phase_transitions_count_on() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_states_of_checkpoints(tmp_path: Path) -> None:
-    config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
+def test_states_of_checkpoints(folder: Path) -> None:
+    config, rules = write_config(folder / "data.yaml"), dataset_config(16)
     data = data_of(config, rules)
     state = data.state(32)
     saved = OrderState.read(state, "state")
@@ -89,25 +94,25 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match=message):
             data_of(config, rules, consumed=32, saved=damaged)
     for changes, message in (({"seed": 12}, "seed: saved 11, now 12"), ({"block": 8}, "block: saved 64, now 8")):
-        other = write_config(tmp_path / "other.yaml", **changes)
+        other = write_config(folder / "other.yaml", **changes)
         with pytest.raises(ResumeError, match=message):
             data_of(other, rules, consumed=32, saved=state)
         assert data_of(other, rules, consumed=32, saved=state, accept=list(changes)).spec
     later = [{"start": 32, "weights": {"code": 0.5, "web": 0.5}}]
-    ahead = data_of(write_config(tmp_path / "other.yaml", phases=later), rules, consumed=32, saved=state)
+    ahead = data_of(write_config(folder / "other.yaml", phases=later), rules, consumed=32, saved=state)
     assert [phase.start for phase in ahead.spec.phases] == [0, 32]
     with raises(ResumeError, "seq_len", "changed at 32 consumed samples"):
         data_of(config, dataset_config(32), consumed=32, saved=state)
     with raises(ConfigError, "seq_len", "found 64"):
-        data_of(write_config(tmp_path / "other.yaml", seq_len=64), rules)
+        data_of(write_config(folder / "other.yaml", seq_len=64), rules)
 
 
 @pytest.mark.usefixtures("one_process")
 def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another start in the process has data, a state and a line of the log of its own; `training` is Megatron's."""
-    config = write_config(write_datasets(tmp_path) / "data.yaml")
+    config = write_config(folder / "data.yaml")
     monkeypatch.setattr(Tokenizer, "eod", EOD)
     given = ModuleType("megatron.training")
     monkeypatch.setitem(sys.modules, "megatron.training", given)
@@ -148,21 +153,21 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
 
 @pytest.mark.parametrize("kind", ["cyclic", "external"])
 def test_loaders_that_would_draw_the_samples_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A trace of the run would name other samples than it read."""
     given = ModuleType("megatron.training")
     monkeypatch.setitem(sys.modules, "megatron.training", given)
     given.get_args = lambda: arguments(dataloader_type=kind)  # type: ignore[attr-defined]
-    run = Run({"config": write_config(write_datasets(tmp_path) / "data.yaml"), "accept": ()})
+    run = Run({"config": write_config(folder / "data.yaml"), "accept": ()})
     with raises(ConfigError, "--dataloader-type", kind, "single"):
         run.build(lambda _: None, builder())
     assert run.data is None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_weights_need_a_stage_that_gets_them(tmp_path: Path) -> None:
-    config = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
+def test_weights_need_a_stage_that_gets_them(folder: Path) -> None:
+    config = write_config(folder / "data.yaml", outputs={"loss_weight": "weight"})
     with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
         data_of(config, dataset_config(16), stage="none")
     assert data_of(config, dataset_config(16), stage="last").spec
@@ -186,19 +191,19 @@ def test_evaluation_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_changed_past_is_accepted_in_the_launchers_words(tmp_path: Path) -> None:
-    config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
+def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None:
+    config, rules = write_config(folder / "data.yaml"), dataset_config(16)
     state = data_of(config, rules).state(32)
-    other = write_config(tmp_path / "other.yaml", seed=12, block=8)
+    other = write_config(folder / "other.yaml", seed=12, block=8)
     with raises(ResumeError, found="--conceptloader-accept seed block") as refused:
         data_of(other, rules, consumed=32, saved=state)
     assert "allow_changed" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_releases_that_have_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releases_that_have_other_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """dev renamed hybrid_context_parallel; what is not known under either name, or cannot be imported, says so."""
-    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    path = write_config(folder / "data.yaml")
 
     def config(**named: bool) -> SimpleNamespace:
         found = {key: value for key, value in vars(dataset_config(16)).items() if key != "hybrid_context_parallel"}
@@ -219,9 +224,9 @@ def test_releases_that_have_other_names(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("one_process")
-def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(folder: Path) -> None:
     """Megatron itself fails at the first evaluation, hours later."""
-    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    path = write_config(folder / "data.yaml")
     for split in ("100,0,0", "90,0,10"):
         assert data_of(path, dataset_config(16), split=split).datasets()[1] is None
         with raises(ConfigError, "evaluation", "8 samples", fix="--split with a second number above 0"):

@@ -52,11 +52,11 @@ dataset.__getitems__ = lambda indices: [dataset[k] for k in indices]
     IN_PLACE: """
 blend = [folder + "/" + name + "_text" for name in names], [1 / (k + 1) for k in range(len(names))]
 config = GPTDatasetConfig(blend=blend, split="1,0,0", path_to_cache=folder + "/cache", **options)
-dataset = MegatronData(None, config, micro_batch_size=8).datasets([samples, 0, 0])[0]
+dataset = MegatronData(None, config, [samples, 0, 0], micro_batch_size=8).datasets()[0]
 """,
     US: """
-data = MegatronData(folder + "/data.yaml", GPTDatasetConfig(**options), micro_batch_size=8)
-dataset = data.datasets([samples, 0, 0])[0]
+data = MegatronData(folder + "/data.yaml", GPTDatasetConfig(**options), [samples, 0, 0], micro_batch_size=8)
+dataset = data.datasets()[0]
 """,
 }
 

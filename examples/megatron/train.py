@@ -192,6 +192,7 @@ def main() -> None:
     data = megatron_lm.MegatronData(
         args.config,
         data_config(args),
+        [args.steps * args.global_batch, 0, 0],
         micro_batch_size=args.micro_batch,
         stage="last",
         consumed=consumed,
@@ -205,10 +206,9 @@ def main() -> None:
             chunk.module.load_state_dict(loaded[f"model{k}"])
         optimizer.load_state_dict(loaded["optimizer"])
     iterators = [
-        data.iterator(data.datasets([args.steps * args.global_batch, 0, 0], vp_stage=chunk.module.vp_stage)[0],
-                      num_workers=args.num_workers)
+        data.iterator(data.datasets(vp_stage=chunk.module.vp_stage)[0], num_workers=args.num_workers)
         for chunk in chunks
-    ]  # fmt: skip
+    ]
     train_step = get_forward_backward_func()
     for step in range(common["step"], args.steps):
         for chunk in chunks:

@@ -1,9 +1,9 @@
 """Adapter for Megatron-LM: pretrain_gpt.py as it is, or scripts of one's own on megatron-core.
 
-`install` is what conceptloader.launch calls. A custom forward_step calls `concepts`. A script of one's own uses
-`setup`, `train_valid_test_datasets_provider` and `get_batch`; one on megatron-core alone uses `MegatronData`.
+`install` is what conceptloader.launch calls, or a script that is started without it; a custom forward_step calls
+`concepts`. A script on megatron-core alone uses `MegatronData`, which the other two are made of.
 
-Open data.py first: all that the other ways in are made of.
+Open launch.py first: what is patched, and what each patch calls; then data.py.
 """
 
 from conceptloader.base.packages import public
@@ -12,14 +12,13 @@ from conceptloader.base.patching import Upstream
 MEGATRON = Upstream(
     name="Megatron-LM",
     seen="core_v0.16.1 to core_v0.19.0, and main of 2026-08 (core 0.20)",
-    otherwise="use one of these, another release of conceptloader, or its train_valid_test_datasets_provider and "
-    "get_batch in a script of your own",
+    otherwise="use one of these, another release of conceptloader, or its MegatronData in a script of your own",
 )
 
 _NAMES = {
     "batches": "SplitIterator",
     "data": "MegatronData",
     "dataset": "ConceptDataset",
-    "launch": "concepts get_batch install set_weights setup train_valid_test_datasets_provider",
+    "launch": "concepts install set_weights",
 }
 __all__, __getattr__ = public(__name__, _NAMES, MEGATRON.known)

@@ -3,14 +3,12 @@
 Megatron's get_batch knows a fixed set of keys, and drops or even slices the others. So the iterator that it reads keeps
 ours aside, and `concepts(data_iterator)`, called once in each forward_step, hands them out: on every tensor-parallel
 rank of the configured pipeline stages, in step with the micro batch, whatever the schedule has in flight. All shapes
-follow from the config, so that nobody has to announce them: one broadcast of one buffer per micro batch.
+follow from the config, so that nobody has to announce them.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -21,22 +19,11 @@ from megatron.core.transformer.enums import LayerType
 from conceptloader.errors import ConfigError
 from conceptloader.torch.agreement import require_same, start_facts
 
-from .dataset import STOCK_KEYS, Field, SampleRules, stock_fields
-from .options import Stage
+from .dataset import STOCK_KEYS, Field
 
 logger = logging.getLogger(__name__)
 
 Tensors = dict[str, torch.Tensor]
-
-
-def aligned(fields: Sequence[Field]) -> list[Field]:
-    """Wide types first, so that each field of a packed buffer begins at a multiple of its item size."""
-    return sorted(fields, key=lambda f: -f.dtype.itemsize)
-
-
-def num_bytes(field: Field, batch: int) -> int:
-    """Of `batch` samples in a packed buffer."""
-    return batch * prod(field.shape) * field.dtype.itemsize
 
 
 def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch: int) -> Tensors:
@@ -52,18 +39,6 @@ def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch:
                 "the same config and micro batch size must be set on every rank",
             )
     return {f.name: tensors[f.name] for f in fields}
-
-
-def pack(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field]) -> torch.Tensor:
-    """One uint8 buffer of all `fields`."""
-    return torch.cat([tensors[f.name].contiguous().view(-1).view(torch.uint8) for f in aligned(fields)])
-
-
-def unpack(buffer: torch.Tensor, fields: Sequence[Field], batch: int) -> Tensors:
-    """The tensors of a packed buffer, as views of it."""
-    ordered = aligned(fields)
-    parts = buffer.split_with_sizes([num_bytes(f, batch) for f in ordered])
-    return {f.name: part.view(f.dtype).view(batch, *f.shape) for f, part in zip(ordered, parts, strict=True)}
 
 
 def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) -> torch.Tensor:
@@ -176,118 +151,45 @@ def device() -> torch.device:
 def share(tensors: Tensors | None, fields: Sequence[Field], batch: int | None) -> Tensors:
     """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group.
 
-    batch: samples; None in evaluation, where Megatron takes micro batches of other sizes, and rank 0 tells.
+    batch: samples; None in evaluation, where Megatron takes micro batches of other sizes, and rank 0 sends its own.
     """
-    alone = parallel_state.get_tensor_model_parallel_world_size() == 1
     if batch is None:
         size = torch.tensor([len(next(iter(tensors.values()))) if tensors else 0], device=device())
-        if not alone:
-            _broadcast(size)
+        _broadcast(size)
         batch = int(size)
-    found = None if tensors is None else checked(tensors, fields, batch)
-    if alone and found is not None:
-        return {name: tensor.to(device(), non_blocking=True) for name, tensor in found.items()}
-    if found is not None:
-        buffer = pack(found, fields).to(device(), non_blocking=True)
+    if tensors is None:
+        found = {f.name: torch.empty((batch, *f.shape), dtype=f.dtype, device=device()) for f in fields}
     else:
-        buffer = torch.empty(sum(num_bytes(f, batch) for f in fields), dtype=torch.uint8, device=device())
-    _broadcast(buffer)
-    return unpack(buffer, fields, batch)
+        known = checked(tensors, fields, batch)
+        found = {name: tensor.contiguous().to(device(), non_blocking=True) for name, tensor in known.items()}
+    for tensor in found.values():
+        _broadcast(tensor)
+    return found
 
 
 def _broadcast(tensor: torch.Tensor) -> None:
-    group = parallel_state.get_tensor_model_parallel_group()
-    torch.distributed.broadcast(tensor, parallel_state.get_tensor_model_parallel_src_rank(), group=group)
+    if parallel_state.get_tensor_model_parallel_world_size() > 1:
+        group = parallel_state.get_tensor_model_parallel_group()
+        source = parallel_state.get_tensor_model_parallel_src_rank()
+        torch.distributed.broadcast(tensor.view(-1).view(torch.uint8), source, group=group)  # no backend knows int16
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchReader:
-    """Gives the tensors of each micro batch to the ranks that need them.
-
-    rules: what a sample holds of Megatron's keys. fields: what it has beside them (dataset.fields_of), the same on all
-    ranks, for the stages `stage`. pipeline_layout: the model's, if it has one of its own, see `takes_tokens`.
-    """
-
-    rules: SampleRules
-    fields: Sequence[Field]
-    stage: Stage
-    micro_batch_size: int
-    pipeline_layout: Any = None
-
-    def concepts(
-        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
-    ) -> Tensors | None:
-        """Call once in each forward step, on all tensor-parallel ranks. None on other stages than the configured ones.
-
-        Returns: the fields as tensors [B, ...] on the compute device. With context parallelism those along the sequence
-        are cut as the tokens are; spans keep their positions in the whole sample.
-        """
-        if not self.stage.here(vp_stage):
-            return None
-        kept = None
-        if parallel_state.get_tensor_model_parallel_rank() == 0:
-            if not isinstance(data_iterator, SplitIterator):
-                raise ConfigError(
-                    "concepts",
-                    f"data iterator {type(data_iterator).__name__}",
-                    "conceptloader's",
-                    "start the script with conceptloader.launch, or take the tensors from conceptloader's get_batch",
-                )
-            kept = data_iterator.take_concepts()
-        return self._share(kept, self.fields, micro_batch_size)
-
-    def get_batch(
-        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
-    ) -> Tensors:
-        """For scripts of one's own: Megatron's keys and the concept tensors in one broadcast.
-
-        Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
-
-        Returns: on the first and last pipeline stage, and those with MTP layers, tokens, labels, position_ids
-            int64 [B, S], loss_mask float32 [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on
-            the concept stages those tensors too. Everything is cut for context parallelism. With inter_document_masking
-            the samples of the micro batch are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen
-            int32 [] are there on every stage.
-        """
-        reads_tokens = self.rules.inter_document_masking or takes_tokens(self.pipeline_layout, vp_stage)
-        extra = self.fields if self.stage.here(vp_stage) else ()
-        fields = (*(stock_fields(self.rules) if reads_tokens else ()), *extra)
-        if not fields:
-            return {}
-        batch = None
-        if parallel_state.get_tensor_model_parallel_rank() == 0:
-            if data_iterator is None:
-                raise ConfigError(
-                    "get_batch", "found no data iterator on a rank that reads data", fix="build it there as well"
-                )
-            batch = next(data_iterator)
-            if isinstance(data_iterator, SplitIterator) and extra:
-                batch = {**batch, **data_iterator.take_concepts()}
-        return self._share(batch, fields, micro_batch_size)
-
-    def _share(self, tensors: Tensors | None, fields: Sequence[Field], micro_batch_size: int | None) -> Tensors:
-        """The part of this context-parallel rank."""
-        known = self.micro_batch_size if torch.is_grad_enabled() else None  # Megatron evaluates without gradients
-        found = share(tensors, fields, micro_batch_size or known)
-        if self.rules.inter_document_masking:
-            found = merge_samples(found, fields, self.rules.seq_length)
-        cp_size = parallel_state.get_context_parallel_world_size()
-        cp_rank = parallel_state.get_context_parallel_rank()
-        for f in fields:
-            if f.along:
-                found[f.name] = context_slice(found[f.name], f.along, cp_rank, cp_size)
-        return found
+def cut(tensors: Tensors, fields: Sequence[Field]) -> Tensors:
+    """The part of this context-parallel rank: what runs along the tokens is cut as they are."""
+    size, rank = parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
+    along = {f.name: context_slice(tensors[f.name], f.along, rank, size) for f in fields if f.along}
+    return {**tensors, **along}
 
 
-def require_same_data(opened: Mapping[str, Any], **more: Any) -> None:
-    """Raise ConfigError unless the ranks that read in step have opened the same. opened: what has a spec and a config.
+def require_same_data(splits: Mapping[str, Any], **more: Any) -> None:
+    """Raise ConfigError unless the ranks that read in step have opened the same splits.
 
     By data-parallel groups and then by pipelines, whose ranks are of one tensor-parallel rank: these all come here,
     though Megatron may ask tensor-parallel rank 0 alone for data. Together the groups tie all of them to each other.
     """
     if not torch.distributed.is_initialized():
         return
-    facts = {**{name: start_facts(one) for name, one in opened.items()}, **more}
+    facts = {**{name: start_facts(getattr(one, "blend", one)) for name, one in splits.items()}, **more}
     require_same("the training data", facts, parallel_state.get_data_parallel_group(with_context_parallel=True))
     require_same("the training data", facts, parallel_state.get_pipeline_model_parallel_group())
 

@@ -1,82 +1,29 @@
-"""The data of a run: what Megatron's command line and our configuration say together, and where it goes on."""
+"""The data of a run: what Megatron's command line and a configuration say together, from the files to the model."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
-from conceptloader.base.hashing import derive_key
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import RANDOM, decide_layout, open_reader
-from conceptloader.blend import Blend, Config, open_blend
-from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.format.read.dataset import Dataset
-from conceptloader.order.progress.resume import ChangedPast
+from conceptloader.blend import Blend, open_blend
+from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.errors import ConfigError
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 
 from . import MEGATRON
-from .batches import BatchReader, SplitIterator, require_same_data, takes_tokens
-from .dataset import ConceptDataset, Reader, SampleRules, data_loader, fields_of
-from .options import NO_STATE, ORDER, WHERE, Stage, for_evaluation, in_place, load_configs, one_pass, wanted
-from .takeover_reader import StockSplit, open_taken_over
-
-logger = logging.getLogger(__name__)
+from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
+from .dataset import ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
+from .options import TOKENIZER, Stage, in_place, load_configs
+from .past import SampleSource, continued
+from .splits import OurSplit, open_evaluation, with_one_layout
+from .takeover_reader import open_taken_over
 
 Built = ConceptDataset | list[ConceptDataset | None] | None
-
-
-@dataclass(frozen=True)
-class OurSplit:
-    """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
-    shared: arrays of batches with concepts, for the training and all of its evaluation alike."""
-
-    blend: Blend
-    rules: SampleRules
-    shared: BatchLayout | None = None
-
-    @property
-    def spec(self) -> OrderSpec:
-        return self.blend.spec
-
-    @property
-    def datasets(self) -> Mapping[str, Dataset]:
-        return self.blend.datasets
-
-    @property
-    def one_pass(self) -> int:
-        return sum(view.count for view in self.blend.views if view is not None)
-
-    def check(self, num_samples: int) -> None:
-        """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
-        self.blend.order.check_run(num_samples)
-
-    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
-        """The split with which a run goes on. Raises ResumeError if its past has changed."""
-        return replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
-
-    def layout(self, concepts: bool, others: Sequence[Blend] = ()) -> BatchLayout:
-        """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
-        config = self._blend(concepts).config
-        views = [view for blend in (self.blend, *others) for view in blend.views]
-        layout = decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
-        return replace(layout, random_key=derive_key(config.seed, RANDOM))
-
-    def reader(self, concepts: bool) -> Reader:
-        return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
-
-    def _blend(self, concepts: bool) -> Blend:
-        config = wanted(self.blend.config, concepts)
-        borders = config.outputs.loss_mask_borders or self.rules.eod_mask_loss
-        outputs = replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
-        return replace(self.blend, config=replace(config, outputs=outputs))
-
-
-SampleSource = OurSplit | StockSplit
 
 
 class MegatronData:
@@ -86,17 +33,17 @@ class MegatronData:
         config: YAML of the training data; None for the files of dataset_config's blend, adopted where they are.
         dataset_config: Megatron's GPTDatasetConfig, which says what a sample holds. Its blend is used without a YAML,
             and with `order: megatron`.
+        sizes: train, valid and test samples of the run; 0 for none, None for one pass in order (--full-validation).
         micro_batch_size: samples of a micro batch.
         valid, test: YAMLs of the evaluation data; without them `split`, as in --split, cuts it off the training data.
         stage: pipeline stages that get concept tensors, see options.Stage.
         consumed: samples that the run has trained so far.
         saved: what state() gave when the checkpoint was written; None at the start of a run.
         accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
-        sizes: train, valid and test samples that Megatron asks for; `order: megatron` finds its index files by them.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
 
-    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other, or ranks
-    have other data.
+    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other, if there
+    is no data for an evaluation that has a size, or if ranks have other data.
     """
 
     @MEGATRON.known()
@@ -104,74 +51,87 @@ class MegatronData:
         self,
         config: Path | str | None,
         dataset_config: Any,
+        sizes: Sequence[int | None],
         *,
         micro_batch_size: int,
         valid: Path | str | None = None,
         test: Path | str | None = None,
         split: str | None = None,
-        stage: Stage | str = "last",
+        stage: str = "last",
         consumed: int = 0,
         saved: Mapping[str, Any] | None = None,
         accept: Collection[str] = (),
-        sizes: Sequence[int | None] | None = None,
         pipeline_layout: Any = None,
     ) -> None:
-        self.dataset_config, self.consumed = dataset_config, consumed
+        self.dataset_config, self.sizes, self.consumed = dataset_config, sizes, consumed
+        self.micro_batch_size, self.stage, self.pipeline_layout = micro_batch_size, Stage(stage), pipeline_layout
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
+        self._accept, self._readers = accept, list[Any]()  # readers of the training
         files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
         if config is None:
             files |= in_place(dataset_config, saved, consumed, accept)
-        self._configs = load_configs(**files, seq_length=self.rules.seq_length, seed=dataset_config.random_seed)
-        if self.rules.by_document and self._configs[0].packing is None:
+        train, self.valid, self.test = self._open(files, named=config is not None)
+        train = continued(train, saved, consumed, accept)
+        if isinstance(train, OurSplit):
+            train, *evaluated = with_one_layout([train, *self.valid, *self.test])
+            self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]
+        self.train: SampleSource = train
+        self.fields = self._fields()
+        opened = {"train": [train], "valid": self.valid, "test": self.test}
+        named = {f"{name} {k}" if k else name: one for name, each in opened.items() for k, one in enumerate(each)}
+        require_same_data(named, consumed_samples=consumed, micro_batch_size=micro_batch_size, stage=stage)
+
+    def _open(self, files: Mapping[str, Any], named: bool) -> tuple[SampleSource, list[Any], list[Any]]:
+        """Splits of the run, as the configurations have them from sample 0 on. named: by a YAML."""
+        given, rules, sizes = self.dataset_config, self.rules, self.sizes
+        train: SampleSource
+        valid: list[Any]
+        test: list[Any]
+        configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed)
+        if rules.by_document and configs[0].packing is None:
             raise ConfigError(
                 "--sft",
                 "a configuration without packing",
                 "packs: windows would cut conversations",
                 "add packing: {bins: 64}, or leave --sft out",
             )
-        if self.rules.fim and self._configs[0].order == "megatron":
-            raise ConfigError("order", "megatron: found with --fim-data, whose draws depend on all samples before")
-        stage = stage if isinstance(stage, Stage) else Stage(stage)
-        if stage.name == "none" and self._configs[0].outputs.loss_weight is not None:
+        if self.stage.name == "none" and configs[0].outputs.loss_weight is not None:
             raise ConfigError("outputs.loss_weight", "found with concept stage none, whose losses have no weights")
-        self._stock: Sequence[StockSplit | None] | None = None
-        self.readers: list[Any] = []  # of the training
-        opened: SampleSource
-        if self._configs[0].order == "megatron":
-            if sizes is None or any(files[name] is not None for name in ("valid", "test", "split")):
-                raise ConfigError(
-                    "order", "megatron: takes its splits from Megatron's arguments, and needs their sizes"
-                )
-            opened, *_ = self._stock = open_taken_over(self._configs[0], dataset_config, sizes, self.rules)
+        if configs[0].order == "megatron":
+            if rules.fim:
+                raise ConfigError("order", "megatron: found with --fim-data, whose draws depend on all samples before")
+            if any(files[name] is not None for name in ("valid", "test", "split")):
+                raise ConfigError("order", "megatron: takes its splits from Megatron's arguments")
+            train, *taken = open_taken_over(configs[0], given, sizes, rules)
+            valid, test = ([] if one is None else [one] for one in taken)
         else:
-            if config is not None and (dataset_config.blend or dataset_config.blend_per_split):
+            if named and (given.blend or given.blend_per_split):
                 raise ConfigError("--data-path", "found with --conceptloader-config as well", fix="give one of the two")
-            opened = OurSplit(open_blend(self._configs[0]), self.rules)
-        parts: dict[str, Any] = {}
-        self._whole: list[Blend | None] = [None] * 3  # all that may be read for evaluation
-        for k, evaluated in enumerate(self._configs):
-            if k and evaluated is not None and self._stock is None and (sizes is None or sizes[k] != 0):
-                self._whole[k] = whole = open_blend(one_pass(evaluated), some_tracks=True)
-                parts[Split(k).name] = replace(whole, config=evaluated)
-        self.train = continued(opened, saved, consumed, accept)
-        if isinstance(self.train, OurSplit):
-            layout = self.train.layout(concepts=True, others=[blend for blend in self._whole if blend is not None])
-            self.train = replace(self.train, shared=layout)
-        else:
-            layout = self.train.layout(concepts=True)
-        fields = fields_of(layout)
+            train = OurSplit(open_blend(configs[0]), rules)
+            several = (bool(getattr(given, "multiple_validation_sets", None)), False)
+            valid, test = (
+                [] if config is None or size == 0 else open_evaluation(config, size, sets, rules)
+                for config, size, sets in zip(configs[1:], sizes[1:], several, strict=True)
+            )
+        if sizes[1] != 0 and not valid:
+            raise ConfigError(
+                "evaluation",
+                f"{sizes[1] or 'all'} samples are asked for and there is no data",
+                fix="give --split with a second number above 0, or --conceptloader-valid-config, or switch it off "
+                "with --eval-iters 0",
+            )
+        return train, valid, test
+
+    def _fields(self) -> tuple[Field, ...]:
+        """What a sample has beside Megatron's keys."""
+        assert self.train.layout is not None
+        fields = fields_of(self.train.layout)
         aligned = [field.name for field in fields if field.along]
         if aligned and self.rules.moves_tokens:
             raise ConfigError(
                 self.rules.moves_tokens, f"found {aligned[0]}, which would not fit its tokens", fix="drop it"
             )
-        self.batches = BatchReader(
-            rules=self.rules, fields=fields, stage=stage,
-            micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,
-        )  # fmt: skip
-        parts["train"] = self.train.blend if isinstance(self.train, OurSplit) else self.train
-        require_same_data(parts, consumed_samples=consumed, micro_batch_size=micro_batch_size, stage=stage.name)
-        self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
+        return fields
 
     @property
     def spec(self) -> OrderSpec:
@@ -181,10 +141,33 @@ class MegatronData:
         """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
         return OrderState(spec=self.spec, consumed=consumed).leaf()
 
+    def check_tokenizer(self, embedding: int | None) -> None:
+        """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
+        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
+        eod, remedy = getattr(self.dataset_config.tokenizer, "eod", None), "start with the tokenizer of the data"
+        for split in (self.train, *self.valid, *self.test):
+            check_vocabulary(split.datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)
+            for name, dataset in split.datasets.items():
+                ours = dataset.tokenizer
+                if ours is None or None in (eod, ours.eos_id) or eod == ours.eos_id or TOKENIZER in self._accept:
+                    continue
+                raise ConfigError(
+                    f"datasets.{name}",
+                    f"found tokens of {ours.name}, whose documents end with {ours.eos_id}, but Megatron's tokenizer "
+                    f"has {eod} for that",
+                    fix=f"{remedy}, or, if the others mean the same, --conceptloader-accept {TOKENIZER}",
+                )
+
+    def follow(self, blend: Blend) -> None:
+        """Go on with another order of the same datasets, which agrees with the present one on all that was read."""
+        assert isinstance(self.train, OurSplit)
+        for reader in self._readers:
+            reader.follow(blend.order)
+        self.train = replace(self.train, blend=blend)
+
     @MEGATRON.known()
     def datasets(
         self,
-        sizes: Sequence[int | None],
         *,
         is_built_on_rank: Callable[[], bool] | None = None,
         vp_stage: int | None = None,
@@ -192,121 +175,105 @@ class MegatronData:
     ) -> list[Built]:
         """Train, valid and test datasets of the (virtual) stage of this process; None where it reads nothing.
 
-        sizes: samples of each; 0 for none, None for one pass in order (--full-validation). is_built_on_rank: as in
-        Megatron; by default true on tensor-parallel rank 0 of the first and the last stage. first: sample of the run at
-        which the training dataset begins (--phase-transition-iterations).
+        is_built_on_rank: as in Megatron; by default true on tensor-parallel rank 0 of the first and the last stage.
+        first: sample of the run at which the training dataset begins (--phase-transition-iterations).
 
-        Raises ConfigError if there is no data for a split that has a size.
+        Raises ConfigError if the run is longer than the data may give.
         """
-        if sizes[0]:
-            self.train.check(first + sizes[0])
-        if sizes[1] != 0 and (self._configs if self._stock is None else self._stock)[1] is None:
-            raise ConfigError(
-                "evaluation",
-                f"{sizes[1] or 'all'} samples are asked for and there is no data",
-                fix="give --split with a second number above 0, or --conceptloader-valid-config, or switch it off "
-                "with --eval-iters 0",
-            )
+        if self.sizes[0]:
+            self.train.check(first + self.sizes[0])
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
-        asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.batches.pipeline_layout, vp_stage)
+        asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.pipeline_layout, vp_stage)
         # With inter-document masking Megatron's get_batch reads on every stage.
         tokens = reads and (asked or self.rules.inter_document_masking)
-        concepts = reads and self.batches.stage.here(vp_stage)
+        concepts = reads and self.stage.here(vp_stage)
 
-        def build(opened: SampleSource | None, split: Any, first: int = 0) -> ConceptDataset | None:
-            if opened is None or not (tokens or concepts):
+        def build(opened: SampleSource, split: Split, first: int = 0) -> ConceptDataset | None:
+            if not (tokens or concepts):
                 return None
-            size, reader = sizes[split.value], opened.reader(concepts)
-            if opened is self.train:
-                self.readers.append(reader)
+            size, reader = self.sizes[split.value], opened.reader(concepts)
+            if split == Split.train:
+                self._readers.append(reader)
             return ConceptDataset(
                 reader,
                 opened.one_pass if size is None else size,
                 split,
                 self.dataset_config,
-                fields=self.batches.fields if concepts else (),
+                fields=self.fields if concepts else (),
                 tokens=tokens,
                 first=first,
             )
 
-        built: list[Built] = [build(self.train if sizes[0] != 0 else None, Split.train, first)]
-        for split in (Split.valid, Split.test):
-            found = self._evaluation(split, sizes[split.value])
-            built.append([build(one, split) for one in found] if isinstance(found, list) else build(found, split))
-        return built
+        valid = [build(one, Split.valid) for one in self.valid]
+        several = getattr(self.dataset_config, "multiple_validation_sets", None)
+        return [
+            build(self.train, Split.train, first) if self.sizes[0] != 0 else None,
+            valid if several and valid else next(iter(valid), None),
+            next((build(one, Split.test) for one in self.test), None),
+        ]
 
     def iterator(self, dataset: ConceptDataset | None, *, num_workers: int = 0) -> SplitIterator | None:
         """Micro batches of this data-parallel rank from the consumed samples on, for get_batch and the schedules."""
         if dataset is None:
             return None
-        loader = data_loader(dataset, self.batches.micro_batch_size, self.consumed - dataset.first, num_workers)
+        loader = data_loader(dataset, self.micro_batch_size, self.consumed - dataset.first, num_workers)
         return SplitIterator(iter(loader))
 
-    def _evaluation(self, split: Any, size: int | None) -> SampleSource | list[OurSplit] | None:
-        """The samples of an evaluation split, or of each of its datasets; None without samples."""
-        if size == 0:
+    def concepts(
+        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
+    ) -> Tensors | None:
+        """Call once in each forward step, on all tensor-parallel ranks. None on other stages than the configured ones.
+
+        Returns: the fields as tensors [B, ...] on the compute device. With context parallelism those along the sequence
+        are cut as the tokens are; spans keep their positions in the whole sample.
+        """
+        if not self.stage.here(vp_stage):
             return None
-        if self._stock is not None:
-            stock: StockSplit | None = self._stock[split.value]
-            return stock
-        config, whole = self._configs[split.value], self._whole[split.value]
-        if config is None or whole is None:
-            return None
-        assert isinstance(self.train, OurSplit)
-        layout = self.train.shared
-
-        def part(config: Config) -> OurSplit:
-            datasets = {name: whole.datasets[name] for name in config.datasets}
-            return OurSplit(open_blend(config, datasets, some_tracks=True), self.rules, layout)
-
-        if split == Split.valid and getattr(self.dataset_config, "multiple_validation_sets", None):
-            return [part(one_pass(config, [name])) for name in config.names]
-        return part(one_pass(config) if size is None else for_evaluation(config))
-
-
-def continued(
-    split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
-) -> SampleSource:
-    """The split with which a run goes on from a checkpoint at `consumed` samples; saved: our state in it, which one of
-    Megatron's own loader has not (`order: megatron`).
-
-    Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
-    """
-    if not consumed:
-        return split
-    if saved is not None:
-        state = OrderState.read(saved, WHERE)
-        if state.consumed not in (None, consumed):
-            raise ResumeError(
-                WHERE,
-                f"saved at {state.consumed} consumed samples, but the run goes on at {consumed}",
-                fix="take the state and the count from one checkpoint, or ask for another one: "
-                "MegatronData.state(consumed)",
-            )
-        if state.spec.order == "megatron" != split.spec.order:
-            if ORDER not in accept:
-                raise ResumeError(
-                    "order",
-                    f"the first {consumed} samples were those of Megatron's own loader, and the configuration has an "
-                    "order of ours",
-                    fix="keep `order: megatron` and the command line of that run. Where its index files end, go on "
-                    f"with sample {consumed} of ours: --conceptloader-accept {ORDER}",
+        kept = None
+        if parallel_state.get_tensor_model_parallel_rank() == 0:
+            if not isinstance(data_iterator, SplitIterator):
+                raise ConfigError(
+                    "concepts",
+                    f"data iterator {type(data_iterator).__name__}",
+                    "conceptloader's",
+                    "start the script with conceptloader.launch, or take the tensors from MegatronData.get_batch",
                 )
-            logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
-            return split
-        try:
-            return split.resumed(state.spec, consumed, accept)
-        except ChangedPast as error:
-            raise ResumeError("", f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
-    if split.spec.order == "megatron":
-        logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
-    elif NO_STATE in accept:
-        logger.warning("the first %d samples came from another loader, as accepted", consumed)
-    else:
-        raise ResumeError(
-            "checkpoint",
-            f"found {consumed} consumed samples without a state of conceptloader, so another loader chose them",
-            fix="expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
-            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}",
-        )
-    return split
+            kept = data_iterator.take_concepts()
+        return self._share(kept, self.fields, micro_batch_size)
+
+    def get_batch(
+        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
+    ) -> Tensors:
+        """For scripts on megatron-core alone: Megatron's keys and the concept tensors.
+
+        Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
+
+        Returns: on the first and last pipeline stage, and those with MTP layers, tokens, labels, position_ids
+            int64 [B, S], loss_mask float32 [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on
+            the concept stages those tensors too. Everything is cut for context parallelism. With inter_document_masking
+            the samples of the micro batch are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen
+            int32 [] are there on every stage.
+        """
+        reads_tokens = self.rules.inter_document_masking or takes_tokens(self.pipeline_layout, vp_stage)
+        extra = self.fields if self.stage.here(vp_stage) else ()
+        fields = (*(stock_fields(self.rules) if reads_tokens else ()), *extra)
+        if not fields:
+            return {}
+        batch = None
+        if parallel_state.get_tensor_model_parallel_rank() == 0:
+            if data_iterator is None:
+                raise ConfigError(
+                    "get_batch", "found no data iterator on a rank that reads data", fix="build it there as well"
+                )
+            batch = next(data_iterator)
+            if isinstance(data_iterator, SplitIterator) and extra:
+                batch = {**batch, **data_iterator.take_concepts()}
+        return self._share(batch, fields, micro_batch_size)
+
+    def _share(self, tensors: Tensors | None, fields: Sequence[Field], micro_batch_size: int | None) -> Tensors:
+        """`fields` on every tensor-parallel rank, the part of this context-parallel one."""
+        known = self.micro_batch_size if torch.is_grad_enabled() else None  # Megatron evaluates without gradients
+        found = share(tensors, fields, micro_batch_size or known)
+        if self.rules.inter_document_masking:
+            found = merge_samples(found, fields, self.rules.seq_length)
+        return cut(found, fields)

@@ -1,14 +1,13 @@
-"""What conceptloader.launch puts under an unmodified script: three patches, for the run of run.py.
+"""What changes Megatron: three patches, listed in `patches`, through which its training loop reaches the run.
 
-Nothing else in this adapter changes Megatron.
-
-A script of one's own has the same run, with one of the patches: see `setup`, and docs/megatron.md.
+`-m conceptloader.launch` calls `install` before an unmodified script; a script of one's own may call it at its top.
+Each patch is a method of Run, and Run calls MegatronData, which has the samples and all that follows from them.
 """
 
 import dataclasses
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +15,135 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
 from conceptloader.errors import ConfigError
+from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.torch.live import new_weights, require_agreement
+from conceptloader.torch.metrics import Meter, callbacks
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors
 from .data import MegatronData
 from .dataset import SFT
-from .options import Options, Stage, take_options
-from .run import Run
+from .options import take_options
+from .past import saved_in_log
+from .splits import OurSplit
+from .steps import first_sample, plan_of
 
 STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
-_run: Run | None = None
+NOT_STARTED = "start the script with conceptloader.launch, or call install() at its top"
 
 
-def start(run: Run) -> None:
-    """`run` is that of this process from now on."""
-    global _run
-    _run = run
+@dataclasses.dataclass
+class Run:
+    """The run of this process. `data` is there once Megatron has asked for its datasets.
 
+    given: arguments of MegatronData, as the command line says. saved: conceptloader's state in the checkpoint that was
+    loaded. args: Megatron's arguments that `data` belong to; others are another start of the training in this process
+    (--inprocess-restart). mock: Megatron keeps its --mock-data. The others are for metrics, see `took`.
+    """
 
-def current_data() -> MegatronData:
-    """The data of the run. Raises ConfigError before Megatron has asked for its datasets."""
-    if _run is None or _run.data is None:
-        raise ConfigError(
-            "current_data", "no data yet", fix="start the script with conceptloader.launch, or call setup()"
+    given: Mapping[str, Any]
+    saved: dict[str, Any] | None = None
+    data: MegatronData | None = None
+    args: Namespace | None = None
+    mock: bool = False
+    meter: Meter | None = None
+    reader: SplitIterator | None = None
+    taken: int = 0
+    group: int = 0
+
+    def build(self, stock: Callable[[Any], Any], builder: Any) -> Any:
+        """In place of BlendedMegatronDatasetBuilder.build: train, valid and test datasets of a (virtual) stage."""
+        if builder.cls is MockGPTDataset:
+            self.mock = True
+            return stock(builder)
+        from megatron.training import get_args
+
+        config, args = config_of(builder), get_args()
+        if args.dataloader_type not in (None, "single"):
+            raise ConfigError(
+                "--dataloader-type",
+                args.dataloader_type,
+                "single",
+                "leave it out: the configuration's order shuffles, repeats and resumes, and answers what a step held",
+            )
+        first = first_sample(args)
+        data = self.data if self.args is args else None
+        if data is None or data.consumed != args.consumed_train_samples:
+            data = self.open(args, config, builder.sizes)
+        # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
+        vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
+        return data.datasets(is_built_on_rank=builder.is_built_on_rank, vp_stage=vp_stage, first=first)
+
+    def open(self, args: Namespace, config: Any, sizes: Sequence[int | None]) -> MegatronData:
+        """Open the data from the position of `args` on. config: GPTDatasetConfig."""
+        self.data = data = MegatronData(
+            **self.given,
+            dataset_config=config,
+            sizes=sizes,
+            micro_batch_size=args.micro_batch_size,
+            split=args.split if config.mock else None,
+            consumed=args.consumed_train_samples,
+            saved=self.saved or saved_in_log(args, self.given["accept"]),
         )
-    return _run.data
+        data.check_tokenizer(getattr(args, "padded_vocab_size", None))
+        if args.rank == 0 and isinstance(data.train, OurSplit):
+            data.train.blend.look_ahead(args.consumed_train_samples)
+        self.note(data, args)
+        self.args, self.reader = args, None
+        plan = plan_of(args)
+        self.meter = Meter(plan.schedule) if callbacks else None
+        self.taken, self.group = plan.schedule.consumed, plan.partition.group
+        return data
+
+    def note(self, data: MegatronData, args: Namespace) -> None:
+        """What decides the samples from here on, for checkpoints and in the run log."""
+        args.conceptloader = data.state()  # Megatron saves its arguments with every checkpoint
+        if args.rank == 0 and args.save:
+            plan = plan_of(args)
+            Path(args.save).mkdir(parents=True, exist_ok=True)
+            start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
+            RunLog(args.save).append(start, data.spec)
+
+    def iterator(self, stock: Any, iterable: Any) -> SplitIterator:
+        """In place of RerunDataIterator."""
+        if self.data is None and not self.mock:
+            raise wrong_data("data that BlendedMegatronDatasetBuilder has not built")
+        return SplitIterator(iterable, self.took)
+
+    def took(self, reader: SplitIterator, seconds: float) -> None:
+        """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
+        if self.data is None or self.meter is None or not isinstance(self.data.train, OurSplit):
+            return
+        self.reader = self.reader or reader
+        if reader is self.reader:
+            self.taken += self.group
+            self.meter.took(self.data.train.blend, self.taken, seconds)
+
+    def check(self, stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
+        """In place of check_checkpoint_args: keep our state, which MegatronData compares before any data is read."""
+        stock(checkpoint_args, *args, **kwargs)
+        self.saved = getattr(checkpoint_args, "conceptloader", None)
+
+    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace) -> int:
+        """See launch.set_weights. All ranks compare what they are about to do."""
+        data, plan = self.data, plan_of(args)
+        if data is None or not isinstance(data.train, OurSplit):
+            raise ConfigError("set_weights", "expected data in an order of ours, which Megatron has asked for")
+        first, edge = plan.schedule.range_of(plan.schedule.step)
+        start, blend = new_weights(data.train.blend, weights, plan, edge, at)
+        require_agreement(start, first, blend.spec, args.world_size, None)
+        data.follow(blend)
+        self.note(data, args)
+        return start
 
 
-def build(stock: Callable[[Any], Any], builder: Any) -> Any:
-    """In place of BlendedMegatronDatasetBuilder.build, which keeps --mock-data."""
-    if _run is None or builder.cls is MockGPTDataset:
-        if _run is not None:
-            _run.mock = True
-        return stock(builder)
+def config_of(builder: Any) -> Any:
+    """Of a BlendedMegatronDatasetBuilder: its GPTDatasetConfig. Raises ConfigError for datasets of another kind."""
     kind, known = builder.cls.__name__, {field.name for field in dataclasses.fields(builder.config)}
     if builder.cls is not GPTDataset and (kind not in STANDS_FOR or "inter_document_masking" not in known):
         raise wrong_data(f"datasets of class {kind}")
     setattr(builder.config, SFT, kind == "SFTDataset")
-    # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
-    vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
-    return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
+    return builder.config
 
 
 def wrong_data(found: str) -> ConfigError:
@@ -68,72 +156,71 @@ def wrong_data(found: str) -> ConfigError:
     )
 
 
-def iterator(stock: Any, iterable: Any) -> Any:
-    """In place of RerunDataIterator."""
-    if _run is not None and _run.data is None and not _run.mock:
-        raise wrong_data("data that BlendedMegatronDatasetBuilder has not built")
-    return SplitIterator(iterable, None if _run is None else _run.took)
+def patches(run: Run) -> list[Patch]:
+    """All that is changed in Megatron: what, by which method of the run, and the line that has to be there."""
+    return [
+        # pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
+        Patch(
+            target="megatron.core.datasets.blended_megatron_dataset_builder:BlendedMegatronDatasetBuilder.build",
+            by=run.build,
+            parameters="self",
+            caller="BlendedMegatronDatasetBuilder.build",
+            line="datasets = self._build_blended_dataset_splits()",
+        ),
+        # The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
+        Patch(
+            target="megatron.training.training:RerunDataIterator",
+            by=run.iterator,
+            parameters="iterable",
+            caller="build_train_valid_test_data_iterators",
+            line="return RerunDataIterator(iter(dataloader))",
+        ),
+        # The one moment at which the checkpoint's arguments are known and nothing has been read yet.
+        Patch(
+            target="megatron.training.checkpointing:check_checkpoint_args",
+            by=run.check,
+            parameters="checkpoint_args",
+            caller="load_checkpoint",
+            line="check_checkpoint_args(checkpoint_args",
+        ),
+    ]
 
 
-def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
-    """In place of check_checkpoint_args: keep our state, which MegatronData compares before any data is read."""
-    stock(checkpoint_args, *args, **kwargs)
-    if _run is not None:
-        _run.saved = getattr(checkpoint_args, "conceptloader", None)
-
-
-# pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
-BUILD = Patch(
-    target="megatron.core.datasets.blended_megatron_dataset_builder:BlendedMegatronDatasetBuilder.build",
-    by=build,
-    parameters="self",
-    caller="BlendedMegatronDatasetBuilder.build",
-    line="datasets = self._build_blended_dataset_splits()",
-)
-# The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
-ITERATOR = Patch(
-    target="megatron.training.training:RerunDataIterator",
-    by=iterator,
-    parameters="iterable",
-    caller="build_train_valid_test_data_iterators",
-    line="return RerunDataIterator(iter(dataloader))",
-)
-# The one moment at which the checkpoint's arguments are known and nothing has been read yet.
-CHECK = Patch(
-    target="megatron.training.checkpointing:check_checkpoint_args",
-    by=check_arguments,
-    parameters="checkpoint_args",
-    caller="load_checkpoint",
-    line="check_checkpoint_args(checkpoint_args",
-)
+_run: Run | None = None
 
 
 def install() -> None:
-    """Prepare this process for an unmodified Megatron script: take our options out of sys.argv, patch what must be.
+    """Prepare this process for a Megatron script: take our options out of sys.argv, and patch what must be.
 
-    Without options of ours the files that --data-path and its kin name are read where they are; --mock-data stays.
+    conceptloader.launch calls it; a script of one's own that is started without that calls it before pretrain(). A
+    second call does nothing. Without options of ours the files that --data-path and its kin name are read where they
+    are; --mock-data stays.
 
     Raises ConfigError for wrong options, and for a Megatron that the patches do not know.
     """
-    options, rest = take_options(sys.argv[1:])
-    sys.argv[1:] = rest
-    if options is None:
-        if "--mock-data" not in rest:
-            raise ConfigError("--conceptloader-config", "nothing", "the YAML file of the training data, or --data-path")
+    global _run
+    if _run is not None:
         return
-    start(Run(options))
-    MEGATRON.apply([BUILD, ITERATOR, CHECK])
+    given, rest = take_options(sys.argv[1:])
+    if given is None and "--mock-data" not in rest:
+        raise ConfigError("--conceptloader-config", "nothing", "the YAML file of the training data, or --data-path")
+    sys.argv[1:] = rest
+    if given is not None:
+        run = Run(given)
+        MEGATRON.apply(patches(run))
+        _run = run
 
 
 @MEGATRON.known()
 def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors | None:
-    """The concept tensors of the micro batch of this forward step: call it once in each, after get_batch.
+    """The concept tensors of the micro batch of this forward step: call it once in each, after get_batch, on each rank.
 
-    For a custom forward_step in a script that conceptloader.launch started; on every rank.
     Returns tensors [B, ...] as BatchLayout describes them, on all tensor-parallel ranks of the configured pipeline
     stages (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
     """
-    return current_data().concepts(data_iterator, vp_stage, micro_batch_size)
+    if _run is None or _run.data is None:
+        raise ConfigError("concepts", "found no data yet", fix=NOT_STARTED)
+    return _run.data.concepts(data_iterator, vp_stage, micro_batch_size)
 
 
 @MEGATRON.known()
@@ -149,45 +236,7 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
 
     args = get_args()
     if _run is None:
-        raise ConfigError("set_weights", "start the script with conceptloader.launch, or call setup()")
+        raise ConfigError("set_weights", "found no data yet", fix=NOT_STARTED)
     if args.num_workers:
         raise ConfigError("set_weights", f"--num-workers {args.num_workers}", "0: workers would read on as ever")
     return _run.set_weights(weights, at, args)
-
-
-def setup(
-    config: Path | str,
-    dataset_config: Callable[[Any], Any],
-    *,
-    valid: Path | str | None = None,
-    test: Path | str | None = None,
-    stage: str = "last",
-    accept: Collection[str] = (),
-) -> None:
-    """For a script of one's own, before pretrain(): say what is read. The arguments are those of MegatronData.
-
-    dataset_config: from Megatron's arguments to a GPTDatasetConfig, such as pretrain_gpt.py's
-    core_gpt_dataset_config_from_args. One patch is applied, which compares the state in a checkpoint.
-    """
-    options = Options(config=config, valid=valid, test=test, stage=Stage(stage), accept=tuple(accept))
-    start(Run(options, dataset_config))
-    MEGATRON.apply([CHECK])
-
-
-@MEGATRON.known()
-def train_valid_test_datasets_provider(sizes: Sequence[int | None], vp_stage: int | None = None) -> list[Any]:
-    """What pretrain() takes: train, valid and test datasets of this process, None where it reads nothing."""
-    from megatron.training import get_args
-
-    if _run is None or _run.dataset_config is None:
-        raise ConfigError("train_valid_test_datasets_provider", "call conceptloader's setup() before pretrain()")
-    return _run.datasets(_run.dataset_config(get_args()), sizes, None, vp_stage)
-
-
-train_valid_test_datasets_provider.is_distributed = True  # type: ignore[attr-defined]  # Megatron calls it on all ranks
-
-
-@MEGATRON.known()
-def get_batch(data_iterator: Any, vp_stage: int | None = None) -> Tensors:
-    """Megatron's tensors and the concept tensors of a micro batch, see batches.BatchReader.get_batch."""
-    return current_data().get_batch(data_iterator, vp_stage)

@@ -27,6 +27,14 @@ from conceptloader.order.progress.state import OrderState
 
 from .takeover import cache_of
 
+OPTIONS = {
+    "--conceptloader-config": "config",
+    "--conceptloader-valid-config": "valid",
+    "--conceptloader-test-config": "test",
+    "--conceptloader-concept-stage": "stage",
+    "--conceptloader-accept": "accept",
+}
+"""Of the launcher, and what they are called as arguments of MegatronData."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
 WHERE = "conceptloader's state in the checkpoint"
@@ -68,59 +76,38 @@ class Stage:
         return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """config: the YAML of the training data, None for what --data-path and its kin name. valid, test: those of the
-    evaluation data, None to cut them off `config` with --split. stage: which pipeline stages get concept tensors.
-    accept: differences from the checkpoint's past that are taken on purpose.
-    """
+def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """(arguments of MegatronData, the words left for Megatron). None if these name no data.
 
-    config: Path | str | None = None
-    valid: Path | str | None = None
-    test: Path | str | None = None
-    stage: Stage
-    accept: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in self.accept:
-            if name.partition(".")[0] not in ACCEPT:
-                raise unknown("--conceptloader-accept", name.partition(".")[0], ACCEPT, "value")
-
-
-def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
-    """(our options, the arguments left for Megatron). None if these name no data.
-
-    Raises ConfigError for an option of ours that is unknown, or misspelt, or has no data to go with.
+    Raises ConfigError for an option of ours that is unknown, or misspelt, or has no data to go with, and for an unknown
+    stage or difference to accept.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
-    known = [f"--conceptloader-{word}" for word in ("accept", "concept-stage", "config", "test-config", "valid-config")]
-    for name in known:
-        parser.add_argument(name, nargs="+" if name.endswith("accept") else None)
+    for option, name in OPTIONS.items():
+        parser.add_argument(option, dest=name, nargs="+" if name == "accept" else None)
+    parser.set_defaults(stage="last", accept=())
     try:
         found, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError("", str(error)) from error
     names = [word.partition("=")[0] for word in rest if word.startswith("--")]
     for name in names:
-        meant = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if meant or name.startswith("--conceptloader"):
-            raise ConfigError(name, f"no such option, expected {meant[0] if meant else 'one of ' + ', '.join(known)}")
-    if found.conceptloader_config is None:
-        alone = () if any(name in DATA for name in names) else known
-        of_config = ("--conceptloader-valid-config", "--conceptloader-test-config")
-        for name in known:
-            if getattr(found, name[2:].replace("-", "_")) and name in (*alone, *of_config):
-                raise ConfigError(name, "needs --conceptloader-config as well")
-        if alone:
+        if name.startswith("--conceptloader") or difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8):
+            raise unknown("command line", name, OPTIONS, "option")
+    given = vars(found)
+    has_paths = any(name in DATA for name in names)
+    if found.config is None:
+        for option, name in OPTIONS.items():
+            alone = name in ("valid", "test") or not has_paths
+            if alone and given[name] != parser.get_default(name):
+                raise ConfigError(option, "needs --conceptloader-config as well")
+        if not has_paths:
             return None, rest
-    options = Options(
-        config=found.conceptloader_config,
-        valid=found.conceptloader_valid_config,
-        test=found.conceptloader_test_config,
-        stage=Stage(found.conceptloader_concept_stage or "last"),
-        accept=tuple(found.conceptloader_accept or ()),
-    )
-    return options, rest
+    Stage(found.stage)
+    for name in found.accept:
+        if name.partition(".")[0] not in ACCEPT:
+            raise unknown("--conceptloader-accept", name.partition(".")[0], ACCEPT, "value")
+    return given, rest
 
 
 def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,16 +45,11 @@ class StockReader:
     """
 
     split: "StockSplit"
-    layout: BatchLayout
-    reader: BatchReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        order: Any = None  # samples are given by their pieces
-        object.__setattr__(self, "reader", BatchReader(order, self.split.views(self.layout), self.layout))
+    reader: BatchReader
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
         """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
-        size = self.layout.seq_len
+        size = self.split.rules.seq_length
         picks = [self.split.data.sample(index) for index in samples.tolist()]
         members, parts = np.array([k for k, _ in picks], np.int64), [pieces for _, pieces in picks]
         batch = self.reader.read(samples, picked=(members, np.zeros(len(picks), np.uint64)), ranges=parts)
@@ -76,7 +71,7 @@ class StockReader:
 
 @dataclass(frozen=True)
 class StockSplit:
-    """As data.OurSplit. data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin
+    """As splits.OurSplit. data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin
     file that Megatron read. eod: the end-of-document token.
     """
 
@@ -124,22 +119,29 @@ class StockSplit:
         resume(saved, self.spec, consumed, allow_changed=accept)
         return self
 
-    def views(self, layout: BatchLayout) -> list[View]:
-        tracks = [track.name for track in layout.tracks]
-        return [view_of(dataset, k, layout.seq_len, tracks) for k, dataset in enumerate(self.in_blend)]
+    @property
+    def layout(self) -> BatchLayout:
+        """Arrays of batches with concepts."""
+        return self.batches(concepts=True)[0]
 
-    def layout(self, concepts: bool) -> BatchLayout:
-        """Arrays of a batch. The pieces of a sample may hold more spans than a window of the stream."""
+    def batches(self, concepts: bool) -> tuple[BatchLayout, list[View]]:
+        """Their arrays, and the views that they are read of.
+
+        The pieces of a sample may hold more spans than a window of the stream.
+        """
         config, length = wanted(self.config, concepts), self.rules.seq_length
         outputs = replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
         given = config.concepts.items()
         tracks = {name: replace(one, max_spans=min(one.max_spans or length, length)) for name, one in given}
         views = [view_of(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
         layout = decide_layout(views, length, outputs, tracks)
-        return replace(layout, random_key=derive_key(config.seed, RANDOM))
+        return replace(layout, random_key=derive_key(config.seed, RANDOM)), views
 
     def reader(self, concepts: bool) -> Reader:
-        return StockReader(self, self.layout(concepts))
+        """Reads batches with or without concepts."""
+        order: Any = None  # samples are given by their pieces
+        layout, views = self.batches(concepts)
+        return StockReader(self, BatchReader(order, views, layout))
 
 
 def open_taken_over(

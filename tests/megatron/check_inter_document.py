@@ -6,9 +6,7 @@ Prints "equal" if every sample of ours is GPTDataset's, windows and taken-over s
 import sys
 from pathlib import Path
 
-from stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order, run_checks
-
-from conceptloader.integrations.megatron_lm.data import MegatronData
+from stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config, in_order, run_checks
 
 LENGTH = 13
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}
@@ -18,8 +16,8 @@ def windows_are_those_of_gpt_dataset(folder: Path) -> None:
     path, prefixes = adopted(folder, "a", order="sequential")
     config = dataset_config(LENGTH, blend=(prefixes, None), split="1,0,0", **PACKED)
     stock = in_order(build_stock(config, [1, 0, 0])[0], LENGTH)
-    data = MegatronData(path, dataset_config(LENGTH, **PACKED), micro_batch_size=1, split="1,0,0")
-    ours = data.datasets([len(stock), 0, 0])[0]
+    data = data_of(path, dataset_config(LENGTH, **PACKED), [len(stock), 0, 0], split="1,0,0")
+    ours = data.datasets()[0]
     for w in range(len(stock)):
         assert_equal_samples(ours[w], stock[w], ignore=("sample_index", "dataset_id"))
 
@@ -29,7 +27,7 @@ def so_are_samples_that_are_taken_over(folder: Path) -> None:
     options = {"blend": (prefixes, [0.4, 0.6]), "split": "1,0,0", "path_to_cache": str(folder / "cache")}
     sizes, config = [80, 0, 0], dataset_config(LENGTH, **PACKED, **options)
     stock = build_stock(config, sizes)[0]
-    ours = MegatronData(path, config, micro_batch_size=1, sizes=sizes).datasets(sizes)[0]
+    ours = data_of(path, config, sizes).datasets()[0]
     for t in range(len(ours)):
         assert_equal_samples(ours[t], stock[t], ignore=["sample_index"])
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset
-from stock import adopted, dataset_config, run_checks
+from stock import adopted, data_of, dataset_config, run_checks
 from tokenizers import AddedToken
 from torch.utils.data import default_collate
 from transformers import PreTrainedTokenizerFast
@@ -24,23 +25,28 @@ from transformers import PreTrainedTokenizerFast
 from conceptloader.cli import main as command
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
-from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.dataset import SFT, STOCK_KEYS
 from conceptloader.torch.loader import make_dataloader
 from tests.corpora.tokenizers import byte_level
-from tests.megatron.test_packs import yaml_of
 
 LENGTH = 32
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}
+
+
+def yaml_of(path: Path | str) -> dict[str, object]:
+    content: dict[str, object] = yaml.safe_load(Path(path).read_text())
+    for entry in content["datasets"].values():  # type: ignore[attr-defined]
+        entry["path"] = str(Path(path).parent / entry["path"])
+    return content
 
 
 def packs_are_merged_as_get_batch_does(folder: Path) -> None:
     from megatron.core import utils
 
     path, _ = adopted(folder, "ab", order="sequential", packing={"bins": 4})
-    plain = make_dataloader({**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}}, micro_batch_size=2)
-    data = MegatronData(path, dataset_config(LENGTH, **PACKED), micro_batch_size=2, split="1,0,0")
-    (dataset, *_) = data.datasets([len(plain) * 2, 0, 0])
+    plain = make_dataloader({**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}})
+    data = data_of(path, dataset_config(LENGTH, **PACKED), [len(plain) * 2, 0, 0], split="1,0,0")
+    (dataset, *_) = data.datasets()
     several = 0
     for number, expected in enumerate(plain):
         collated = default_collate(dataset.__getitems__([2 * number, 2 * number + 1]))
@@ -96,11 +102,8 @@ def sft_is_done_with_packs(folder: Path) -> None:
         path.write_text(
             json.dumps({"datasets": {name: {"path": name}}, "packing": {"bins": 16}, "order": "sequential"})
         )
-        launch.start(SimpleNamespace(datasets=lambda config, *_: config))  # type: ignore[arg-type]
         builder = SimpleNamespace(cls=SFTDataset, config=config, sizes=[6, 0, 0], is_built_on_rank=lambda: True)
-        (dataset, *_) = MegatronData(path, launch.build(lambda _: None, builder), micro_batch_size=1).datasets(
-            [6, 0, 0]
-        )
+        (dataset, *_) = data_of(path, launch.config_of(builder), [6, 0, 0]).datasets()
         sample = dataset[0]
         assert {k: (v.dtype, v.shape) for k, v in stock.items()} == {
             k: (v.dtype, v.shape) for k, v in sample.items() if k not in ("sample_index", "dataset_id")
@@ -118,15 +121,15 @@ def sft_is_done_with_packs(folder: Path) -> None:
     assert trained == sum(3 * k for k in range(1, 9))
     path.write_text(json.dumps({"datasets": {name: {"path": name}}}))
     with pytest.raises(ConfigError, match="--sft: found a configuration without packing"):
-        MegatronData(path, config, micro_batch_size=1)
+        data_of(path, config)
     config.create_attention_mask = True
     with pytest.raises(ConfigError, match="--no-create-attention-mask-in-dataloader"):
-        MegatronData(path, config, micro_batch_size=1)
+        data_of(path, config)
     builder.cls = type("MultimodalDataset", (), {})
     with pytest.raises(ConfigError, match="found datasets of class MultimodalDataset, expected GPTDataset"):
-        launch.build(lambda _: None, builder)
+        launch.config_of(builder)
     builder.cls = GPTDataset
-    launch.build(lambda _: None, builder)
+    launch.config_of(builder)
     assert not getattr(config, SFT)
 
 
@@ -156,7 +159,7 @@ def fill_in_the_middle_is_by_sample(folder: Path) -> None:
             random_seed=3, sequence_length=200, tokenizer=held, mid_level_dataset_surplus=0.5, **flags, **PACKED,
             fim_rate=rate, fim_spm_rate=0.5, fim_extra_tokens=extra, fim_no_prefix=None,
         )  # fmt: skip
-        return MegatronData(path, config, micro_batch_size=1).datasets([8, 0, 0])[0]
+        return data_of(path, config, [8, 0, 0]).datasets()[0]
 
     for more in ({}, {"packing": {"bins": 3}}):
         never, always = dataset(0.0, **more), dataset(1.0, **more)

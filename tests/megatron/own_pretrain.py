@@ -3,8 +3,8 @@
 SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS=FILE: those of every step, to FILE.RANK.
 FAIL_IN=N: an exception in step N, once, after which the training starts anew in the same process, as with Megatron's
 --inprocess-restart.
-With OWN_DATA=data.yaml it takes its data and batches from conceptloader; else it is started by the launcher, and its
-forward_step asks for the concept tensors.
+It is started by the launcher, or calls install() itself, with the same options; its forward_step asks for the concept
+tensors.
 """
 
 import json
@@ -22,7 +22,6 @@ from megatron.training import get_args, pretrain
 import conceptloader as cl
 from conceptloader.integrations import megatron_lm
 
-OWN_DATA = os.environ.get("OWN_DATA")
 SET_WEIGHTS = os.environ.get("SET_WEIGHTS")
 FAIL_IN = os.environ.get("FAIL_IN")
 if "METRICS" in os.environ:
@@ -39,24 +38,15 @@ def forward_step(data_iterator: Any, model: Any) -> Any:
         assert megatron_lm.set_weights({"code": 1}) == (int(SET_WEIGHTS) + 1) * get_args().global_batch_size
         SET_WEIGHTS = None
     vp_stage = get_attr_wrapped_model(model, "vp_stage")
-    if OWN_DATA is None:
-        result = stock.forward_step(data_iterator, model)
-        concepts = megatron_lm.concepts(data_iterator, vp_stage)
-        assert concepts is None or concepts["topic_ids"].dim() == 3
-        return result
-    batch = megatron_lm.get_batch(data_iterator, vp_stage)
-    keys = ("tokens", "position_ids", "attention_mask")
-    output = model(*map(batch.get, keys), labels=batch.get("labels"), loss_mask=batch.get("loss_mask"))
-    return output, partial(stock.loss_func, batch.get("loss_mask"), model=model)
+    result = stock.forward_step(data_iterator, model)
+    concepts = megatron_lm.concepts(data_iterator, vp_stage)
+    assert concepts is None or concepts["topic_ids"].dim() == 3
+    return result
 
 
 def main() -> None:
     provider = stock.train_valid_test_datasets_provider
-    if OWN_DATA is None:
-        provider.is_distributed = True
-    else:
-        megatron_lm.setup(OWN_DATA, stock.core_gpt_dataset_config_from_args, stage="all")
-        provider = megatron_lm.train_valid_test_datasets_provider
+    provider.is_distributed = True
     kind = ModelType.encoder_or_decoder
     if hasattr(stock, "parse_and_validate_args"):  # main
         args = stock.parse_and_validate_args(args_defaults={"tokenizer_type": "GPT2BPETokenizer"})
@@ -83,4 +73,5 @@ def with_restart() -> None:
 
 
 if __name__ == "__main__":
+    megatron_lm.install()
     with_restart()

@@ -53,6 +53,7 @@ def pretrain(
     *more: str,
     config: Path | None = None,
     in_place: bool = False,
+    launched: bool = True,
     script: Path | None = None,
     kill_after: int = 0,
     batch: tuple[str, ...] = ("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
@@ -64,9 +65,8 @@ def pretrain(
     command = [str(script or checkout / "pretrain_gpt.py"), *ARGUMENTS, *vocabulary, *layout.arguments, *batch, *more]
     command += ["--micro-batch-size", str(layout.micro_batch)]
     if config is not None:
-        command = ["-m", "conceptloader.launch", *command, "--conceptloader-config", str(config)]
-        command += ["--conceptloader-concept-stage", "all"]
-    if in_place:
+        command += ["--conceptloader-config", str(config), "--conceptloader-concept-stage", "all"]
+    if launched and (in_place or config is not None):
         command = ["-m", "conceptloader.launch", *command]
     return torchrun(command, folder, processes=layout.processes, checkout=checkout, kill_after=kill_after)
 

@@ -16,6 +16,7 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
 from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.integrations.megatron_lm.data import MegatronData
 from tests.corpora.token_files import EOD, random_corpus
 
 
@@ -58,6 +59,11 @@ def adopted(folder: Path, names: str, **config: Any) -> tuple[Path, list[str]]:
     datasets = {name: {"path": name} for name in names}
     path.write_text(yaml.safe_dump({"datasets": datasets, **config}))
     return path, prefixes
+
+
+def data_of(config: Any, given: Any, sizes: Sequence[int | None] = (64, 0, 0), **more: Any) -> MegatronData:
+    """MegatronData with micro batches of two samples."""
+    return MegatronData(config, given, sizes, **{"micro_batch_size": 2, **more})
 
 
 def in_order(stock: Any, length: int) -> Any:

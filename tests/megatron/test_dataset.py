@@ -6,14 +6,10 @@ import pytest
 import torch
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.spec.manifest import Tokenizer
-from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.run import check_tokenizer
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.corpora.token_files import random_corpus
-from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order
+from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config, in_order
 from tests.megatron.test_samples import FLAGS
 from tests.raises import raises
 
@@ -28,8 +24,8 @@ def test_same_window_same_sample(tmp_path: Path, flags: dict[str, bool], pad: in
     path, prefixes = adopted(tmp_path, "a", order="sequential")
     stock_config = dataset_config(LENGTH, pad, blend=(prefixes, None), split="1,0,0", **flags)
     stock = in_order(build_stock(stock_config, [1, 0, 0])[0], LENGTH)
-    data = MegatronData(path, dataset_config(LENGTH, pad, **flags), micro_batch_size=1, split="1,0,0")
-    ours = data.datasets([len(stock), 0, 0])[0]
+    data = data_of(path, dataset_config(LENGTH, pad, **flags), [len(stock), 0, 0], split="1,0,0")
+    ours = data.datasets()[0]
     assert ours is not None
     assert len(ours) == len(stock)
     for w in range(len(stock)):
@@ -52,8 +48,8 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
     stock = build_stock(dataset_config(LENGTH, **options), sizes)
     before = {file: file.stat().st_mtime_ns for file in cache.iterdir()}
     config = dataset_config(LENGTH, **{**options, "path_to_cache": None})
-    data = MegatronData(path, config, micro_batch_size=1, sizes=sizes, consumed=40)
-    ours = data.datasets(sizes)
+    data = data_of(path, config, sizes, consumed=40)
+    ours = data.datasets()
     for theirs, mine in zip(stock[:2], ours[:2], strict=True):
         assert mine is not None
         for t in range(len(mine)):
@@ -62,9 +58,9 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
     assert OrderState.read(data.state(), "state").spec.order == "megatron"
 
     with raises(ConfigError, found="index files hold"):
-        data.datasets([10**6, 0, 0])
+        data.datasets(first=10**6)
     with pytest.raises(ConfigError, match=r"does not exist; files for other arguments: .*train"):
-        MegatronData(path, config, micro_batch_size=1, sizes=[91, 8, 0])
+        data_of(path, config, [91, 8, 0])
 
 
 def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
@@ -74,32 +70,19 @@ def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
     config = dataset_config(LENGTH, **options)
     build_stock(config, [30, 0, 0])
     with pytest.raises(ConfigError, match=r"no dataset of the configuration reads all of .*c_text.bin"):
-        MegatronData(path, config, micro_batch_size=1, sizes=[30, 0, 0])
-
-
-def test_take_over_compares_the_tokenizer(tmp_path: Path) -> None:
-    path, prefixes = adopted(tmp_path, "", order="megatron", megatron_cache="cache", datasets={"a": {"path": "a"}})
-    prefixes = [random_corpus(tmp_path / "a_text", 0)]
-    adopt(prefixes, tmp_path / "a", tokenizer=Tokenizer(name="other", vocab_size=300, eos_id=9))
-    config = dataset_config(LENGTH, blend=(prefixes, None), split="1,0,0", path_to_cache=str(tmp_path / "cache"))
-    build_stock(config, [30, 0, 0])
-    data = MegatronData(path, config, micro_batch_size=1, sizes=[30, 0, 0])
-    with raises(ConfigError, "datasets.a", "has 300 tokens, expected at most the 299 of the model's emb"):
-        check_tokenizer(data, 299, ())
-    with raises(ConfigError, "datasets.a", "end with 9, but Megatron's tokenizer has 99"):
-        check_tokenizer(data, 300, ())
+        data_of(path, config, [30, 0, 0])
 
 
 def test_splits(tmp_path: Path) -> None:
     """--split cuts by document, --full-validation reads every window once, several sets come as a list."""
     path = write_config(write_datasets(tmp_path) / "data.yaml")
     config = dataset_config(16)
-    data = MegatronData(path, config, micro_batch_size=2, split="80,20,0")
-    train, valid, test = data.datasets([100, 20, 0])
+    data = data_of(path, config, [100, 20, 0], split="80,20,0")
+    train, valid, test = data.datasets()
     assert isinstance(train.__len__(), int)
     assert (len(train), len(valid), test) == (100, 20, None)
     assert train.index_split.name == "train"
-    full = data.datasets([100, None, 0])[1]
+    full = data_of(path, config, [100, None, 0], split="80,20,0").datasets()[1]
     windows = [full[k]["tokens"] for k in range(len(full))]
     ranges = {name: d.split_documents(0.8, 1.0, (0, d.num_tokens)) for name, d in data.train.blend.datasets.items()}
     assert len(full) == sum((stop - start - 1) // 16 for start, stop in ranges.values())
@@ -109,20 +92,19 @@ def test_splits(tmp_path: Path) -> None:
     assert len({tuple(window.tolist()) for window in windows}) == len(full)
 
     config.multiple_validation_sets = True
-    sets = data.datasets([100, None, 0])[1]
+    sets = data_of(path, config, [100, None, 0], split="80,20,0").datasets()[1]
     assert [len(one) for one in sets] == [(ranges[name][1] - ranges[name][0] - 1) // 16 for name in ("code", "web")]
 
 
 def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     path = write_config(write_datasets(tmp_path) / "data.yaml")
-    data = MegatronData(path, dataset_config(16), micro_batch_size=2)
     with raises(ConfigError, fix="--eval-iters 0"):
-        data.datasets([100, 20, 0])
+        data_of(path, dataset_config(16), [100, 20, 0])
     with raises(ConfigError, fix="give one of the two"):
-        MegatronData(path, dataset_config(16), micro_batch_size=2, valid=path, split="80,20,0")
+        data_of(path, dataset_config(16), valid=path, split="80,20,0")
     with raises(ConfigError, "--data-path"):
-        MegatronData(path, dataset_config(16, blend=(["x"], None), split="1,0,0"), micro_batch_size=2)
+        data_of(path, dataset_config(16, blend=(["x"], None), split="1,0,0"))
     limited = {"code": {"path": "code", "weight": 1.0, "max_epochs": 1}}
-    data = MegatronData(write_config(path, datasets=limited), dataset_config(16), micro_batch_size=2)
+    data = data_of(write_config(path, datasets=limited), dataset_config(16), [10**5, 0, 0])
     with raises(ConfigError, "max_epochs"):
-        data.datasets([10**5, 0, 0])
+        data.datasets()

@@ -9,9 +9,8 @@ import torch
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.run import check_tokenizer
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
-from tests.megatron.stock import Tokenizer, dataset_config
+from tests.megatron.stock import Tokenizer, data_of, dataset_config
 from tests.raises import raises
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -28,13 +27,15 @@ def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenize
     cl.finalize(path)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_datasets(tmp_path)
-    write_one(tmp_path / "dense", [(i, i + 1, [1, 2, 3, 4]) for i in range(400)])  # a span a token, more than elsewhere
-    write_one(tmp_path / "bare", None)
-    write_config(tmp_path / "train.yaml")
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_datasets(tmp_path_factory.mktemp("data"))
+    write_one(folder / "dense", [(i, i + 1, [1, 2, 3, 4]) for i in range(400)])  # a span a token, more than elsewhere
+    write_one(folder / "bare", None)
+    write_one(folder / "wide", None, vocab_size=300)
+    write_one(folder / "other", None, eos_id=9)
+    write_config(folder / "train.yaml")
+    return folder
 
 
 def evaluation(folder: Path, *names: str, **changes: Any) -> Path:
@@ -46,8 +47,8 @@ def evaluation(folder: Path, *names: str, **changes: Any) -> Path:
 def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dict[str, Any]) -> None:
     """Whatever the evaluation's own file says of tracks, and whether its data have them."""
     valid = evaluation(folder, "dense", "bare", concepts=concepts)
-    data = MegatronData(folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=2, valid=valid)
-    train, evaluated, _ = data.datasets([64, 20, 0])
+    data = data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 20, 0], valid=valid)
+    train, evaluated, _ = data.datasets()
     assert isinstance(train, torch.utils.data.Dataset)
     shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in train[0].items()}
     assert shapes["topic_spans"][0] == (LENGTH, 2)
@@ -63,27 +64,29 @@ def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dic
 
 def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> None:
     config = dataset_config(LENGTH, multiple_validation_sets=True, full_validation=True)
-    data = MegatronData(
-        folder / "train.yaml", config, micro_batch_size=2, valid=evaluation(folder, "dense", "bare", concepts={})
-    )
-    sets = data.datasets([64, None, 0])[1]
+    data = data_of(folder / "train.yaml", config, [64, None, 0], valid=evaluation(folder, "dense", "bare", concepts={}))
+    sets = data.datasets()[1]
     assert [int(one[0]["topic_num_spans"]) for one in sets] == [0, LENGTH]
 
 
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
-    write_config(folder / "train.yaml", concepts={})
+    bare = write_config(folder / "no concepts.yaml", concepts={})
     valid = evaluation(folder, "dense", concepts={"topic": {}})
     with raises(ConfigError, "concepts.topic", "found in the configuration of evaluation data alone"):
-        MegatronData(folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=2, valid=valid)
+        data_of(bare, dataset_config(LENGTH), valid=valid)
 
 
 def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
     """Megatron evaluates without gradients, full validation one sample at a time; in training a size is refused."""
-    data = MegatronData(
-        folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=4, valid=evaluation(folder, "dense")
+    data = data_of(
+        folder / "train.yaml",
+        dataset_config(LENGTH),
+        [64, 20, 0],
+        micro_batch_size=4,
+        valid=evaluation(folder, "dense"),
     )
     for size in (1, 3, 4):
-        dataset = data.datasets([64, 20, 0])[1]
+        dataset = data.datasets()[1]
         loader = torch.utils.data.DataLoader(dataset, batch_size=size)
         iterator = type(data.iterator(dataset))(iter(loader))
         with torch.no_grad():
@@ -101,24 +104,22 @@ def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
 
 @pytest.mark.parametrize("where", ["train", "valid"])
 def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    write_one(folder / "wide", None, vocab_size=300)
-    write_one(folder / "other", None, eos_id=9)
     config = dataset_config(LENGTH)
     monkeypatch.setattr(Tokenizer, "eod", EOD)
 
-    def data(name: str) -> MegatronData:
+    def data(name: str, **more: Any) -> MegatronData:
         files = {"train": folder / "train.yaml", "valid": evaluation(folder, "dense")}
         files[where] = write_config(folder / "wrong.yaml", datasets={name: {"path": name}}, concepts={})
         if where == "train":
             files["valid"] = evaluation(folder, "bare", concepts={})
-        return MegatronData(files["train"], config, micro_batch_size=2, valid=files["valid"])
+        return data_of(files["train"], config, [8, 8, 0], valid=files["valid"], **more)
 
-    check_tokenizer(data("wide"), 300, ())
-    check_tokenizer(data("wide"), None, ())
+    data("wide").check_tokenizer(300)
+    data("wide").check_tokenizer(None)
     with raises(ConfigError, "datasets.wide", "has 300 tokens, expected at most the 299 of the model's"):
-        check_tokenizer(data("wide"), 299, ())
+        data("wide").check_tokenizer(299)
     with pytest.raises(
         ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-accept tok"
     ):
-        check_tokenizer(data("other"), 300, ())
-    check_tokenizer(data("other"), 300, ["tokenizer"])
+        data("other").check_tokenizer(300)
+    data("other", accept=["tokenizer"]).check_tokenizer(300)

@@ -20,7 +20,8 @@ from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import take_options
 from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, random_corpus, write_corpus
-from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
+from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config
+from tests.raises import raises
 
 LENGTH, SIZES = 13, [60, 8, 0]
 
@@ -32,7 +33,7 @@ def prefixes(tmp_path: Path) -> list[str]:
 
 def made(blend: Any, cache: Path | None, **more: Any) -> MegatronData:
     options = {"split": "90,10,0", "path_to_cache": cache and str(cache), **more.pop("options", {})}
-    return MegatronData(None, dataset_config(LENGTH, blend=blend, **options), micro_batch_size=2, sizes=SIZES, **more)
+    return data_of(None, dataset_config(LENGTH, blend=blend, **options), **{"sizes": SIZES, **more})
 
 
 @pytest.mark.usefixtures("one_process")
@@ -46,8 +47,8 @@ def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: li
         entry |= {} if weight is None else {"weight": weight}
     kept = {name: entry for name, entry in datasets.items() if entry.get("weight") != 0}
     path.write_text(yaml.safe_dump({"datasets": kept, "weights": "given" if weights else "sizes"}))
-    same = MegatronData(path, dataset_config(LENGTH), micro_batch_size=2, split="90,10,0")
-    for found, expected in zip(data.datasets(SIZES)[:2], same.datasets(SIZES)[:2], strict=True):
+    same = data_of(path, dataset_config(LENGTH), SIZES, split="90,10,0")
+    for found, expected in zip(data.datasets()[:2], same.datasets()[:2], strict=True):
         assert len(found) == len(expected)
         for k in range(len(found)):
             assert_equal_samples(found[k], expected[k])
@@ -58,7 +59,7 @@ def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: li
 def test_a_blend_for_each_split(tmp_path: Path, prefixes: list[str]) -> None:
     blends = {"blend_per_split": [([prefixes[0]], None), ([prefixes[1]], None), None], "split": None}
     data = made(None, tmp_path / "cache", options=blends)
-    train, valid, _ = data.datasets(SIZES)
+    train, valid, _ = data.datasets()
     tokens = {int(t) for k in range(len(valid)) for t in valid[k]["tokens"]}
     assert (len(train), len(valid)) == (60, 8)
     assert tokens <= {*range(EOD + 1)}
@@ -74,7 +75,7 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
     data = made(blend, cache, consumed=40)
     again = made(blend, cache, consumed=48, saved=data.state())
     for one in (data, again):
-        ours = one.datasets(SIZES)
+        ours = one.datasets()
         for theirs, mine in zip(stock[:2], ours[:2], strict=True):
             for t in range(len(mine)):
                 assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
@@ -83,10 +84,10 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
     yaml_file, _ = adopted(tmp_path / "yaml", "ab", weights="sizes")
     config = dataset_config(LENGTH)
     with pytest.raises(ResumeError, match=r"index files end, go on with sample 60 .* --conceptloader-accept order"):
-        MegatronData(yaml_file, config, micro_batch_size=2, consumed=60, saved=again.state(60))
-    longer = made(blend, cache, consumed=60, saved=again.state(60), accept=["order"])
+        data_of(yaml_file, config, consumed=60, saved=again.state(60))
+    longer = made(blend, cache, sizes=[200, 8, 0], consumed=60, saved=again.state(60), accept=["order"])
     assert longer.spec.order == "shuffled"
-    assert len(longer.datasets([200, 8, 0])[0]) == 200
+    assert len(longer.datasets()[0]) == 200
     later = made(blend, cache, consumed=80, saved=longer.state(80))
     assert later.spec == longer.spec
     with pytest.raises(ConfigError, match="--data-cache-path: found nothing"):
@@ -105,7 +106,7 @@ def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes
     data = made(options["blend"], None, consumed=40)
     assert data.spec.order == "megatron"
     again = made(options["blend"], None, consumed=48, saved=data.state())
-    for theirs, mine in zip(stock[:2], again.datasets(SIZES)[:2], strict=True):
+    for theirs, mine in zip(stock[:2], again.datasets()[:2], strict=True):
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index", "dataset_id"])
     shutil.rmtree(prefixes[0])
@@ -182,26 +183,29 @@ def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
     assert len(tokens_of(blend, 0)) == 9
 
 
+CONFIG = "--conceptloader-config"
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "place", "found", "fix"),
     [
-        (["--conceptloder-config", "x"], "--conceptloder-config: no such option, expected --conceptloader-config"),
-        (["--concept-loader-config=x"], "--concept-loader-config: no such option, expected --conceptloader-config"),
-        (["--conceptloader-acept", "x"], "--conceptloader-acept: no such option, expected --conceptloader-accept"),
-        (["--conceptloader-verbosity", "1"], "--conceptloader-verbosity: no such option, expected one of"),
-        (["--conceptloader-accept", "order"], "--conceptloader-accept: needs --conceptloader-config as well"),
-        (["--data-path", "x", "--conceptloader-valid-config", "y"], "--conceptloader-valid-config: needs"),
+        (["--conceptloder-config", "x"], "", "--conceptloder-config", CONFIG),
+        (["--concept-loader-config=x"], "", "--concept-loader-config", CONFIG),
+        (["--conceptloader-acept", "x"], "", "--conceptloader-acept", "--conceptloader-accept"),
+        (["--conceptloader-verbosity", "1"], "", "--conceptloader-verbosity", ""),
+        (["--conceptloader-accept", "order"], "--conceptloader-accept", CONFIG, ""),
+        (["--data-path", "x", "--conceptloader-valid-config", "y"], "--conceptloader-valid-config", CONFIG, ""),
     ],
 )
-def test_options_that_are_misspelt_are_said_at_start(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found: str, fix: str) -> None:
+    with raises(ConfigError, place, found, fix=fix):
         take_options(words)
 
 
 def test_data_paths_are_enough() -> None:
     options, rest = take_options(["--data-path", "0.7", "a", "--conceptloader-accept", "order", "--lr", "1"])
     assert options is not None
-    assert (options.config, options.accept, rest) == (None, ("order",), ["--data-path", "0.7", "a", "--lr", "1"])
+    assert (options["config"], options["accept"], rest) == (None, ["order"], ["--data-path", "0.7", "a", "--lr", "1"])
     assert take_options(["--mock-data"]) == (None, ["--mock-data"])
 
 
@@ -210,19 +214,19 @@ def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "argv", ["pretrain_other.py"])
     options, _ = take_options(["--data-path", "x"])
     assert options is not None
-    monkeypatch.setattr(launch, "_run", launch.Run(options))
+    run = launch.Run(options)
 
     class Builder:
         cls = type("T5MaskedWordPieceDataset", (), {})
         config = dataset_config(LENGTH)
 
     with pytest.raises(ConfigError, match=r"^pretrain_other.py: found datasets of class T5MaskedWordPieceDataset"):
-        launch.build(lambda builder: builder, Builder())
+        launch.config_of(Builder())
     with pytest.raises(ConfigError, match=r"found data that BlendedMegatronDatasetBuilder has not built"):
-        launch.iterator(None, iter([]))
+        run.iterator(None, iter([]))
     Builder.cls = launch.MockGPTDataset
-    assert launch.build(lambda builder: "stock", Builder()) == "stock"
-    launch.iterator(None, iter([]))
+    assert run.build(lambda builder: "stock", Builder()) == "stock"
+    run.iterator(None, iter([]))
 
 
 @pytest.mark.usefixtures("one_process")
@@ -240,7 +244,7 @@ def test_a_middle_stage_with_mtp_layers_gets_tokens(
     for rank, given, keys in ((1, layout, expected), (1, None, set()), (0, layout, set())):
         monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_rank", lambda rank=rank: rank)
         data = made((prefixes, None), tmp_path / "cache", pipeline_layout=given, stage="none")
-        dataset = data.datasets(SIZES)[0]
+        dataset = data.datasets()[0]
         batch = data.get_batch(data.iterator(dataset)) if keys else data.get_batch(None)
         assert (dataset is None) == (not keys)
         assert set(batch) == keys

@@ -1,8 +1,9 @@
-"""A script of one's own on a Megatron-LM checkout (MEGATRON_SRC): concepts in its forward_step, or all of its data."""
+"""A script of one's own on a Megatron-LM checkout (MEGATRON_SRC), launched or not: concepts in its forward_step."""
 
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,18 +72,16 @@ def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, t
 
 
 @each_checkout
-def test_data_and_batches_from_conceptloader(
-    checkout: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_installs_the_adapter_itself(checkout: Path, config: Path, tmp_path: Path) -> None:
     whole = ended(pretrain(checkout, tmp_path / "stock", DP2, config=config))
-    monkeypatch.setenv("OWN_DATA", str(config))
+    own: Any = {"script": SCRIPT, "config": config, "launched": False}
     stopped = [*saving(tmp_path / "a"), "--exit-interval", str(SAVED)]
-    ended(pretrain(checkout, tmp_path / "first", DP2, *stopped, script=SCRIPT))
-    run = ended(pretrain(checkout, tmp_path / "rest", DP2, *saving(tmp_path / "a"), script=SCRIPT))
+    ended(pretrain(checkout, tmp_path / "first", DP2, *stopped, **own))
+    run = ended(pretrain(checkout, tmp_path / "rest", DP2, *saving(tmp_path / "a"), **own))
     same_losses(run, whole)
     halves = {name: {"path": name, "weight": 0.5} for name in ("code", "web")}
-    monkeypatch.setenv("OWN_DATA", str(write_config(config.parent / "other.yaml", datasets=halves)))
-    refused = pretrain(checkout, tmp_path / "refused", DP2, *saving(tmp_path / "a"), script=SCRIPT)
+    own["config"] = write_config(config.parent / "other.yaml", datasets=halves)
+    refused = pretrain(checkout, tmp_path / "refused", DP2, *saving(tmp_path / "a"), **own)
     assert refused.returncode != 0
     assert "phases.0.weights.code: saved 3/10, now 1/2" in refused.output
 
@@ -93,9 +92,7 @@ def test_restart_in_the_same_process(
     checkout: Path, launched: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The samples go on where the checkpoint is, every later one has the state, and the log each start."""
-    given = {"config": config} if launched else {}
-    if not launched:
-        monkeypatch.setenv("OWN_DATA", str(config))
+    given: Any = {"config": config, "launched": launched}
     monkeypatch.setenv("FAIL_IN", "5")
     save = (*saving(tmp_path / "a"), "--exit-interval", "6")
     run = ended(pretrain(checkout, tmp_path / "run", ALONE, *save, script=SCRIPT, **given))
@@ -113,15 +110,13 @@ def test_restart_in_the_same_process(
 
 
 @each_checkout
-def test_a_stage_in_the_middle_with_mtp_layers(
-    checkout: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its tokens and labels reach it: a script of one's own trains as the launcher does."""
+def test_a_stage_in_the_middle_with_mtp_layers(checkout: Path, config: Path, tmp_path: Path) -> None:
+    """Its tokens and labels reach it."""
     stages = "--pipeline-model-parallel-size", "3", "--pipeline-model-parallel-layout", "Et|tm|L"
     layout = Layout(("--mtp-num-layers", "1", "--position-embedding-type", "rope", *stages), processes=3)
-    launched = ended(pretrain(checkout, tmp_path / "launched", layout, config=config))
-    monkeypatch.setenv("OWN_DATA", str(config))
-    same_losses(ended(pretrain(checkout, tmp_path / "own", layout, script=SCRIPT)), launched)
+    run = ended(pretrain(checkout, tmp_path / "launched", layout, config=config))
+    for rank in range(3):
+        assert run.samples(rank) == layout.planned(0)
 
 
 @each_checkout

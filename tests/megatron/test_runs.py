@@ -8,25 +8,34 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.blend import load_config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
-from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import (
-    Options,
-    Stage,
     for_evaluation,
     one_pass,
     take_options,
     with_share,
 )
-from conceptloader.integrations.megatron_lm.run import Run, batch_schedule, first_sample
+from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
-from tests.megatron.stock import Tokenizer, dataset_config
+from tests.megatron.stock import Tokenizer, data_of, dataset_config
 from tests.raises import raises
+
+
+def builder() -> SimpleNamespace:
+    """As much of a BlendedMegatronDatasetBuilder as a run looks at."""
+    return SimpleNamespace(cls=GPTDataset, config=dataset_config(16), sizes=[64, 0, 0], is_built_on_rank=lambda: True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_datasets(tmp_path_factory.mktemp("data"))
 
 
 def arguments(**changes: Any) -> Namespace:
@@ -61,19 +70,19 @@ def test_phase_transitions_count_on() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_states_of_checkpoints(tmp_path: Path) -> None:
-    config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
-    data = MegatronData(config, rules, micro_batch_size=2)
+def test_states_of_checkpoints(folder: Path) -> None:
+    config, rules = write_config(folder / "data.yaml"), dataset_config(16)
+    data = data_of(config, rules)
     state = data.state(32)
     saved = OrderState.read(state, "state")
     assert (saved.consumed, saved.spec) == (32, data.spec)
-    again = MegatronData(config, rules, micro_batch_size=1, consumed=32, saved=state)
+    again = data_of(config, rules, consumed=32, saved=state)
     assert again.spec == data.spec
     with raises(ResumeError, found="found 32 consumed samples without a state of conceptloader"):
-        MegatronData(config, rules, micro_batch_size=2, consumed=32)
-    MegatronData(config, rules, micro_batch_size=2, consumed=32, accept=["loader"])
+        data_of(config, rules, consumed=32)
+    data_of(config, rules, consumed=32, accept=["loader"])
     plain = json.loads(state["conceptloader"])
-    assert MegatronData(config, rules, micro_batch_size=1, consumed=32, saved=plain).spec == data.spec
+    assert data_of(config, rules, consumed=32, saved=plain).spec == data.spec
     edited = {"conceptloader": state["conceptloader"].replace('"seed":11', '"seed":5')}
     for damaged, message in (
         (edited, "it was edited"),
@@ -83,29 +92,27 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
     ):
         assert damaged != state
         with pytest.raises(ResumeError, match=message):
-            MegatronData(config, rules, micro_batch_size=2, consumed=32, saved=damaged)
+            data_of(config, rules, consumed=32, saved=damaged)
     for changes, message in (({"seed": 12}, "seed: saved 11, now 12"), ({"block": 8}, "block: saved 64, now 8")):
-        other = write_config(tmp_path / "other.yaml", **changes)
+        other = write_config(folder / "other.yaml", **changes)
         with pytest.raises(ResumeError, match=message):
-            MegatronData(other, rules, micro_batch_size=2, consumed=32, saved=state)
-        assert MegatronData(other, rules, micro_batch_size=2, consumed=32, saved=state, accept=list(changes)).spec
+            data_of(other, rules, consumed=32, saved=state)
+        assert data_of(other, rules, consumed=32, saved=state, accept=list(changes)).spec
     later = [{"start": 32, "weights": {"code": 0.5, "web": 0.5}}]
-    ahead = MegatronData(
-        write_config(tmp_path / "other.yaml", phases=later), rules, micro_batch_size=2, consumed=32, saved=state
-    )
+    ahead = data_of(write_config(folder / "other.yaml", phases=later), rules, consumed=32, saved=state)
     assert [phase.start for phase in ahead.spec.phases] == [0, 32]
     with raises(ResumeError, "seq_len", "changed at 32 consumed samples"):
-        MegatronData(config, dataset_config(32), micro_batch_size=2, consumed=32, saved=state)
+        data_of(config, dataset_config(32), consumed=32, saved=state)
     with raises(ConfigError, "seq_len", "found 64"):
-        MegatronData(write_config(tmp_path / "other.yaml", seq_len=64), rules, micro_batch_size=2)
+        data_of(write_config(folder / "other.yaml", seq_len=64), rules)
 
 
 @pytest.mark.usefixtures("one_process")
 def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another start in the process has data, a state and a line of the log of its own; `training` is Megatron's."""
-    config = write_config(write_datasets(tmp_path) / "data.yaml")
+    config = write_config(folder / "data.yaml")
     monkeypatch.setattr(Tokenizer, "eod", EOD)
     given = ModuleType("megatron.training")
     monkeypatch.setitem(sys.modules, "megatron.training", given)
@@ -116,12 +123,12 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
         args = arguments(**{**more, "data_parallel_size": 1, "seq_length": 16, "split": None, **changes})
         given.get_args = lambda: args  # type: ignore[attr-defined]
         for _ in range(2):  # virtual stages
-            run.datasets(dataset_config(16), [64, 0, 0], None, None)
+            run.build(lambda _: None, builder())
         assert OrderState.read(args.conceptloader, "state").spec == run.data.spec
         return args
 
     def run_of(*accept: str) -> Run:
-        return Run(Options(config=config, stage=Stage("last"), accept=accept))
+        return Run({"config": config, "accept": accept})
 
     run = run_of()
     first = start(run)
@@ -146,24 +153,24 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
 
 @pytest.mark.parametrize("kind", ["cyclic", "external"])
 def test_loaders_that_would_draw_the_samples_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A trace of the run would name other samples than it read."""
     given = ModuleType("megatron.training")
     monkeypatch.setitem(sys.modules, "megatron.training", given)
     given.get_args = lambda: arguments(dataloader_type=kind)  # type: ignore[attr-defined]
-    run = Run(Options(config=write_config(write_datasets(tmp_path) / "data.yaml"), stage=Stage("last")))
+    run = Run({"config": write_config(folder / "data.yaml"), "accept": ()})
     with raises(ConfigError, "--dataloader-type", kind, "single"):
-        run.datasets(dataset_config(16), [64, 0, 0], None, None)
+        run.build(lambda _: None, builder())
     assert run.data is None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_weights_need_a_stage_that_gets_them(tmp_path: Path) -> None:
-    config = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
+def test_weights_need_a_stage_that_gets_them(folder: Path) -> None:
+    config = write_config(folder / "data.yaml", outputs={"loss_weight": "weight"})
     with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
-        MegatronData(config, dataset_config(16), micro_batch_size=2, stage="none")
-    assert MegatronData(config, dataset_config(16), micro_batch_size=2, stage="last").spec
+        data_of(config, dataset_config(16), stage="none")
+    assert data_of(config, dataset_config(16), stage="last").spec
 
 
 def test_evaluation_configs(tmp_path: Path) -> None:
@@ -184,32 +191,32 @@ def test_evaluation_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_changed_past_is_accepted_in_the_launchers_words(tmp_path: Path) -> None:
-    config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
-    state = MegatronData(config, rules, micro_batch_size=2).state(32)
-    other = write_config(tmp_path / "other.yaml", seed=12, block=8)
+def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None:
+    config, rules = write_config(folder / "data.yaml"), dataset_config(16)
+    state = data_of(config, rules).state(32)
+    other = write_config(folder / "other.yaml", seed=12, block=8)
     with raises(ResumeError, found="--conceptloader-accept seed block") as refused:
-        MegatronData(other, rules, micro_batch_size=2, consumed=32, saved=state)
+        data_of(other, rules, consumed=32, saved=state)
     assert "allow_changed" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_releases_that_have_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releases_that_have_other_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """dev renamed hybrid_context_parallel; what is not known under either name, or cannot be imported, says so."""
-    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    path = write_config(folder / "data.yaml")
 
     def config(**named: bool) -> SimpleNamespace:
         found = {key: value for key, value in vars(dataset_config(16)).items() if key != "hybrid_context_parallel"}
         return SimpleNamespace(**found, **named)
 
-    assert MegatronData(path, config(dynamic_context_parallel=False), micro_batch_size=2).spec
+    assert data_of(path, config(dynamic_context_parallel=False)).spec
     for name in ("hybrid_context_parallel", "dynamic_context_parallel"):
         option = f"--{name.replace('_', '-')}: not supported"
         with pytest.raises(ConfigError, match=option):
-            MegatronData(path, config(**{name: True}), micro_batch_size=2)
+            data_of(path, config(**{name: True}))
     known = r"Megatron-LM: .*\(conceptloader knows core_v0\.16\.1 to "
     with pytest.raises(ConfigError, match=known):
-        MegatronData(path, config(), micro_batch_size=2)
+        data_of(path, config())
     monkeypatch.delattr("megatron.core.datasets.utils.Split")
     monkeypatch.delitem(sys.modules, "conceptloader.integrations.megatron_lm.data")
     with pytest.raises(ConfigError, match=f"{known}.*|cannot import name 'Split'"):
@@ -217,14 +224,13 @@ def test_releases_that_have_other_names(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("one_process")
-def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(folder: Path) -> None:
     """Megatron itself fails at the first evaluation, hours later."""
-    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    path = write_config(folder / "data.yaml")
     for split in ("100,0,0", "90,0,10"):
-        data = MegatronData(path, dataset_config(16), micro_batch_size=2, split=split)
+        assert data_of(path, dataset_config(16), split=split).datasets()[1] is None
         with raises(ConfigError, "evaluation", "8 samples", fix="--split with a second number above 0"):
-            data.datasets([64, 8, 8])
-        assert data.datasets([64, 0, 0])[1] is None
+            data_of(path, dataset_config(16), [64, 8, 8], split=split)
 
 
 def test_names_to_accept_are_known_ones() -> None:
@@ -238,7 +244,8 @@ def test_names_to_accept_are_known_ones() -> None:
         "datasets.web",
         "extra.split_documents",
     ]
-    assert Options(stage=Stage("last"), accept=tuple(accept)).accept == tuple(accept)
+    options, _ = take_options(["--conceptloader-config", "x.yaml", "--conceptloader-accept", *accept])
+    assert options == {"config": "x.yaml", "valid": None, "test": None, "stage": "last", "accept": accept}
     for wrong, message in (
         ("nonsense", "found an unknown value 'nonsense', expected one of .*tokenizer"),
         ("phase.0.weights", "found an unknown value 'phase', .*; did you mean phases"),

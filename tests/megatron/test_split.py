@@ -13,7 +13,6 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.format.read.dataset import share_of
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import load_configs
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
@@ -21,7 +20,7 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.trace import open_run
 from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, write_corpus, write_megatron
-from tests.megatron.stock import build_stock, dataset_config
+from tests.megatron.stock import build_stock, data_of, dataset_config
 from tests.raises import raises
 
 LENGTH = 8
@@ -55,7 +54,7 @@ numbers = st.one_of(st.integers(0, 1000).map(str), st.floats(0, 100).map(lambda 
 splits = st.lists(numbers, min_size=1, max_size=3).filter(lambda words: sum(map(float, words)) > 0)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=200, deadline=None)
 @given(words=splits, documents=st.integers(1, 20_000))
 def test_documents_of_each_part_are_megatrons(words: list[str], documents: int) -> None:
     check_parts(",".join(words), documents)
@@ -64,7 +63,7 @@ def test_documents_of_each_part_are_megatrons(words: list[str], documents: int) 
 @pytest.mark.parametrize("split", ["60,30,10", "98,1,1", "969,30,1", "99,1", "1", "0.7,0.2,0.1", "33,33,33", "0,1,0"])
 def test_documents_of_usual_parts(split: str) -> None:
     """60,30,10 adds up to 0.9999999999999999; halves are rounded to even numbers."""
-    for documents in (*range(1, 300), 99_999):
+    for documents in (*range(1, 60), 270, 99_999):
         check_parts(split, documents)
 
 
@@ -103,14 +102,14 @@ def test_validation_holds_what_megatron_holds_out(tmp_path: Path) -> None:
     assert (train, valid) == ((0, 89), (90, 99))
     held_out = np.concatenate([stock[1].dataset[number] for number in stock[1].indices.tolist()])
     config = dataset_config(LENGTH, blend=([prefix], None), split="90,10,0", path_to_cache=str(tmp_path / "cache"))
-    in_place = MegatronData(None, config, micro_batch_size=1, sizes=[5, 5, 0])
+    in_place = data_of(None, config, [5, None, 0])
     path = tmp_path / "data.yaml"
     path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web"}}}))
-    adopted = MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
+    adopted = data_of(path, dataset_config(LENGTH), [5, None, 0], split="90,10,0")
     for data in (in_place, adopted):
         (member,) = data.spec.members.values()
         assert member.token_range == (0, pointers[90])
-        whole = data.datasets([5, None, 0])[1]
+        whole = data.datasets()[1]
         tokens = np.concatenate([whole[k]["tokens"].numpy() for k in range(len(whole))])
         assert len(tokens) == 992
         assert np.array_equal(tokens, held_out[:992])
@@ -125,19 +124,19 @@ def test_a_run_that_was_cut_by_tokens_is_told_the_rule_and_goes_on_as_it_was(tmp
         path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web", **split}}}))
     config = dataset_config(LENGTH)
     # The same share of tokens, not of documents.
-    before = MegatronData(cut, config, micro_batch_size=1, valid=rest)
+    before = data_of(cut, config, valid=rest)
     by_tokens = before.state(4)
     with raises(ResumeError, found="datasets.web.token_range: saved [0, 1160], now [0, 360]") as e:
-        MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=by_tokens)
+        data_of(whole, config, split="90,10,0", consumed=4, saved=by_tokens)
     assert "extra.split_documents: saved None, now [0.0, 0.9]" in str(e.value)
-    assert MegatronData(cut, config, micro_batch_size=1, valid=rest, consumed=4, saved=by_tokens).spec == before.spec
-    now = MegatronData(whole, config, micro_batch_size=1, split="90,10,0")
-    again = MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=now.state(4))
+    assert data_of(cut, config, valid=rest, consumed=4, saved=by_tokens).spec == before.spec
+    now = data_of(whole, config, split="90,10,0")
+    again = data_of(whole, config, split="90,10,0", consumed=4, saved=now.state(4))
     assert again.spec == now.spec
     with raises(ResumeError, found="extra.split_documents: saved [0.0, 0.9], now [0.0, 0.8]"):
-        MegatronData(whole, config, micro_batch_size=1, split="80,20,0", consumed=4, saved=now.state(4))
+        data_of(whole, config, split="80,20,0", consumed=4, saved=now.state(4))
     # All of the data: there is no rule to speak of.
-    assert MegatronData(whole, config, micro_batch_size=1, split="1,0,0").spec.extra == {}
+    assert data_of(whole, config, split="1,0,0").spec.extra == {}
 
 
 @pytest.mark.usefixtures("one_process")
@@ -146,14 +145,14 @@ def test_questions_about_a_run_that_was_cut(tmp_path: Path) -> None:
     adopt([short_and_long(tmp_path / "a")], tmp_path / "web")
     path = tmp_path / "data.yaml"
     path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web"}}}))
-    data = MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
+    data = data_of(path, dataset_config(LENGTH), [60, 1, 0], split="90,10,0")
     for consumed in (0, 8):
         schedule = BatchSchedule.constant(4).at(consumed // 4, consumed)
         start = RunStart.of(data.spec, schedule, Partition(micro_batch_size=1, dp_size=1), LENGTH)
         RunLog(tmp_path).append(start, data.spec)
         run = open_run(path, tmp_path)
         assert run.blend.spec == data.spec
-        train = data.datasets([60, 1, 0])[0]
+        train = data.datasets()[0]
         for sample in range(60):
             assert tokens_of(run.blend, sample)[:-1] == train[sample]["tokens"].tolist()
 
@@ -165,11 +164,11 @@ def test_what_has_no_documents_to_count(tmp_path: Path) -> None:
     adopt([str(tmp_path / "flat.npy")], tmp_path / "flat")
     path = tmp_path / "data.yaml"
     path.write_text(yaml.safe_dump({"datasets": {"flat": {"path": "flat"}}}))
-    MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="1,0,0")
+    data_of(path, dataset_config(LENGTH), split="1,0,0")
     with raises(ConfigError, "datasets.flat: split_documents", "no table of documents"):
-        MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
+        data_of(path, dataset_config(LENGTH), split="90,10,0")
     prefix = write_megatron(tmp_path / "b", [[[1, 2, 3], [4, 5, 6, EOD]]] * 20)
     blend = {"blend": ([prefix], None), "path_to_cache": str(tmp_path / "cache")}
-    MegatronData(None, dataset_config(LENGTH, split="1,0,0", **blend), micro_batch_size=1, sizes=[5, 0, 0])
+    data_of(None, dataset_config(LENGTH, split="1,0,0", **blend), [5, 0, 0])
     with pytest.raises(ConfigError, match=r"--split 90,10,0: found 40 sequences in 20 documents .*b\.idx"):
-        MegatronData(None, dataset_config(LENGTH, split="90,10,0", **blend), micro_batch_size=1, sizes=[5, 5, 0])
+        data_of(None, dataset_config(LENGTH, split="90,10,0", **blend), [5, 5, 0])

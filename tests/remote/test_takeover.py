@@ -45,8 +45,8 @@ def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> No
     there = {**yaml.safe_load(path.read_text()), "datasets": {name: {"path": f"{url}/{name}"} for name in "ab"}}
     (tmp_path / "there.yaml").write_text(yaml.safe_dump(there))
     config = dataset_config(LENGTH, **options)
-    data = MegatronData(tmp_path / "there.yaml", config, micro_batch_size=1, sizes=SIZES, consumed=20)
-    train, valid, _ = data.datasets(SIZES)
+    data = MegatronData(tmp_path / "there.yaml", config, SIZES, micro_batch_size=1, consumed=20)
+    train, valid, _ = data.datasets()
     assert train is not None
     for theirs, mine in zip((stock[0], stock[1]), (train, valid), strict=True):
         indices = range(0, len(mine), 4)
@@ -54,7 +54,7 @@ def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> No
             assert_equal_samples(sample, theirs[index], ignore=["sample_index"])
 
     with pytest.raises(ConfigError, match=rf"reads all of {url}/a_text\.bin .*/files/a_text\.bin"):
-        MegatronData(path, config, micro_batch_size=1, sizes=SIZES)
+        MegatronData(path, config, SIZES, micro_batch_size=1)
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_workers_of_megatron(tmp_path: Path, places: dict[str, str]) -> None:
     for name, place in places.items():
         file = tmp_path / f"{name}.yaml"
         file.write_text(yaml.safe_dump({"datasets": {"a": {"path": place}}, "concepts": {"concepts": {}}}))
-        data = MegatronData(file, dataset_config(LENGTH), micro_batch_size=2, sizes=[24, 0, 0])
-        train = data.datasets([24, 0, 0])[0]
+        data = MegatronData(file, dataset_config(LENGTH), [24, 0, 0], micro_batch_size=2)
+        train = data.datasets()[0]
         assert train is not None
         assert len(train[0]["tokens"]) == LENGTH
         found[name] = list(data_loader(train, 2, 4, num_workers=2 if name == "far" else 0))

@@ -15,7 +15,8 @@ KEYS += ("loss_weight", "parity", "length_values")
 
 def install(folder: str, kill_after: int) -> None:
     """Write rank<RANK>.jsonl and given<RANK>.jsonl into `folder`; SIGKILL at micro batch kill_after + 1."""
-    from conceptloader.integrations.megatron_lm.batches import BatchReader, SplitIterator
+    from conceptloader.integrations.megatron_lm.batches import SplitIterator
+    from conceptloader.integrations.megatron_lm.data import MegatronData
 
     pull: Any = SplitIterator._pull
     rank = os.environ["RANK"]
@@ -36,10 +37,10 @@ def install(folder: str, kill_after: int) -> None:
 
     SplitIterator._pull = recording  # type: ignore[method-assign]
 
-    share: Any = BatchReader._share
+    share: Any = MegatronData._share
     given = Path(folder, f"given{rank}.jsonl")
 
-    def handing_out(self: BatchReader, *args: Any) -> Any:
+    def handing_out(self: MegatronData, *args: Any) -> Any:
         found = share(self, *args)
         if "sample_index" in found:  # else none of ours
             ours = {field.name for field in self.fields} - {"sample_index"}
@@ -48,4 +49,4 @@ def install(folder: str, kill_after: int) -> None:
                 file.write(json.dumps({"sample_index": found["sample_index"].tolist(), **sums}) + "\n")
         return found
 
-    BatchReader._share = handing_out  # type: ignore[method-assign]
+    MegatronData._share = handing_out  # type: ignore[method-assign]

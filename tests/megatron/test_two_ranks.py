@@ -1,6 +1,7 @@
-"""Losses, not windows: a fixed model in Megatron's training loop, and a loop over our datasets written by hand."""
+"""Two ranks: the losses of a fixed model in Megatron's loop beside a loop written by hand; what ranks compare."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -89,20 +90,54 @@ def by_hand(path: Path, packed: bool) -> dict[str, Any]:
     return {"train": found, "valid": valid.item()}
 
 
+EXPECTED = {
+    "other weight": "order.phases: rank(s) 0: .*3.*7.*; rank(s) 1: .*1",
+    "other copy": "order.members.web.stream_fingerprint: rank(s) 0: .*; rank(s) 1: ",
+    "other position": "consumed_samples: rank(s) 0: 0; rank(s) 1: 8",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of data, and in `run` what check_two_ranks.py wrote about them."""
+    data = write_datasets(tmp_path_factory.mktemp("data"))
+    write_datasets(data / "copy", first_seed=5)
+    common = {"outputs": {"loss_weight": "weight"}, "concepts": {}}
+    write_config(data / "windows.yaml", **common)
+    write_config(data / "packs.yaml", packing={"bins": BINS}, **common)
+    write_config(data / "same.yaml")
+    halves = {name: {"path": name, "weight": 0.5} for name in ("code", "web")}
+    write_config(data / "other weight.yaml", datasets=halves)
+    shares = {"code": {"path": "code", "weight": 0.3}, "web": {"path": "copy/web", "weight": 0.7}}
+    write_config(data / "other copy.yaml", datasets=shares)
+    script = [str(ROOT / "tests/megatron/check_two_ranks.py"), str(data), "windows.yaml", "packs.yaml"]
+    run = torchrun(script, data / "run")
+    assert run.returncode == 0, run.errors
+    return data
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_losses_are_those_of_a_loop_by_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["windows", "packs"])
+def test_losses_are_those_of_a_loop_by_hand(folder: Path, kind: str) -> None:
     """Two ranks, two micro batches each: masks, weights, document boundaries, packs, accumulation, held-out data."""
-    write_datasets(tmp_path)
-    common = {"outputs": {"loss_weight": "weight"}, "concepts": {}}
-    windows = write_config(tmp_path / "windows.yaml", **common)
-    packs = write_config(tmp_path / "packs.yaml", packing={"bins": BINS}, **common)
-    script = [str(ROOT / "tests/megatron/check_losses.py"), str(windows), str(packs)]
-    run = torchrun(script, tmp_path / "run")
-    assert run.returncode == 0, run.errors
-    for path in (windows, packs):
-        expected = by_hand(path, packed=path == packs)
-        found = json.loads((tmp_path / f"run/{path.stem}.json").read_text())
-        assert found["train"] == pytest.approx(expected["train"], rel=1e-5)
-        assert found["valid"] == pytest.approx(expected["valid"], rel=1e-5)
-        assert expected["train"][-1] < expected["train"][0]
+    expected = by_hand(folder / f"{kind}.yaml", packed=kind == "packs")
+    found = json.loads((folder / f"run/{kind}.json").read_text())
+    assert found["train"] == pytest.approx(expected["train"], rel=1e-5)
+    assert found["valid"] == pytest.approx(expected["valid"], rel=1e-5)
+    assert expected["train"][-1] < expected["train"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_ranks_that_were_given_other_data(folder: Path) -> None:
+    """Divided in each way; tensor-parallel ranks get what the first of them reads."""
+    for rank in range(2):
+        cases = json.loads((folder / f"run/found{rank}.json").read_text())
+        assert len(cases) == 16
+        for case, found in cases.items():
+            layout, what = case.split(", ")
+            if what == "same" or layout == "tp":
+                assert found == "accepted", (rank, case)
+            else:
+                assert re.search(EXPECTED[what].replace("(s)", r"\(s\)"), found), (rank, case, found)

@@ -1,7 +1,8 @@
-"""The tiny model in the training loop of megatron-core: schedules, DDP, optimizer. Run by test_losses.py with YAMLs.
+"""What two ranks do, run by test_two_ranks.py with a folder and names of YAMLs in it. Writes files: libraries print to
+the output of both, within lines.
 
-Writes a file for each YAML (output of both ranks may be mixed): the loss of each step, and that of one pass over what
---split holds out.
+found<RANK>.json: what each finds where it was given other data. For each YAML, the tiny model in the training loop of
+megatron-core (schedules, DDP, optimizer): the loss of each step, and of one pass over what --split holds out.
 """
 
 import json
@@ -20,9 +21,10 @@ from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
-from stock import dataset_config
+from stock import data_of, dataset_config
 from tiny import LENGTH, parameters, token_losses
 
+from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
 
 MICRO, BATCH, STEPS, RATE, SPLIT = 2, 8, 4, 0.5, "80,20,0"
@@ -57,7 +59,7 @@ def forward_step(data: MegatronData, iterator: Any, model: Any) -> tuple[torch.T
 
 
 def run(path: Path) -> dict[str, Any]:
-    data = MegatronData(path, dataset_config(LENGTH, **FLAGS), micro_batch_size=MICRO, split=SPLIT, stage="all")
+    data = data_of(path, dataset_config(LENGTH, **FLAGS), [STEPS * BATCH, None, 0], split=SPLIT, stage="all")
     config = TransformerConfig(
         num_layers=1, hidden_size=8, num_attention_heads=1, calculate_per_token_loss=True,
         finalize_model_grads_func=finalize_model_grads,
@@ -65,7 +67,7 @@ def run(path: Path) -> dict[str, Any]:
     model = DistributedDataParallel(config, DistributedDataParallelConfig(), Tiny(config))
     plain = OptimizerConfig(optimizer="sgd", lr=RATE, weight_decay=0.0, sgd_momentum=0.0, clip_grad=0.0)
     optimizer = get_megatron_optimizer(plain, [model])
-    train, valid, _ = data.datasets([STEPS * BATCH, None, 0])
+    train, valid, _ = data.datasets()
     ranks = parallel_state.get_data_parallel_world_size()
 
     def forward(iterator: Any, micro_batches: int, only: bool) -> float:
@@ -88,17 +90,47 @@ def run(path: Path) -> dict[str, Any]:
         return {"train": losses, "valid": forward(data.iterator(valid), evaluated, only=True)}
 
 
-def main() -> None:
+LAYOUTS = {
+    "dp": {},
+    "pp": {"pipeline_model_parallel_size": 2},
+    "cp": {"context_parallel_size": 2},
+    "tp": {"tensor_model_parallel_size": 2},
+}
+GIVEN: dict[str, dict[str, Any]] = {
+    "other weight": {},
+    "other copy": {},
+    "other position": {"consumed": 8, "accept": ["loader"]},
+}
+
+
+def compared(folder: Path, rank: int) -> dict[str, str]:
+    """What a rank finds when both open their data, divided in each way, and rank 1 was given other ones."""
+    found: dict[str, str] = {}
+    for name, layout in LAYOUTS.items():
+        parallel_state.initialize_model_parallel(**layout)
+        for what, more in {"same": {}, **GIVEN}.items():
+            path = folder / (f"{what}.yaml" if rank and "position" not in what else "same.yaml")
+            try:
+                data_of(path, dataset_config(16), **(more if rank else {}))
+                found[f"{name}, {what}"] = "accepted"
+            except ConfigError as error:
+                found[f"{name}, {what}"] = " ".join(str(error).split())
+        parallel_state.destroy_model_parallel()
+    return found
+
+
+def main(folder: Path, *yamls: str) -> None:
     torch.distributed.init_process_group("gloo")
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    Path(f"found{rank}.json").write_text(json.dumps(compared(folder, rank)))
     parallel_state.initialize_model_parallel()
     model_parallel_cuda_manual_seed(1)
-    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     init_num_microbatches_calculator(rank, None, BATCH, MICRO, ranks)
-    for path in sys.argv[1:]:
-        found = run(Path(path))
+    for name in yamls:
+        losses = run(folder / name)
         if not rank:
-            Path(f"{Path(path).stem}.json").write_text(json.dumps(found))
+            Path(f"{Path(name).stem}.json").write_text(json.dumps(losses))
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,92 @@
+"""How a run goes on from a checkpoint: with conceptloader's state in it, without one, or as a run of Megatron's own."""
+
+import logging
+from argparse import Namespace
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from conceptloader.errors import ResumeError
+from conceptloader.order.progress.resume import ChangedPast
+from conceptloader.order.progress.runlog import RunLog
+from conceptloader.order.progress.state import OrderState
+
+from .options import LOG, NO_STATE, ORDER, WHERE
+from .splits import OurSplit
+from .takeover_reader import StockSplit
+
+logger = logging.getLogger(__name__)
+
+SampleSource = OurSplit | StockSplit
+
+
+def continued(
+    split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
+) -> SampleSource:
+    """The split with which a run goes on from a checkpoint at `consumed` samples; saved: our state in it, which one of
+    Megatron's own loader has not (`order: megatron`).
+
+    Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
+    """
+    if not consumed:
+        return split
+    if saved is not None:
+        state = OrderState.read(saved, WHERE)
+        if state.consumed not in (None, consumed):
+            raise ResumeError(
+                WHERE,
+                f"saved at {state.consumed} consumed samples, but the run goes on at {consumed}",
+                fix="take the state and the count from one checkpoint, or ask for another one: "
+                "MegatronData.state(consumed)",
+            )
+        if state.spec.order == "megatron" != split.spec.order:
+            if ORDER not in accept:
+                raise ResumeError(
+                    "order",
+                    f"the first {consumed} samples were those of Megatron's own loader, and the configuration has an "
+                    "order of ours",
+                    fix="keep `order: megatron` and the command line of that run. Where its index files end, go on "
+                    f"with sample {consumed} of ours: --conceptloader-accept {ORDER}",
+                )
+            logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
+            return split
+        try:
+            return split.resumed(state.spec, consumed, accept)
+        except ChangedPast as error:
+            raise ResumeError("", f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
+    if split.spec.order == "megatron":
+        logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
+    elif NO_STATE in accept:
+        logger.warning("the first %d samples came from another loader, as accepted", consumed)
+    else:
+        raise ResumeError(
+            "checkpoint",
+            f"found {consumed} consumed samples without a state of conceptloader, so another loader chose them",
+            fix="expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
+            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}",
+        )
+    return split
+
+
+def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | None:
+    """The state for a checkpoint that has none of ours: None where another loader trained all of its samples.
+
+    A run log beside the checkpoints that begins earlier says that it was not so. Its state may be accepted by the name
+    LOG. Raises ResumeError if it is not, nor NO_STATE.
+    """
+    consumed = args.consumed_train_samples
+    if NO_STATE in accept:
+        return None
+    for folder in filter(None, dict.fromkeys((args.load, args.save))):
+        log = RunLog(folder)
+        before = [start for start in log.starts if start.consumed < consumed]
+        if before and LOG in accept:
+            return OrderState(spec=log.spec(before[-1]), consumed=None).leaf()
+        if before:
+            raise ResumeError(
+                "checkpoint",
+                f"found {consumed} consumed samples without a state of conceptloader, but {log.path} says that it "
+                f"gave those from {before[0].consumed} on",
+                fix="either the state was lost, as by converting the checkpoint: go on by the log, "
+                f"--conceptloader-accept {LOG}; or another loader has begun anew since: move the log away",
+            )
+    return None

@@ -8,16 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.spec.options import TrackOptions
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.records import SpanCollector
-from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
-from tests.corpora.records import NAMES, build, content
+from conceptloader.ingest.rows.vocabulary import load_vocabulary
+from tests.corpora.records import build, content
 from tests.raises import raises
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
@@ -100,30 +96,6 @@ def test_lines(tmp_path: Path, kind: str) -> None:
     assert (summary.documents, summary.bad_records) == (2, 1)
     assert [(path, where) for path, where, _ in bad] == [(str(source), "line 3")]
     assert cl.open_dataset(out).num_documents == 2
-
-
-@given(
-    st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9), st.lists(st.sampled_from([*NAMES, 0, 3]))), min_size=1),
-    st.sampled_from([None, ("start", True), ("end", 2**62), ("concepts", "verb"), ("concepts", [True]), ("more", 1)]),
-    st.booleans(),
-)
-def test_spans_of_a_document_at_once_are_those_one_by_one(
-    parts: list[tuple[int, int, list[Any]]], wrong: tuple[str, Any] | None, named: bool
-) -> None:
-    spans = [dict(zip(("start", "end", "concepts"), part, strict=True)) for part in parts]
-    if wrong is not None:
-        spans[-1] |= [wrong]
-    found = []
-    for method in ("add", "_add_each"):
-        collector = SpanCollector(Concepts(TrackOptions(vocabulary=NAMES if named else None)))
-        try:
-            getattr(collector, method)(7, spans, "spans")
-            raw = collector.finish()
-            found.append([list(map(int, each)) for each in (raw.row, raw.start, raw.end, raw.concepts.values)])
-            found[-1].append(raw.concepts.offsets.tolist())
-        except ValueError as error:
-            found.append([str(error)])
-    assert found[0] == found[1]
 
 
 TOKENS: dict[str, tuple[str, str]] = {
@@ -211,7 +183,7 @@ TABLES: dict[str, tuple[pa.Table, str, str]] = {
     "a time of day in nanoseconds": (
         table(text=["ab"], metadata=[{"t": None}], x=pa.array([1], pa.time64("ns"))),
         "",
-        r"found struct<.*x: time64\[ns\]>, expected no time64\[ns\], whose nanoseconds would be lost; cast it",
+        r"found time64\[ns\], expected no time64\[ns\], whose nanoseconds would be lost; cast it",
     ),
     "a duration in nanoseconds": (
         table(text=["ab", "ab"], metadata=[{"t": None}, {"t": None}], x=pa.array([1000, 1001], pa.duration("ns"))),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.digits import cut_list, parse_digits
-from conceptloader.ingest.rows.records import LineParser
+from conceptloader.ingest.rows.records import RecordParser
 
 SPACES = st.sampled_from(["", " ", "\t", "  "])
 
@@ -53,8 +53,7 @@ def records() -> "st.SearchStrategy[dict[str, Any]]":
 @given(records(), st.sampled_from([None, 1]), st.booleans())
 def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     line = json.dumps(record, indent=indent, ensure_ascii=ascii_only).replace("\n", " ").encode()
-    parser = LineParser(Columns(text=None, tokens="tokens", tracks={}), {})
-    found = parser.read(line)
+    found = dict(RecordParser(Columns(text=None, tokens="tokens", tracks={}), {})._read(line))
     if isinstance(found.get("tokens"), np.ndarray):
         found["tokens"] = found["tokens"].tolist()
     assert found == record

@@ -17,7 +17,6 @@ from conceptloader.ingest.place.spans import check_ids
 from conceptloader.ingest.rows import inputs
 from conceptloader.ingest.rows.batch import BadRow, Ragged
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.digits import cut_list
 from conceptloader.ingest.rows.inputs import Source, find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.ingest.test_tokenizer import train
@@ -116,11 +115,6 @@ def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
     annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens"))
     with cl.open_dataset(tmp_path / "out") as ds:
         assert ds.spans("t", 0, 18).start.tolist() == [0, 9, 15]
-
-
-@pytest.mark.parametrize("line", [b'{"tokens":]', b'{"tokens":}', b'{"tokens"', b'{"tokens":[1', b'{"tokens" [1]}'])
-def test_no_list_to_cut_out(line: bytes) -> None:
-    assert cut_list(line, b'"tokens"') is None
 
 
 def test_linked_folders_are_read_once(tmp_path: Path) -> None:

@@ -74,18 +74,8 @@ def wanted(corpus: Chunked) -> dict[int, Any]:
 
 
 def command(path: Path, out: Path) -> list[str]:
-    return [
-        "build",
-        str(path),
-        "--preset",
-        "fineweb-atlas",
-        "--out",
-        str(out),
-        "--tokenizer",
-        "bytes",
-        "--workers",
-        "1",
-    ]
+    more = ["--preset", "fineweb-atlas", "--tokenizer", "bytes", "--workers", "1"]
+    return ["build", str(path), "--out", str(out), *more]
 
 
 def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,15 +76,8 @@ def test_spans_of_a_build_and_rows_of_annotate(tmp_path: Path, kind: str, suffix
     annotations = write(tmp_path / "notes.jsonl", notes)
     columns = [f"--column={pair}" for pair in ("id=doc", "concepts=label", "scores=trust")]
     made = ["--vocabulary", str(tmp_path / "names.txt"), "--parameters", json.dumps({"ids": "u2", "scores": kind})]
-    command = [
-        "annotate",
-        str(tmp_path / "text"),
-        str(annotations),
-        "--out",
-        str(tmp_path / "noted"),
-        "--track",
-        "concepts",
-    ]
+    command = ["annotate", str(tmp_path / "text"), str(annotations), "--out", str(tmp_path / "noted")]
+    command += ["--track", "concepts"]
     assert main([*command, "--unit", "characters", *columns, *made]) == 0
     assert found(tmp_path / "noted") == wanted
 

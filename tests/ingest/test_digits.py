@@ -59,8 +59,10 @@ def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_on
     assert found == record
 
 
-def test_the_fast_way_is_taken() -> None:
+def test_the_fast_way_is_taken_for_lists_alone() -> None:
     cut = cut_list(b'{"id": "a", "tokens": [5, 66], "spans": []}', b'"tokens"')
     assert cut is not None
     assert cut[0] == b'{"id": "a", "tokens": 0, "spans": []}'
     assert cut[1].tolist() == [5, 66]
+    for line in (b'{"tokens":]', b'{"tokens":}', b'{"tokens"', b'{"tokens":[1', b'{"tokens" [1]}'):
+        assert cut_list(line, b'"tokens"') is None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import processors
 
 import conceptloader as cl
 from conceptloader.cli import main
@@ -19,7 +18,6 @@ from conceptloader.ingest.rows.batch import BadRow, Ragged
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source, find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
-from tests.ingest.test_tokenizer import train
 from tests.raises import raises
 
 
@@ -91,18 +89,6 @@ def test_shards_of_a_large_corpus() -> None:
     assert shard_bytes(64 * 64 << 20, 1) == (64 << 20) + 1
     assert shard_bytes(64 * 1000 << 20) == 1000 << 20
     assert shard_bytes(1 << 60) == 16 << 30
-
-
-def test_tokens_that_a_tokenizer_adds_around_a_text_are_not_of_the_text(tmp_path: Path) -> None:
-    """Many add one at the beginning: in a stream it would stand before each document, and belong to no character."""
-    tokenizer = train(["<s>", "<|endoftext|>"])
-    plain = tokenizer.encode("the cat").ids
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    assert tokenizer.encode("the cat").ids == [0, *plain]
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    tokens, _ = load_tokenizer(str(tmp_path / "tokenizer.json")).encode(["the cat", ""], [True, False])
-    assert tokens.values.tolist() == plain
-    assert tokens.offsets.tolist() == [0, len(plain), len(plain)]
 
 
 def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Pipeline steps for datatrove: tokenize and write one shard per task, then finalize."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -93,7 +94,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             self.stat_update("finished before")
             return
         tracks = build.options.tracks
-        parser = _DocumentParser(options.columns, {track: Concepts(tracks[track]) for track in self.spans})
+        concepts = {track: Concepts(tracks[track]) for track in self.spans}
+        parser = RecordParser(options.columns, concepts, partial(_record, options.columns.wanted()))
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             filler = ShardFiller(writer, options.tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)
@@ -128,12 +130,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         return build
 
 
-class _DocumentParser(RecordParser):
-    """Documents of datatrove: text and id; spans and metadata from their `metadata`, by the names in the columns."""
-
-    def read(self, row: Any) -> dict[str, Any]:
-        kept = {key: row.metadata[key] for key in self._known if key in row.metadata}
-        return {**kept, "id": row.id, "text": row.text}
+def _record(known: Collection[str], document: Any) -> dict[str, Any]:
+    """Of a document of datatrove: text and id; `known` columns, such as spans, from its `metadata`."""
+    kept = {key: document.metadata[key] for key in known if key in document.metadata}
+    return {**kept, "id": document.id, "text": document.text}
 
 
 class ConceptStreamFinalize(Step):

@@ -155,23 +155,18 @@ def words_of(path: Path, tokenizer: FileTokenizer, track: str = "concepts") -> l
         return [tokenizer.decode(dataset.tokens(start, end).tolist()) for start, end in places]
 
 
-def test_a_build_with_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No word was kept while the space in front of it counted as its first character."""
-    command = ["build", given_files / "in.jsonl", "--out", given_files / "out", "--tokenizer"]
-    assert main([*map(str, command), str(given_files / "tokenizer.json"), "--workers", "1", "--json"]) == 0
+def test_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a build and in annotate: none was kept while the space in front of it counted as its first character."""
+    tokenizer, words = str(given_files / "tokenizer.json"), ["cat", "red"] * 100
+    command = ["build", str(given_files / "in.jsonl"), "--tokenizer", tokenizer, "--workers", "1"]
+    assert main([*command, "--out", str(given_files / "built"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["lost_spans"] == 0
-    tokenizer = FileTokenizer(definition("byte-level"), "x", END)
-    assert [word.strip() for word in words_of(given_files / "out", tokenizer)] == ["cat", "red"] * 100
-
-
-def test_annotate_with_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer, out = str(given_files / "tokenizer.json"), str(given_files / "out")
+    used = FileTokenizer(definition("byte-level"), "x", END)
+    assert [word.strip() for word in words_of(given_files / "built", used)] == words
     rows = [{"id": record["id"], "spans": record["spans"]} for record in corpus()]
     (given_files / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = ["build", str(given_files / "in.jsonl"), "--ignore-column", "spans", "--workers", "1"]
-    assert main([*source, "--out", str(given_files / "bare"), "--tokenizer", tokenizer]) == 0
-    command = ["annotate", str(given_files / "bare"), str(given_files / "rows.jsonl"), "--out", out, "--track", "new"]
-    assert main([*command, "--unit", "characters", "--tokenizer", tokenizer]) == 0
-    words = words_of(given_files / "out", FileTokenizer(definition("byte-level"), "x", END), "new")
-    assert [word.strip() for word in words] == ["cat", "red"] * 100
+    assert main([*command, "--out", str(given_files / "bare"), "--ignore-column", "spans"]) == 0
+    more = ["--track", "new", "--unit", "characters", "--tokenizer", tokenizer, "--out", str(given_files / "out")]
+    assert main(["annotate", str(given_files / "bare"), str(given_files / "rows.jsonl"), *more]) == 0
+    assert [word.strip() for word in words_of(given_files / "out", used, "new")] == words
     assert "offsets in characters" in capsys.readouterr().out

@@ -49,11 +49,10 @@ def test_text(files: list[tuple[Any, str]], shard_bytes: int, encoding: str, app
 @given(records(tokenized=True), st.sampled_from(KINDS), st.integers(300, 4000))
 def test_tokens(found: Any, kind: str, shard_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        source = write(root / "in", found, kind)
-        build([source], root / "out", vocab_size=301, eos_id=300, shard_input_bytes=shard_bytes)
-        check(root / "out", found, 300)
-        assert verify(root / "out", full=True) == []
+        source, out = write(Path(name) / "in", found, kind), Path(name) / "out"
+        build([source], out, vocab_size=301, eos_id=300, shard_input_bytes=shard_bytes)
+        check(out, found, 300)
+        assert verify(out, full=True) == []
 
 
 def corpus(count: int = 60) -> list[dict[str, Any]]:
@@ -75,7 +74,7 @@ def test_workers_do_not_matter(tmp_path: Path) -> None:
     found = corpus()
     inputs = [write(tmp_path / kind, found, kind) for kind in KINDS]
     results = []
-    for workers in (1, 2, 3, 7):
+    for workers in (1, 3):
         out = tmp_path / f"out{workers}"
         summary = build(inputs, out, workers=workers, shard_input_bytes=1500)
         assert summary.documents == 4 * len(found)
@@ -83,11 +82,11 @@ def test_workers_do_not_matter(tmp_path: Path) -> None:
         assert summary.tokens == cl.open_dataset(out).num_tokens
         assert [dict(track.parameters) for track in cl.open_dataset(out).tracks.values()] == 3 * [{}]  # as ever
         results.append(content(out))
-    assert results[0] == results[1] == results[2]
+    assert results[0] == results[1]
     check(tmp_path / "out1", found * 4, 256)
 
 
-def test_directories_and_moved_inputs(tmp_path: Path) -> None:
+def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
     found = corpus(10)
     for place in ("a", "b"):
         (tmp_path / place / "deep").mkdir(parents=True)
@@ -98,18 +97,13 @@ def test_directories_and_moved_inputs(tmp_path: Path) -> None:
         build([tmp_path / place], tmp_path / f"out-{place}")
     assert content(tmp_path / "out-a") == content(tmp_path / "out-b")
     check(tmp_path / "out-a", found * 2, 256)
-
-
-def test_a_second_run_of_a_complete_build_is_harmless(tmp_path: Path) -> None:
-    source = write(tmp_path / "in", corpus(10))
-    build([source], tmp_path / "out")
-    before = content(tmp_path / "out")
-    assert build([source], tmp_path / "out").kept_shards == 1
-    assert content(tmp_path / "out") == before
-    with raises(ConfigError, found="found a complete dataset of other"):
-        build([source], tmp_path / "out", append_eos=False)
-    with raises(ConfigError, found="found a complete dataset of other"):
-        build([source], tmp_path / "out", vocabularies={"concepts": ["animal", "other"]})
+    before = content(tmp_path / "out-b")
+    assert build([tmp_path / "b"], tmp_path / "out-b").kept_shards == 1
+    assert content(tmp_path / "out-b") == before
+    others: tuple[dict[str, Any], ...] = {"append_eos": False}, {"vocabularies": {"concepts": ["animal", "other"]}}
+    for more in others:
+        with raises(ConfigError, found="found a complete dataset of other"):
+            build([tmp_path / "b"], tmp_path / "out-b", **more)
 
 
 def test_levels_and_union(tmp_path: Path) -> None:
@@ -194,29 +188,9 @@ def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
         {"start": 1, "end": 2, "concepts": [0], "scores": [1]},
     ]
     source.write_text(json.dumps({"id": "a", "text": "red cat", "spans": spans}) + "\n" + '{"id": 5.5, "text": ""}\n')
-    command = [
-        "build",
-        str(source),
-        "--out",
-        str(tmp_path / "command"),
-        "--tokenizer",
-        "bytes",
-        "--scores",
-        "concepts=f2",
-    ]
-    command += [
-        "--bos",
-        "10",
-        "--no-eos",
-        "--overlap",
-        "union",
-        "--encoding",
-        "spans",
-        "--token-type",
-        "u4",
-        "--workers",
-        "1",
-    ]
+    command = ["build", str(source), "--out", str(tmp_path / "command"), "--tokenizer", "bytes", "--workers", "1"]
+    command += ["--scores", "concepts=f2", "--bos", "10", "--no-eos", "--overlap", "union", "--encoding", "spans"]
+    command += ["--token-type", "u4"]
     command += ["--mode", "document", "--skip-bad", str(tmp_path / "bad"), "--shard-input-bytes", "1000"]
     assert main(command) == 0
     out.mkdir()

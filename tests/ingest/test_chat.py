@@ -196,7 +196,7 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     more = "--tokenizer", folder, "--chat", "--max-tokens", 60
-    summary = build(tmp_path / "a.jsonl", "--out", tmp_path / "j", *more, "--workers", 2, "--shard-input-bytes", 4000)
+    summary = build(tmp_path / "a.jsonl", "--out", tmp_path / "j", *more, "--workers", 1, "--shard-input-bytes", 4000)
     assert summary["documents"] == 40
     assert summary["truncated"] > 0
     build(tmp_path / "a.parquet", "--out", tmp_path / "p", *more)

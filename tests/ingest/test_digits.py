@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.digits import cut_list, parse_digits
-from conceptloader.ingest.rows.records import LineParser
+from conceptloader.ingest.rows.records import RecordParser
 
 SPACES = st.sampled_from(["", " ", "\t", "  "])
 
@@ -53,15 +53,16 @@ def records() -> "st.SearchStrategy[dict[str, Any]]":
 @given(records(), st.sampled_from([None, 1]), st.booleans())
 def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     line = json.dumps(record, indent=indent, ensure_ascii=ascii_only).replace("\n", " ").encode()
-    parser = LineParser(Columns(text=None, tokens="tokens", tracks={}), {})
-    found = parser.read(line)
+    found = dict(RecordParser(Columns(text=None, tokens="tokens", tracks={}), {})._read(line))
     if isinstance(found.get("tokens"), np.ndarray):
         found["tokens"] = found["tokens"].tolist()
     assert found == record
 
 
-def test_the_fast_way_is_taken() -> None:
+def test_the_fast_way_is_taken_for_lists_alone() -> None:
     cut = cut_list(b'{"id": "a", "tokens": [5, 66], "spans": []}', b'"tokens"')
     assert cut is not None
     assert cut[0] == b'{"id": "a", "tokens": 0, "spans": []}'
     assert cut[1].tolist() == [5, 66]
+    for line in (b'{"tokens":]', b'{"tokens":}', b'{"tokens"', b'{"tokens":[1', b'{"tokens" [1]}'):
+        assert cut_list(line, b'"tokens"') is None

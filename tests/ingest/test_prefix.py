@@ -120,6 +120,21 @@ def test_from_parquet_and_python(built: Path, tmp_path: Path) -> None:
     assert different <= {"build.json", "manifest.json", "00000.shard.json"}  # where the documents came from
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_it_may_name_the_spans(folder: Path, tmp_path: Path, suffix: str) -> None:
+    pq.write_table(pa.Table.from_pylist(ROWS, pa.Table.from_pylist(ROWS[7:8]).schema), tmp_path / "in.parquet")
+    source = folder / "in.jsonl" if suffix == "jsonl" else tmp_path / "in.parquet"
+    columns = cl.Columns(metadata="metadata", ignored=["url"])
+    more: dict[str, Any] = {
+        "columns": columns,
+        "prefix": "{{ spans | length }}",
+        "rules": cl.SpanRules(max_lost_spans=1),
+    }
+    cl.build(source, tmp_path / "ds", tokenizer="bytes", **more)
+    found = [bytes([document["tokens"][0]]) for document in cl.open_dataset(tmp_path / "ds").documents()]
+    assert found == [str(len(row["spans"])).encode() for row in ROWS]
+
+
 def test_interrupted_and_by_two_workers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = ("--shard-input-bytes", "1000")
     whole = build(folder, "whole", *size)

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
@@ -26,12 +26,10 @@ from tests.raises import raises
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
 
 
-def train(special: list[str] | None = None, normalize: bool = False) -> "tokenizers.Tokenizer":
+def train(special: list[str] | None = None) -> "tokenizers.Tokenizer":
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    if normalize:
-        tokenizer.normalizer = normalizers.NFD()
     trainer = trainers.BpeTrainer(
         vocab_size=300,
         special_tokens=["<|endoftext|>"] if special is None else special,
@@ -80,26 +78,19 @@ def test_bytes(texts: list[str], wanted: bool) -> None:
         assert tokenizer.decode([*text.encode(), 256]) == text
 
 
-@given(st.lists(st.text("the cat größe😀 \n", max_size=30), max_size=4), st.booleans())
-def test_file_places_are_those_of_the_library(texts: list[str], normalize: bool) -> None:
-    library = train(normalize=normalize)
-    tokenizer = FileTokenizer(library.to_str().encode(), "x", None)
-    tokens, found = tokenizer.encode(texts, [True] * len(texts))
-    for i, text in enumerate(texts):
-        part = slice(tokens.offsets[i], tokens.offsets[i + 1])
-        encoded = library.encode(text, add_special_tokens=False)
-        assert tokens.values[part].tolist() == encoded.ids
-        assert found[part].tolist() == list(map(list, encoded.offsets))
-
-
 def test_truncation_padding_and_template_are_off(folder: Path) -> None:
-    library = train()
+    """Many add a token in front, which would stand before each document of a stream, and belong to no character."""
+    library = train(["<s>", "<|endoftext|>"])
+    text = "the cat sat on the mat, and sat"
+    plain = library.encode(text).ids
     library.enable_truncation(2)
     library.enable_padding(length=50)
+    library.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     library.save(str(folder / "tokenizer.json"))
-    tokens, _ = load_tokenizer(str(folder)).encode(["the cat sat on the mat, and sat"], [False])
-    assert 2 < len(tokens.values) < 50
-    assert load_tokenizer(str(folder)).decode(tokens.values.tolist()) == "the cat sat on the mat, and sat"
+    tokens, _ = load_tokenizer(str(folder)).encode([text, ""], [True, False])
+    assert tokens.values.tolist() == plain
+    assert tokens.offsets.tolist() == [0, len(plain), len(plain)]
+    assert load_tokenizer(str(folder)).decode(plain) == text
 
 
 def test_eos(folder: Path) -> None:

@@ -41,6 +41,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "lines": "lines bad_input", "digits": "digits", "overlap": "overlap",
             "tokenizer": "tokenizer align lost edges",
             "batch": "batches", "chat": "chat", "records": "batches bad_input", "table": "batches bad_input",
+            "documents": "bad_input build prefix",
             "spans": "overlap tokenizer lost build", "columns": "batches bad_input edges", "align": "align",
             "lost": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
             "detect": "build changed_inputs", "vocabulary": "byte_order_marks bad_input build",

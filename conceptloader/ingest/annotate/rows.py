@@ -10,7 +10,8 @@ import xxhash
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
-from conceptloader.ingest.rows.records import JSON, check_id
+from conceptloader.ingest.rows.documents import check_id
+from conceptloader.ingest.rows.records import JSON
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document

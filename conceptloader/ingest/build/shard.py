@@ -22,8 +22,8 @@ from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.rows.chat import ChatParser, ChatRules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, lines_before, read_csv, read_lines
-from conceptloader.ingest.rows.records import CsvParser, LineParser
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, lines_before, read_blocks
+from conceptloader.ingest.rows.records import RecordParser
 from conceptloader.ingest.rows.table import TableParser, read_row_groups
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -190,25 +190,11 @@ def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
         return
-    if is_csv(source.path):
-        parse, last = chat.parse if chat else CsvParser(job.columns, concepts).parse, 0
-        for rows, position in read_csv(source.path, source.compression, job.max_line_bytes):
-            yield (
-                Rows(source.path, [row for _, row in rows], parse, [n for n, _ in rows], "line {}".format),
-                position - last,
-            )
-            last = position
-        return
-    parse = chat.parse if chat else LineParser(job.columns, concepts).parse
+    parse = chat.parse if chat else RecordParser(job.columns, concepts).parse
+    end = None if source.whole else piece.end
 
     def name(number: int) -> str:
-        return f"line {lines_before(source.path, piece.begin) + number + 1}"
+        return f"line {lines_before(source.path, piece.begin) + number}"
 
-    number = last = 0
-    end = None if source.compression else piece.end
-    for lines, position in read_lines(source.path, piece.begin, end, source.compression, job.max_line_bytes):
-        some = [i for i, line in enumerate(lines) if line and not line.isspace()]
-        kept = lines if len(some) == len(lines) else [lines[i] for i in some]
-        yield Rows(source.path, kept, parse, [number + i for i in some], name), position - last
-        number += len(lines)
-        last = position
+    for numbers, rows, consumed in read_blocks(source.path, source.compression, job.max_line_bytes, piece.begin, end):
+        yield Rows(source.path, rows, parse, numbers, name), consumed

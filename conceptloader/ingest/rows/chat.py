@@ -13,11 +13,11 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
-from conceptloader.ingest.rows.batch import BadRow, RowBatch
+from conceptloader.ingest.rows.batch import RowBatch
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.lines import CsvRow
-from conceptloader.ingest.rows.records import RecordParser, check_id, parse_json
-from conceptloader.ingest.rows.table import objects_of, plain
+from conceptloader.ingest.rows.documents import check_id, each, plain
+from conceptloader.ingest.rows.records import RecordParser, read_record
+from conceptloader.ingest.rows.table import objects_of
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
 from conceptloader.ingest.template import sandbox, without_null
 
@@ -100,38 +100,31 @@ def _refuse(message: str) -> None:
     raise ValueError(f"the chat template refuses it: {message}")
 
 
-class ChatParser(RecordParser):
+class ChatParser:
     """Rows of conversations: {"messages": [{"role", "content"}, ...], "tools"?, "id"?}; {"prompt", "completion"}, both
     messages, or both text without a template; or {"chosen", "rejected", "prompt"?}, of which each becomes a document,
     with the ids ID/chosen and ID/rejected. Further columns are ignored if `ignored` has them."""
 
     def __init__(self, rules: ChatRules, tokenizer: TextTokenizer, columns: Columns) -> None:
-        super().__init__(columns, {})
+        self._records = RecordParser(columns, {}, dict)
         self._rules, self._tokenizer, self._template = rules, tokenizer, _compiled(rules)
         self._ignored = frozenset(columns.ignored)
         self._truncated = 0
 
-    def read(self, row: Any) -> dict[str, Any]:
-        """A document, as `parse` has made it."""
-        return dict(row)
-
     def parse(self, rows: Any) -> RowBatch:
         """rows: lines of JSON, rows of CSV, or a pyarrow table."""
         documents: list[dict[str, Any]] = []
-        owners: list[int] = []
         self._truncated = 0
         if not isinstance(rows, list):
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
             rows = objects_of(rows.to_struct_array())
-        for number, row in enumerate(rows):
-            try:
-                given = row.read() if isinstance(row, CsvRow) else row
-                found = self._documents(parse_json(given) if isinstance(given, bytes) else without_null(plain(given)))
-            except ValueError as error:
-                raise BadRow(number, str(error)) from error
-            documents += map(self._filled, found) if self._rules.multiple > 1 else found
-            owners += [number] * len(found)
-        batch = super().parse(documents)
+
+        def add(row: Any) -> None:
+            found = self._documents(without_null(plain(row)) if isinstance(row, dict) else read_record(row))
+            documents.extend(map(self._filled, found) if self._rules.multiple > 1 else found)
+
+        each(rows, add)
+        batch = self._records.parse(documents)
         batch.truncated = self._truncated
         return batch
 

@@ -57,10 +57,17 @@ class Columns:
         metadata = [self.metadata] if self.metadata is not None else []
         return [self.content, self.id, *self.tracks.values(), *metadata, *self.metadata_columns, *self.fields]
 
+    def _named(self) -> list[str]:
+        return [] if self.prefix is None else sorted(load_prefix(self.prefix).names)
+
     def wanted(self) -> list[str]:
         """Every column that is read."""
-        named = () if self.prefix is None else sorted(load_prefix(self.prefix).names)
-        return list(dict.fromkeys([*self._roles(), *named]))
+        return list(dict.fromkeys([*self._roles(), *self._named()]))
+
+    def objects(self) -> list[str]:
+        """Those of which Python looks at each value: all but tokens, spans and fields, unless the prefix names them."""
+        arrays = {self.tokens, *self.tracks.values(), *self.fields}.difference(self._named())
+        return [name for name in self.wanted() if name not in arrays]
 
     def problem(self, found: Collection[str]) -> str | None:
         """Why a record or table with the columns `found` cannot be read, or None. Only the content is mandatory."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
 from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, read_csv, read_lines
-from conceptloader.ingest.rows.records import parse_json
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_blocks
+from conceptloader.ingest.rows.records import read_record
 from conceptloader.ingest.rows.table import column_types
 from conceptloader.ingest.template import load_prefix
 
@@ -77,19 +77,14 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
     for source in sources:
         if source.row_groups is not None:
             return source.path, set(column_types(source.path))
-        if is_csv(source.path):
-            for rows, _ in read_csv(source.path, source.compression, limit):
-                return source.path, set(rows[0][1].names)
-            continue
-        for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+        for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
             names: set[str] = set()
             problem: InputError | None = None
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    try:
-                        names |= parse_json(line).keys()
-                    except ValueError as error:  # reading the shard says it, or leaves the record out
-                        problem = problem or InputError(f"{source.path}: line {number}", str(error))
+            for number, row in zip(numbers, rows, strict=True):
+                try:
+                    names |= read_record(row).keys()
+                except ValueError as error:  # reading the shard says it, or leaves the record out
+                    problem = problem or InputError(source.row_name(number), str(error))
             if names:
                 return source.path, names
             if problem is not None:

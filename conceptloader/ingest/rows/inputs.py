@@ -14,8 +14,8 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.hub import fetched
-from conceptloader.ingest.rows.lines import is_csv, read_csv, read_lines
-from conceptloader.ingest.rows.records import parse_json
+from conceptloader.ingest.rows.lines import is_csv, read_blocks
+from conceptloader.ingest.rows.records import read_record
 from conceptloader.ingest.rows.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
 
@@ -89,24 +89,13 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
     if source.row_groups is not None:
         yield from read_objects(source.path, column)
         return
-    if is_csv(source.path):
-        for rows, _ in read_csv(source.path, source.compression, limit):
-            for begin, row in rows:
-                try:
-                    yield begin, row.read()
-                except ValueError as error:
-                    raise InputError(source.row_name(begin), str(error)) from error
-        return
-    number = 0
-    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
-        for line in lines:
-            number += 1
-            if line.strip():
-                try:
-                    record = parse_json(line)
-                except ValueError as error:
-                    raise InputError(source.row_name(number), str(error)) from error
-                yield number, record
+    for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
+        for number, row in zip(numbers, rows, strict=True):
+            try:
+                record = read_record(row)
+            except ValueError as error:
+                raise InputError(source.row_name(number), str(error)) from error
+            yield number, record
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:

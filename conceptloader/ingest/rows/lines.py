@@ -4,7 +4,7 @@ import csv
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -79,6 +79,24 @@ class CsvRow:
         except UnicodeEncodeError:
             raise ValueError("found bytes that are not UTF-8, expected UTF-8; convert the file") from None
         return dict(zip(self.names, self.values, strict=True))
+
+
+def read_blocks(
+    path: str, compression: str | None, limit: int, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[list[int], Sequence["bytes | CsvRow"], int]]:
+    """(numbers of the lines in which the rows begin, the first of the piece being 1; rows; stored bytes) in blocks.
+    Rows are lines of JSON, blank ones left out, or of CSV, which is read as a whole. Raises: see `read_lines`."""
+    number = last = 0
+    if is_csv(path):
+        for rows, at in read_csv(path, compression, limit):
+            yield [number for number, _ in rows], [row for _, row in rows], at - last
+            last = at
+        return
+    for lines, at in read_lines(path, begin, end, compression, limit):
+        some = [i for i, line in enumerate(lines) if line and not line.isspace()]
+        kept = lines if len(some) == len(lines) else [lines[i] for i in some]
+        yield [number + i + 1 for i in some], kept, at - last
+        number, last = number + len(lines), at
 
 
 def is_csv(path: str) -> bool:

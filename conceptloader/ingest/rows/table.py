@@ -1,9 +1,8 @@
 """Parquet row groups to batches, column by column."""
 
-import datetime
-import decimal
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,12 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
-from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
+from conceptloader.ingest.rows.documents import Documents, each
 from conceptloader.ingest.rows.vocabulary import Concepts
-from conceptloader.ingest.template import load_prefix
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
@@ -107,26 +103,24 @@ class TableParser:
     """Turns record batches into batches for given columns and vocabularies (by track)."""
 
     def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
-        self._columns = columns
-        self._concepts = concepts
-        self._packer = MsgpackCodec() if columns.has_metadata else None
+        self._columns, self._concepts = columns, concepts
 
     def parse(self, table: Any) -> RowBatch:
         """Raises: BadRow."""
         columns = self._columns
         given = {name: table.column(i) for i, name in enumerate(table.schema.names)}
-        texts = tokens = None
-        if columns.text is not None:
-            texts = _each(given[columns.text], lambda value: check_text(value, columns.content))
-        else:
-            column = given[columns.content]
+        tokens = None
+        if columns.tokens is not None:
+            column = given[columns.tokens]
             if column.null_count:
                 row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-                raise BadRow(row, f"{columns.content}: found null, expected a list")
-            values, offsets = _lists(column, columns.content, "a list of integers")
-            tokens = Ragged(_numbers(values, columns.content, offsets), offsets)
-        rows = table.num_rows
-        ids = _each(given[columns.id], check_id) if columns.id in given else [""] * rows
+                raise BadRow(row, f"{columns.tokens}: found null, expected a list")
+            values, offsets = _lists(column, columns.tokens, "a list of integers")
+            tokens = Ragged(_numbers(values, columns.tokens, offsets), offsets)
+        objects = {name: objects_of(given[name]) for name in columns.objects() if name in given}
+        documents = Documents(columns)
+        rows = zip(*objects.values(), strict=True) if objects else repeat((), table.num_rows)
+        each((dict(zip(objects, row, strict=True)) for row in rows), documents.add)
         spans = {
             track: _spans(given.get(column), column, self._concepts[track]) for track, column in columns.tracks.items()
         }
@@ -135,35 +129,7 @@ class TableParser:
             if name not in given:
                 raise BadRow(-1, f"found no column {name!r}, expected one value per token")
             fields[name] = _aligned(given[name], name, tokens)
-        batch = RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, fields=fields)
-        if (packer := self._packer) is not None:
-            names = (columns.metadata, *columns.metadata_columns)
-            batch.metadata = _objects(given, names, lambda found: packer.encode(collect_metadata(found, columns)))
-        if columns.prefix is not None:
-            prefix = load_prefix(columns.prefix)
-            batch.prefixes = _objects(given, sorted(prefix.names), prefix.render)
-        return batch
-
-
-def _objects(given: Mapping[str, Any], names: Iterable[str | None], check: Callable[[Any], Any]) -> list[Any]:
-    """`check` of every row as an object of some of the columns, those that are there."""
-    import pyarrow as pa
-
-    kept = {name: given[name] for name in names if name is not None and name in given}
-    rows = len(next(iter(given.values())))
-    objects = pa.StructArray.from_arrays(list(kept.values()), names=list(kept)) if kept else pa.array([{}] * rows)
-    return _each(objects, lambda found: check(plain(found)))
-
-
-def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
-    """`check` of every value of a column."""
-    result = []
-    for row, value in enumerate(objects_of(column)):
-        try:
-            result.append(check(value))
-        except ValueError as error:
-            raise BadRow(row, str(error)) from error
-    return result
+        return documents.batch(tokens, spans, fields)
 
 
 def objects_of(column: Any) -> list[Any]:
@@ -290,25 +256,3 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
             raise BadRow(_row_of(rows, item), f"{name}: {error}") from error
     indices: NDArray[np.int64] = coded.indices.to_numpy()
     return np.array(table, np.uint32)[indices]
-
-
-def plain(value: Any) -> Any:
-    """Values of parquet types in MessagePack's types: times in ISO 8601, decimals as text, maps as objects."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            odd = [key for key, _ in value if not isinstance(key, str)]
-            if odd:  # which records would hold, but not give back
-                raise ValueError(f"found a map with the key {odd[0]!r:.100}, expected texts as keys; ignore the column")
-            return each_once([(key, plain(item)) for key, item in value])
-        return [plain(item) for item in value]
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):  # or, where pandas is installed, its own, with a text of its own
-        if getattr(value, "nanoseconds", 0):
-            raise ValueError(f"found the duration {value}, expected none with nanoseconds; cast it to text")
-        return str(datetime.timedelta(value.days, value.seconds, value.microseconds))
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    return value

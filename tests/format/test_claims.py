@@ -86,7 +86,7 @@ def test_counting_in_pieces(
     ds = corpus.write(Path(tmp_path_factory.mktemp("claims")) / "ds", encoding)
     assert ds.num_tokens < ladder.REACH
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verifying, "PIECE", piece)
+        patch.setattr(ladder, "PIECE", piece)
         patch.setattr(verifying, "_RECORDS", 2)
         assert cl.verify(ds.path, full=True, threads=2) == []
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 import conceptloader.errors as cl_errors
-from conceptloader.format.read.files import Files
 from tests.corpora.drawn import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
 
 
@@ -140,27 +139,3 @@ def test_windows_over_a_token_range(tmp_path: Path) -> None:
     for i in (2, -3):
         with pytest.raises(IndexError):
             windows[i]
-
-
-def test_records_far_apart_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies between is not read; neighbours are read together."""
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"t": cl.TrackOptions(codec="bytes")}))
-    with build.shard(0) as writer:
-        writer.add_document(list(range(4000)), {"t": [(k, k + 1, b"%08d" % k) for k in range(4000)]})
-    cl.finalize(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    reads: list[tuple[str, int, int]] = []
-    read = Files.read
-
-    def noted(files: Files, kind: str, shard: int, offset: int, size: int) -> bytes:
-        reads.append((kind, offset, size))
-        return read(files, kind, shard, offset, size)
-
-    monkeypatch.setattr(Files, "read", noted)
-    wanted = [0, 1, 2000, 2002, 3999]
-    for numbers in (wanted, [3999, 2002, 0, 2000, 1, 0]):
-        reads.clear()
-        found = ds.reader.records(0, "t", np.array(numbers, np.uint32))
-        assert [bytes(record) for record in found] == [b"%08d" % k for k in numbers]
-        index = [("t.index", 0, 24), ("t.index", 16_000, 32), ("t.index", 31_992, 16)]
-        assert reads == [*index, ("t.data", 0, 16), ("t.data", 16_000, 24), ("t.data", 31_992, 8)]

@@ -13,7 +13,7 @@ import numpy as np
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import FormatError
 from conceptloader.format.parquet import SortedParquet
-from conceptloader.format.read.bulk import concepts_of
+from conceptloader.format.read.bulk import concepts_of, whole_spans
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import Checksum, load_json
@@ -124,8 +124,8 @@ def concept_pairs(dataset: Dataset, track: str, shard: int) -> Iterator[tuple[In
     Raises: FormatError, ReadError.
     """
     tokens, num_ids = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard], dataset.tracks[track].num_ids
-    for start, end, record in dataset.reader.whole_runs(shard, track, 0, tokens, _CHUNK_TOKENS):
-        offsets, ids = concepts_of(dataset.reader, shard, track, record.astype(np.int64), num_ids)
+    for start, end, record in whole_spans(dataset.reader, shard, track, 0, tokens, _CHUNK_TOKENS):
+        offsets, ids = concepts_of(dataset.reader, shard, track, record, num_ids)
         span = np.repeat(np.arange(len(record)), np.diff(offsets))
         span, ids = np.divmod(np.unique(span << 32 | ids), 1 << 32)
         yield ids, start[span], end[span]

@@ -65,17 +65,15 @@ class Scanned:
         """Start and end of all spans; span, id and score of all their concepts."""
         parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 4 + [np.zeros(0)]]
         done = 0
-        for shard, a, b, base in self._dataset.parts(first, last):
-            start, end, _, _, record = self._dataset.reader.runs(shard, self._track, a, b)
-            if len(record):
+        for shard, start, end, records in self._dataset.span_places(self._track, first, last):
+            if len(records):
                 num_ids = self._dataset.tracks[self._track].num_ids
-                records = record.astype(np.int64)
                 offsets, ids = concepts_of(self._dataset.reader, shard, self._track, records, num_ids)
-                span = np.repeat(np.arange(len(record)), np.diff(offsets)) + done
+                span = np.repeat(np.arange(len(records)), np.diff(offsets)) + done
                 asked = self._dataset.reader, shard, self._track, records
                 scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
-                parts.append([start + base, end + base, span, ids, scores])
-                done += len(record)
+                parts.append([start, end, span, ids, scores])
+                done += len(records)
         start, end, span, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
         return start, end, span, ids, scores
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.terminal import masked, printable
+from conceptloader.format.read.bulk import records_of, whole_spans
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.codecs import ConceptsCodec
 
@@ -48,10 +49,11 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
 def count_track(dataset: Dataset, track: str) -> TrackCounts:
     """All spans of a track, counted."""
     found, codec = TrackCounts(), dataset.codec(track)
-    for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
-        for start, stop, numbers in dataset.reader.whole_runs(shard, track, first, end, _CHUNK):
-            records = dataset.reader.records(shard, track, numbers)
-            count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
+    for shard, cut in dataset.by_shard(0, dataset.num_tokens):
+        for first, end in zip(cut.first.tolist(), cut.end.tolist(), strict=True):
+            for start, stop, numbers in whole_spans(dataset.reader, shard, track, first, end, _CHUNK):
+                records = records_of(dataset.reader, shard, track, numbers)
+                count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
     return found
 
 

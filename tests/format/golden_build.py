@@ -15,6 +15,7 @@ import conceptloader as cl
 from conceptloader.format.tools import join
 from conceptloader.format.write import finalize
 from tests import archives
+from tests.format.spec_reader import SpecReader
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
 MEMBERS = ("stream", "dense", "chat", "joined")
@@ -138,3 +139,25 @@ def everything() -> dict[str, bytes]:
 
 if __name__ == "__main__":
     archives.write(ARCHIVE, everything())
+
+
+def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
+    """Both readers say the same."""
+    ours, theirs = cl.open_dataset(path), SpecReader(path)
+    assert ours.num_tokens == theirs.starts[-1] == theirs.manifest["num_tokens"]
+    assert ours.stream_fingerprint == theirs.stream_fingerprint()
+    assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
+    assert theirs.check_files() > 0
+    assert theirs.check_samples() == sum(int((c.size >= 0).sum()) for c in ours.manifest.shards.files.values())
+    for start, stop in ranges:
+        sample = ours.read(start, stop, sorted(ours.tracks), documents=True)
+        assert sample["tokens"].tolist() == theirs.field("token", start, stop)
+        for name in ours.field_names:
+            assert sample[name].tolist() == theirs.field(name, start, stop)
+        found = zip(sample["documents"].first.tolist(), sample["documents"].ids.tolist(), strict=True)
+        assert list(found) == theirs.documents(start, stop)
+        for track in ours.tracks:
+            spans = sample[track]
+            columns = (spans.start, spans.end, spans.begins_before, spans.ends_after)
+            rows = zip(*(column.tolist() for column in columns), map(bytes, spans.records), strict=True)
+            assert list(rows) == theirs.spans(track, start, stop)

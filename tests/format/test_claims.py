@@ -6,17 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.tools import verify as verifying
 from conceptloader.format.tools.verify import Problem
-from conceptloader.format.write import ladder
-from tests.corpora.drawn import Corpus, corpora
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
@@ -74,21 +69,6 @@ def test_max_items_is_counted_again(path: Path, wrong: int | None) -> None:
     assert problems
     if wrong in (None, 4, 2**26):
         assert f"max_items: found {wrong}, expected 3" in messages(problems)
-
-
-@settings(max_examples=25)
-@given(corpora(tracks=("concepts",)), st.sampled_from(["dense", "spans"]), st.integers(1, 9))
-def test_counting_in_pieces(
-    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, piece: int
-) -> None:
-    """The same numbers as the writer's, wherever pieces and shards end; windows of up to 2**20 tokens reach further
-    than these datasets."""
-    ds = corpus.write(Path(tmp_path_factory.mktemp("claims")) / "ds", encoding)
-    assert ds.num_tokens < ladder.REACH
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verifying, "PIECE", piece)
-        patch.setattr(verifying, "_RECORDS", 2)
-        assert cl.verify(ds.path, full=True, threads=2) == []
 
 
 @pytest.mark.parametrize("shape", ["padded", "ragged"])

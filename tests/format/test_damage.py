@@ -5,13 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.verify import verify
-from tests.corpora.drawn import explain
 from tests.corpora.small import small_corpus
 from tests.raises import raises
 
@@ -51,38 +48,38 @@ def read_everything(ds: cl.Dataset) -> None:
 # The first shard of the small corpus: 9 tokens, 3 documents at 0, 6, 6, blocks of 4 tokens; concepts: records 0 to 2,
 # entries (0, 0) (2, 2) (4, none) (5, 1) (6, none) (7, 0).
 SPANS = [
-    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(2, 3), "found record 3 of track concepts, expected numbers below 3"),
-    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(2**32 - 1, 2), "found positions .* expected rising positions"),
-    ("concepts.spans", ENTRY.size * 0, ENTRY.pack(1, 0), "found positions .* expected rising positions"),
-    ("concepts.spans", ENTRY.size * 6, U8.pack(2**63), "found block table entries .* expected rising numbers below 6"),
-    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(0), "found positions 0 to 2 for tokens"),
-    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(99), "found .*block table entries|found positions"),
+    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(2, 3)),
+    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(2**32 - 1, 2)),
+    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(4, 2)),
+    ("concepts.spans", ENTRY.size * 0, ENTRY.pack(1, 0)),
+    ("concepts.spans", ENTRY.size * 0, ENTRY.pack(2**63, 0)),
+    ("concepts.spans", ENTRY.size * 6, U8.pack(2**63)),
+    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(0)),
+    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(99)),
 ]
-DENSE = [("stream.bin", ITEM.size * 2 + 6, struct.pack("<I", 3), "found record 3 of track concepts, expected numbers")]
+DENSE = [("stream.bin", ITEM.size * 2 + 6, struct.pack("<I", 3))]
 EITHER = [
-    ("concepts.index", 8, U8.pack(2**40), "concepts.index: found offsets .* expected non-decreasing offsets up to"),
-    ("concepts.index", 8, U8.pack(2**64 - 1), "concepts.index: found offsets .* expected non-decreasing offsets up to"),
-    ("documents.bin", 8, U8.pack(10), "found positions .* expected non-decreasing positions"),
-    ("documents.bin", 8, U8.pack(2**64 - 1), "found positions .* expected non-decreasing positions"),
-    ("documents.bin", 8 * 4, U8.pack(2**50), "found block table entries"),
-    ("documents.ids", 8, U8.pack(2**50), "documents.ids: found offsets .* expected non-decreasing offsets up to"),
-    ("documents.ids", 8 * 4, b"\xff", "documents.ids: found an id that is not UTF-8"),
+    ("concepts.index", 8, U8.pack(2**40)),
+    ("concepts.index", 8, U8.pack(2**64 - 1)),
+    ("documents.bin", 8, U8.pack(10)),
+    ("documents.bin", 8, U8.pack(2**64 - 1)),
+    ("documents.bin", 8 * 4, U8.pack(2**50)),
+    ("documents.ids", 8, U8.pack(2**50)),
+    ("documents.ids", 8 * 4, b"\xff"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("encoding", "kind", "offset", "data", "message"),
+    ("encoding", "kind", "offset", "data"),
     [("spans", *case) for case in SPANS + EITHER] + [("dense", *case) for case in DENSE + EITHER],
 )
-def test_each_kind_of_damage_is_named(
-    tmp_path: Path, encoding: str, kind: str, offset: int, data: bytes, message: str
-) -> None:
+def test_each_kind_of_damage_is_named(tmp_path: Path, encoding: str, kind: str, offset: int, data: bytes) -> None:
     small_corpus().write(tmp_path / "ds", encoding)
     ds = cl.open_dataset(tmp_path / "ds", check_files=False)
     file = overwrite(ds, kind, offset, data)
-    with pytest.raises(FormatError, match=message) as caught:
+    with pytest.raises(FormatError) as caught:
         read_everything(ds)
-    assert str(file) in str(caught.value)
+    assert caught.value.path == str(file)
     assert file.name in [Path(problem.file).name for problem in verify(ds.path, full=True)]
 
 
@@ -105,32 +102,6 @@ def test_tokens_over_the_vocabulary_are_found_by_verify(dataset: cl.Dataset) -> 
     overwrite(dataset, "stream.bin", 0, struct.pack("<H", 300))
     (problem,) = verify(dataset.path, full=True)
     assert "token 0: found 300, expected an id below 300, the vocabulary size" in problem.message
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_random_damage_is_an_error_of_ours_or_goes_unnoticed_by_reading(
-    dataset: cl.Dataset, data: st.DataObject
-) -> None:
-    """Tables may be damaged in ways that reading does not see (verify does); it must never crash, nor give tokens that
-    differ where the stream file is sound."""
-    tokens = [token.token for token in explain(small_corpus())]
-    kinds = [file.name for file in sorted(Path(dataset.path).glob("0*")) if file.suffix != ".json"]
-    file = Path(dataset.path, data.draw(st.sampled_from([kind for kind in kinds if "stream" not in kind])))
-    original = file.read_bytes()
-    if not original:
-        return
-    position = data.draw(st.integers(0, len(original) - 1))
-    value = data.draw(st.binary(min_size=1, max_size=8))
-    file.write_bytes((original[:position] + value + original[position + len(value) :])[: len(original)])
-    try:
-        assert dataset.tokens(0, len(tokens)).tolist() == tokens
-        read_everything(dataset)
-    except ConceptloaderError:
-        pass
-    finally:
-        file.write_bytes(original)
-        dataset.close()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,8 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.columns import int_column
 from conceptloader.format.tools import checks
-from conceptloader.format.tools.convert import convert
 from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents
-from tests.corpora.small import small_corpus
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
@@ -63,34 +61,11 @@ def test_tables_are_verified_in_any_pieces(tmp_path: Path, monkeypatch: pytest.M
         file.write_bytes(data)
 
 
-def test_a_dataset_with_an_empty_shard_is_converted(tmp_path: Path) -> None:
-    with small_corpus().write(tmp_path / "ds", "spans") as ds:
-        assert 0 in ds.manifest.shards.tokens.tolist()
-        convert(tmp_path / "ds", tmp_path / "out", dict.fromkeys(ds.tracks, "dense"))
-        with cl.open_dataset(tmp_path / "out") as converted:
-            assert np.array_equal(converted.tokens(0, ds.num_tokens), ds.tokens(0, ds.num_tokens))
-            for track in ds.tracks:
-                before, after = (d.spans(track, 0, ds.num_tokens) for d in (ds, converted))
-                assert before.start.tolist() == after.start.tolist()
-                assert list(map(bytes, before.records)) == list(map(bytes, after.records))
-
-
 def test_what_a_codec_writes_and_takes() -> None:
     """Pickles are of one protocol, whatever Python writes them; without a vocabulary every id is a concept."""
     assert get_codec("pickle", {}, None, "t").encode(1)[:2] == b"\x80\x04"
     decoded = get_codec("concepts", {}, None, "t").decode(memoryview(b"\xff" * 4))
     assert decoded.tolist() == [2**32 - 1]
-
-
-def test_a_track_whose_records_are_all_empty(tmp_path: Path) -> None:
-    """Annotated with nothing: there are records, and a file of them without a byte."""
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}))
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3], {"a": [(0, 2, [])]})
-    cl.finalize(build.path)
-    assert verify(build.path, full=True) == []
-    with cl.open_dataset(build.path) as ds:
-        assert [ids.tolist() for ids in ds.spans("a", 0, 3).decode()] == [[]]
 
 
 @pytest.mark.parametrize("tokens", [1, 2])

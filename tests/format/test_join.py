@@ -1,57 +1,16 @@
 """Joining by reference: the joined dataset reads like one build of everything; nothing is copied."""
 
-import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.join import join
-from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents, write_dataset
-from tests.corpora.drawn import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
+from tests.corpora.drawn import expected_spans, explain, found_spans
 from tests.corpora.small import small_corpus
 from tests.raises import raises
-
-
-@settings(max_examples=25)
-@given(
-    st.lists(
-        st.tuples(corpora(max_shards=2), st.sampled_from(["dense", "spans"]), st.sampled_from(["u2", "u4"])),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_joined_windows_equal_those_of_everything(
-    tmp_path_factory: pytest.TempPathFactory, members: list[tuple[Corpus, str, str]]
-) -> None:
-    root = tmp_path_factory.mktemp("join")
-    for number, (corpus, encoding, token_type) in enumerate(members):
-        corpus.write(root / f"member{number}", encoding, token_type=token_type)
-    join([root / f"member{number}" for number in range(len(members))], root / "out")
-    whole = Corpus(members[0][0].tracks, [shard for corpus, _, _ in members for shard in corpus.shards])
-    tokens = explain(whole)
-    ds = cl.open_dataset(root / "out")
-    assert ds.num_tokens == len(tokens)
-    for seq_len in {1, (len(tokens) + 1) // 3 or 1, len(tokens) - 1}:
-        for i, sample in enumerate(ds.windows(seq_len)):
-            start, stop = i * seq_len, (i + 1) * seq_len + 1
-            assert sample["tokens"].tolist() == [token.token for token in tokens[start:stop]]
-            found = zip(sample["documents"].first.tolist(), sample["documents"].ids.tolist(), strict=True)
-            assert list(found) == expected_documents(tokens, start, stop)
-            for track in whole.tracks:
-                assert found_spans(sample[track]) == expected_spans(tokens, track, start, stop)
-    for track in whole.tracks:  # the largest number of spans is exact across the new borders, too
-        for length in (1, 2, 4, 8, 16):
-            if length <= len(tokens):
-                starts = range(len(tokens) - length + 1)
-                most = max(len(expected_spans(tokens, track, t, t + length)) for t in starts)
-                assert ds.tracks[track].spans_in(length) == most
-    assert verify(root / "out", full=True) == []
-    assert os.listdir(root / "out") == ["manifest.json"]
 
 
 def test_a_join_of_joins_and_of_other_directories(tmp_path: Path) -> None:

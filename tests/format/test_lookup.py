@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.format.read import lookup, ranges
+from conceptloader.format.read import ids as lookup
+from conceptloader.format.read import ranges
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import tables
 from tests.raises import raises
@@ -37,13 +38,17 @@ def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
 )
 def test_every_document_is_found_by_its_id(tmp_path_factory: pytest.TempPathFactory, shards: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "_READ", 4)  # so that lookups go through several reads
+        patch.setattr(lookup, "_READ", 4)
+        patch.setattr(lookup, "isqrt", lambda n: -3)  # so that lookups go through several reads
         ds = write(tmp_path_factory.mktemp("ids") / "ds", shards)
         every = [name for ids in shards for name in ["", *ids]]
         assert [ds.document_id(i) or "" for i in range(ds.num_documents)] == every
         for name in {*every, "absent"} - {""}:
             assert ds.find_document(name) == [i for i, other in enumerate(every) if other == name]
         assert ds.find_document("") == []
+        first = {name: lookup.AMBIGUOUS if every.count(name) > 1 else every.index(name) for name in {*every} - {""}}
+        asked = [*first, "absent"]
+        assert lookup.find_many(ds, asked).tolist() == [first.get(name, lookup.MISSING) for name in asked]
         assert verify(ds.path, full=True) == []
 
 
@@ -51,17 +56,11 @@ def test_equal_hashes_of_different_ids(tmp_path: Path, monkeypatch: pytest.Monke
     """All hashes collide: the ids themselves are compared, over several reads to both sides."""
     for module in (tables, lookup):
         monkeypatch.setattr(module.xxhash, "xxh3_64_intdigest", lambda data: 2**63)
-    monkeypatch.setattr(lookup, "_READ", 4)
+    monkeypatch.setattr(lookup, "isqrt", lambda n: -3)
     names = [f"id{i % 7}" for i in range(50)]
     ds = write(tmp_path / "ds", [names])
     assert ds.find_document("id3") == [1 + i for i in range(50) if i % 7 == 3]
     assert ds.find_document("other") == []
-
-
-@pytest.mark.parametrize("count", [lookup._READ - 1, lookup._READ, lookup._READ + 1])
-def test_as_many_ids_as_are_read_at_a_time(tmp_path: Path, count: int) -> None:
-    ds = write(tmp_path / "ds", [[str(i) for i in range(count)]])
-    assert [ds.find_document(str(i)) for i in range(count)] == [[1 + i] for i in range(count)]
 
 
 def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,15 +237,17 @@ def test_reading_in_bulk_equals_reading_one_by_one(tmp_path: Path, encoding: str
         spans, records = spans_of(reader, 0, "concepts", start, stop)
         offsets, ids = concepts_of(reader, 0, "concepts", records, 20)
         for k, (a, b) in enumerate(zip(start.tolist(), stop.tolist(), strict=True)):
-            first, ordinal = reader.documents(0, a, b)
+            documents = dataset.documents_in(a, b)
             mine = found.row == k
-            assert (found.number[mine].tolist(), found.first[mine].tolist()) == (ordinal.tolist(), first.tolist())
-            low, high, _, _, numbers = reader.runs(0, "concepts", a, b)
+            assert (found.number[mine].tolist(), found.first[mine].tolist()) == (
+                documents.ids.tolist(),
+                documents.first.tolist(),
+            )
+            one = dataset.spans("concepts", a, b)
             mine = spans.row == k
-            assert np.maximum(spans.first[mine], a).tolist() == low.tolist()
-            assert np.minimum(spans.end[mine], b).tolist() == high.tolist()
-            assert records[mine].tolist() == numbers.tolist()
-            for at, raw in zip(np.flatnonzero(mine), reader.records(0, "concepts", numbers), strict=True):
+            assert np.maximum(spans.first[mine], a).tolist() == (one.start + a).tolist()
+            assert np.minimum(spans.end[mine], b).tolist() == (one.end + a).tolist()
+            for at, raw in zip(np.flatnonzero(mine), one.records, strict=True):
                 assert ids[offsets[at] : offsets[at + 1]].tolist() == np.frombuffer(raw, "<u4").tolist()
 
 

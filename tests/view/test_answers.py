@@ -13,7 +13,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.format.index import index_directory
-from conceptloader.format.read.reader import ShardReader
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.ingest.index import build_index
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.order.progress.runlog import History
@@ -92,7 +92,7 @@ def test_windows_of_a_concept(looked: Looked, indexed: bool, monkeypatch: pytest
             build_index(source.dataset.path)
     monkeypatch.setattr(corpus, "_CHUNK", 3 * SEQ_LEN)
     if indexed:
-        monkeypatch.setattr(ShardReader, "runs", None)
+        monkeypatch.setattr(Ranges, "span_places", None)
     for (name, concept), hits in expected.items():
         first = ask(looked, "concept", d=name, c=concept)
         found = list(first["hits"])

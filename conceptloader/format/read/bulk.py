@@ -1,9 +1,10 @@
-"""Documents, spans and concepts of many token ranges of a shard at once: a few large reads, no loop over the ranges.
+"""Documents, spans and records of many token ranges of a shard at once: a few large reads, no loop over the ranges.
 
-What ShardReader gives for one range, as ragged arrays: `row` says which range an item belongs to. reader.py is the
-definition; ranges that lie close together are read as one.
+What is found are ragged arrays: `row` says which range an item belongs to. Ranges that lie close together are read as
+one. It is the reference for the compiled reader.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,11 +36,12 @@ def ragged(starts: Ints, lengths: Ints) -> Ints:
     return counted
 
 
-def gather(files: Files, kind: str, shard: int, dtype: Any, low: Ints, high: Ints, at: int = 0) -> NDArray[Any]:
-    """Items [low[i], high[i]) of the array of `dtype` at byte `at` of a file, end to end. low: in any order."""
-    dtype = np.dtype(dtype)
+def _fetch(
+    files: Files, kind: str, shard: int, dtype: "np.dtype[Any]", low: Ints, high: Ints, at: int
+) -> tuple[NDArray[Any], Ints]:
+    """Items that hold the ranges [low[i], high[i]) of an array in a file, and where each range begins in these."""
     if not len(low):
-        return np.zeros(0, dtype)
+        return np.zeros(0, dtype), low
     first, last = low.min(keepdims=True), high.max(keepdims=True)
     if last[0] - first[0] > 4 * (high - low).sum():  # else all of it is read, and nothing has to be sorted
         order = np.argsort(low, kind="stable")
@@ -52,12 +54,46 @@ def gather(files: Files, kind: str, shard: int, dtype: Any, low: Ints, high: Int
     ]
     items = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype)
     shift = offsets_of(last - first)[:-1] - first
-    place = low + (shift if len(first) == 1 else shift[np.searchsorted(first, low, side="right") - 1])
-    return items[ragged(place, high - low)]
+    return items, low + (shift if len(first) == 1 else shift[np.searchsorted(first, low, side="right") - 1])
+
+
+def gather(files: Files, kind: str, shard: int, dtype: Any, low: Ints, high: Ints, at: int = 0) -> NDArray[Any]:
+    """Items [low[i], high[i]) of the array of `dtype` at byte `at` of a file, end to end. low: in any order."""
+    items, place = _fetch(files, kind, shard, np.dtype(dtype), low, high, at)
+    return items if len(low) == 1 else items[ragged(place, high - low)]
+
+
+def read_items(files: Files, kind: str, shard: int, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+    """Items [start, stop) of the array of `dtype` with which a file of a shard begins."""
+    return np.frombuffer(files.read(kind, shard, start * dtype.itemsize, (stop - start) * dtype.itemsize), dtype)
+
+
+def items_of(reader: ShardReader, shard: int, start: Ints, stop: Ints) -> NDArray[np.void]:
+    """The items of the stream of token ranges, end to end, as on disk."""
+    layout = reader.manifest.layouts[reader.table.layout[shard]]
+    offset = int(reader.table.offset[shard])
+    return gather(reader.files, "stream.bin", shard, layout.dtype, start, stop, offset)
+
+
+def check_tokens(reader: ShardReader, shard: int, start: Ints, stop: Ints, tokens: NDArray[Any]) -> None:
+    """Refuse token ids that the dataset cannot have. tokens: those of the ranges, end to end."""
+    limit = reader.manifest.num_ids
+    if tokens.dtype.kind == "u" and limit >= 1 << 8 * tokens.dtype.itemsize:
+        return  # the type holds no other
+    wrong = (tokens < 0) | (tokens >= limit)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        token, before = int(ragged(start, stop - start)[at]), int(reader.table.tokens[:shard].sum())
+        place = f"token {token} of shard {shard}, token {before + token} of the dataset"
+        why = "the vocabulary" if reader.manifest.tokenizer else "as no tokenizer is known"
+        raise reader.bad("stream.bin", shard, f"id {int(tokens[at])} as {place}", f"ids in [0, {limit}), {why}")
 
 
 def documents_of(reader: ShardReader, shard: int, start: Ints, stop: Ints) -> Pieces:
-    """The documents that hold tokens of the ranges [start, stop) of a shard, none of them empty."""
+    """The documents that hold tokens of the ranges [start, stop) of a shard, none of them empty.
+
+    Empty documents hold none. Without a document table: one for each range, of number -1.
+    """
     count, tokens = int(reader.table.documents[shard]), int(reader.table.tokens[shard])
     if not count:
         rows = np.arange(len(start))
@@ -68,46 +104,99 @@ def documents_of(reader: ShardReader, shard: int, start: Ints, stop: Ints) -> Pi
     return _touching(reader, "documents.bin", shard, start, stop, low, until, first)
 
 
-def spans_of(reader: ShardReader, shard: int, track: str, start: Ints, stop: Ints) -> tuple[Pieces, Ints]:
+def spans_of(
+    reader: ShardReader, shard: int, track: str, start: Ints, stop: Ints, items: NDArray[np.void] | None = None
+) -> tuple[Pieces, Ints]:
     """The spans of a track that hold tokens of the ranges, and the record of each; gaps are left out.
 
-    Of a dense track, whose runs are only known by reading all of its tokens, spans are cut to the range.
+    Of a dense track spans are cut to the range and a token more on either side, in which they may go on. items: what
+    `items_of` gave for these wider ranges, which saves reading them.
     """
     facts = reader.table.tracks[track]
-    if facts.encoding[shard] != fmt.SPANS:
-        return _read_each(reader, shard, track, start, stop)
-    kind, entries, tokens = f"{track}.spans", int(facts.entries[shard]), int(reader.table.tokens[shard])
-    low, high = _blocks(reader, kind, shard, entries, start, stop)
-    until = np.minimum(high + 2, entries)
+    encoding, records = facts.encoding[shard], int(facts.records[shard])
+    if encoding is None or not len(start):
+        return Pieces(*[np.zeros(0, np.int64)] * 4), np.zeros(0, np.int64)
+    if encoding == fmt.DENSE:
+        kind, (pieces, record) = "stream.bin", _dense(reader, shard, track, start, stop, items)
+    else:
+        kind, (pieces, record) = f"{track}.spans", _entries(reader, shard, track, start, stop)
+    real = record != fmt.NO_RECORD
+    if (record[real] >= records).any():
+        found = f"record {record[real].max()} of track {track}"
+        raise reader.bad(kind, shard, found, f"numbers below {records}")
+    return Pieces(*(part[real] for part in pieces)), record[real]
+
+
+def _entries(reader: ShardReader, shard: int, track: str, start: Ints, stop: Ints) -> tuple[Pieces, Ints]:
+    kind, tokens = f"{track}.spans", int(reader.table.tokens[shard])
+    count = int(reader.table.tracks[track].entries[shard])
+    low, high = _blocks(reader, kind, shard, count, start, stop)
+    until = np.minimum(high + 2, count)
     found = gather(reader.files, kind, shard, fmt.ENTRY, low, until)
     # The last entry ends with the shard: as if one more began there.
-    closed = np.flatnonzero(high + 2 > entries)
+    closed = np.flatnonzero(high + 2 > count)
     at = offsets_of(until - low)[1:][closed]
     first = np.insert(found["first"].astype(np.int64), at, tokens)
     record = np.insert(found["record"].astype(np.int64), at, fmt.NO_RECORD)
-    until = until + (high + 2 > entries)
+    until = until + (high + 2 > count)
     pieces = _touching(reader, kind, shard, start, stop, low, until, first)
-    begin = offsets_of(until - low)[:-1][pieces.row] + pieces.number - low[pieces.row]
-    records = record[begin]
-    real = records != fmt.NO_RECORD
-    if (records[real] >= int(facts.records[shard])).any():
-        raise reader.bad(kind, shard, f"record {records[real].max()}", f"numbers below {facts.records[shard]}")
-    return Pieces(*(part[real] for part in pieces)), records[real]
+    return pieces, record[offsets_of(until - low)[:-1][pieces.row] + pieces.number - low[pieces.row]]
+
+
+def _dense(
+    reader: ShardReader, shard: int, track: str, start: Ints, stop: Ints, items: NDArray[np.void] | None
+) -> tuple[Pieces, Ints]:
+    low, high = reader.wider(shard, start, stop)
+    if items is None:
+        items = items_of(reader, shard, low, high)
+    ids, row = items[fmt.dense_field(track)], np.repeat(np.arange(len(low)), high - low)
+    at = np.append(0, np.flatnonzero((ids[1:] != ids[:-1]) | (row[1:] != row[:-1])) + 1)
+    token = low[row[at]] + at - offsets_of(high - low)[row[at]]
+    end = token + np.diff(at, append=len(ids))
+    pieces = Pieces(row[at], np.zeros_like(at), token, end)
+    inside = (end > start[pieces.row]) & (token < stop[pieces.row])
+    return Pieces(*(part[inside] for part in pieces)), ids[at[inside]].astype(np.int64)
+
+
+def whole_spans(
+    reader: ShardReader, shard: int, track: str, low: int, high: int, step: int
+) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """(start, end, record) of the spans in tokens [low, high), read `step` tokens at a time, none cut in between."""
+    begun: int | None = None  # where the span began that goes on beyond the tokens read so far
+    for at in range(low, high, step):
+        stop = min(at + step, high)
+        spans, record = spans_of(reader, shard, track, np.array([at]), np.array([stop]))
+        if not len(record):
+            continue
+        start, end = np.maximum(spans.first, at), np.minimum(spans.end, stop)
+        if begun is not None:
+            start[0] = begun
+        begun = int(start[-1]) if spans.end[-1] > stop and stop < high else None
+        whole = len(start) - (begun is not None)
+        yield start[:whole], end[:whole], record[:whole]
+
+
+def records_of(reader: ShardReader, shard: int, track: str, numbers: Ints) -> list[memoryview]:
+    """The bytes of the records `numbers`, in that order, views into one buffer."""
+    wanted, order = np.unique(numbers, return_inverse=True)
+    begin, end = _record_places(reader, shard, track, wanted)
+    if (begin[1:] < end[:-1]).any():
+        raise reader.bad(f"{track}.index", shard, "offsets that fall", "offsets that do not")
+    data, place = _fetch(reader.files, f"{track}.data", shard, np.dtype("u1"), begin, end, 0)
+    view, ends = data.data, place + end - begin
+    views = [view[a:b] for a, b in zip(place.tolist(), ends.tolist(), strict=True)]
+    return [views[i] for i in order.tolist()]
 
 
 def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_ids: int) -> tuple[Ints, Ints]:
     """Concept ids of records of codec "concepts": (offsets [n + 1], ids), those of record i at [offsets[i], ...)."""
-    files, total = reader.files, int(reader.table.files[f"{track}.data"].size[shard])
-    pairs = gather(files, f"{track}.index", shard, fmt.OFFSET, records, records + 2).astype(np.int64).reshape(-1, 2)
-    codec = reader.manifest.tracks[track].concepts
-    if ((pairs % codec.item).any() or (pairs[:, 0] > pairs[:, 1]).any() or (pairs > total).any()) and len(pairs):
-        rule = f"multiples of {codec.item} up to {total}, rising"
-        raise reader.bad(f"{track}.index", shard, "offsets of no records", rule)
-    begin, counts = pairs[:, 0], (pairs[:, 1] - pairs[:, 0]) // codec.item
+    files, codec = reader.files, reader.manifest.tracks[track].concepts
+    begin, end = _record_places(reader, shard, track, records, codec.item)
+    counts = (end - begin) // codec.item
     if codec.scores is None:
         begin = begin // codec.item
         ids = gather(files, f"{track}.data", shard, codec.ids, begin, begin + counts)
-    else:  # behind the ids of a record lie their scores
+    else:  # after the ids of a record come their scores
         ids = gather(files, f"{track}.data", shard, "u1", begin, begin + counts * codec.ids.itemsize).view(codec.ids)
     ids = ids.astype(np.int64)
     if len(ids) and int(ids.max()) >= num_ids:
@@ -117,11 +206,21 @@ def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_
 
 def scores_of(reader: ShardReader, shard: int, track: str, records: Ints) -> NDArray[np.float64]:
     """The scores beside the ids that `concepts_of` gives for the same records, of a track that has them."""
-    offsets = gather(reader.files, f"{track}.index", shard, fmt.OFFSET, records, records + 2).astype(np.int64)
-    (begin, end), codec = offsets.reshape(-1, 2).T, reader.manifest.tracks[track].concepts
+    codec = reader.manifest.tracks[track].concepts
     assert codec.scores is not None
-    behind = begin + (end - begin) // codec.item * codec.ids.itemsize
-    return gather(reader.files, f"{track}.data", shard, "u1", behind, end).view(codec.scores).astype(np.float64)
+    begin, end = _record_places(reader, shard, track, records, codec.item)
+    first = begin + (end - begin) // codec.item * codec.ids.itemsize
+    return gather(reader.files, f"{track}.data", shard, "u1", first, end).view(codec.scores).astype(np.float64)
+
+
+def _record_places(reader: ShardReader, shard: int, track: str, records: Ints, item: int = 1) -> tuple[Ints, Ints]:
+    """Where records begin and end in their file. item: bytes that a record has a multiple of."""
+    kind, total = f"{track}.index", int(reader.table.files[f"{track}.data"].size[shard])
+    begin, end = gather(reader.files, kind, shard, fmt.OFFSET, records, records + 2).astype(np.int64).reshape(-1, 2).T
+    if ((begin % item != 0) | (end % item != 0) | (begin > end) | (begin < 0) | (end > total)).any():
+        found = f"offsets {begin.min()} to {end.max()}"
+        raise reader.bad(kind, shard, found, f"multiples of {item} up to {total}, rising")
+    return begin, end
 
 
 def _blocks(reader: ShardReader, kind: str, shard: int, count: int, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
@@ -133,7 +232,9 @@ def _blocks(reader: ShardReader, kind: str, shard: int, count: int, start: Ints,
     ends = np.cumsum(last + 1 - first)
     low, high = table[ends - (last + 1 - first)], table[ends - 1]
     if (low > high).any() or (low < 0).any() or (low >= count).any() or (high > count).any():
-        raise reader.bad(kind, shard, "a block table that falls", f"rising numbers below {count}")
+        raise reader.bad(
+            kind, shard, f"block table entries {low.min()} to {high.max()}", f"rising numbers below {count}"
+        )
     return low, high
 
 
@@ -145,19 +246,13 @@ def _touching(
     row, number = np.repeat(np.arange(len(low)), lengths), ragged(low, lengths)
     end = np.append(first[1:], 0)
     ends = np.cumsum(lengths) - 1
-    falls = end < first
+    falls = end < first if kind == "documents.bin" else end <= first
     falls[ends] = False
     tokens = int(reader.table.tokens[shard])
-    if falls.any() or (first[ends - lengths + 1] > start).any() or (first[ends] < stop).any() or (first > tokens).any():
-        raise reader.bad(kind, shard, "positions that fall or lie outside", f"rising positions in [0, {tokens}]")
+    outside = (first[ends - lengths + 1] > start).any() or (first[ends] < stop).any()
+    if falls.any() or outside or first.min() < 0 or first.max() > tokens:
+        found = f"positions {first.min()} to {first.max()} for tokens {start.min()} to {stop.max()}"
+        raise reader.bad(kind, shard, found, f"rising positions in [0, {tokens}] that enclose these")
     inside = (end > start[row]) & (first < stop[row]) & (end > first)
     inside[ends] = False
     return Pieces(row[inside], number[inside], first[inside], end[inside])
-
-
-def _read_each(reader: ShardReader, shard: int, track: str, start: Ints, stop: Ints) -> tuple[Pieces, Ints]:
-    found = [reader.runs(shard, track, a, b) for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
-    row = np.repeat(np.arange(len(found)), [len(runs[0]) for runs in found])
-    none = np.zeros(0, np.int64)
-    first, end, record = (np.concatenate([none, *(runs[k] for runs in found)]).astype(np.int64) for k in (0, 1, 4))
-    return Pieces(row, np.zeros_like(first), first, end), record

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -10,17 +10,16 @@ import numpy as np
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
-from conceptloader.format.spec.jsonfile import JsonFile, load_json, load_sealed
+from conceptloader.format.spec.jsonfile import JsonFile
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
 from conceptloader.storage.objects import RemoteObjects
-from conceptloader.storage.reads import named, retrying
+from conceptloader.storage.reads import named
 from conceptloader.storage.source import Expected, LocalFiles, Source
-from conceptloader.storage.stores import is_url, object_version
+from conceptloader.storage.stores import is_url
 
-_MANIFEST_LIMIT = 1 << 30
 _REBUILT = (
     "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
 )
@@ -30,37 +29,35 @@ _LEFT_BEHIND = "that dataset was rebuilt since this one was made of it: restore 
 class ManifestGuard:
     """Whether a dataset is what it was when it was opened, and those whose files it refers to what they were before.
 
-    Made before the manifest `file` is read, lest one be missed that replaces it meanwhile. status: of a manifest: what
-    changes when it is written again, a modification time or an ETag, None if there is none, which whoever reads it will
-    say; cheap. load: reads one; called when the status has changed, since the same dataset may be restored or copied
-    into place.
+    Made before the manifest is read, lest one be missed that replaces it meanwhile. One whose status has changed is
+    read again, since the same dataset may be restored or copied into place.
     """
 
-    def __init__(self, file: str, status: Callable[[str], Hashable], load: Callable[[str], Manifest]) -> None:
-        self._file, self._status, self._load = file, status, load
-        self._known = {file: status(file)}
+    def __init__(self, roots: Roots) -> None:
+        self._roots, self._file = roots, roots.resolve(fmt.MANIFEST)
+        self._known = {self._file: roots.status(self._file)}
         self._folders = dict[str, str]()  # of manifests of others: where this one says that they are
 
-    def begin(self, manifest: Manifest, roots: Roots) -> None:
-        """What was read from `file`. Raises: FormatError, ReadError for the datasets that it refers to; one of which
-        only the files are left cannot be asked."""
+    def begin(self, manifest: Manifest) -> None:
+        """What was read. Raises: FormatError, ReadError for the datasets that it refers to; one of which only the files
+        are left cannot be asked."""
         self._manifest = manifest
         for folder in _folders(manifest):
-            path = roots.resolve(f"{folder}/{fmt.MANIFEST}")
-            self._folders[path], self._known[path] = folder, self._status(path)
+            path = self._roots.resolve(f"{folder}/{fmt.MANIFEST}")
+            self._folders[path], self._known[path] = folder, self._roots.status(path)
             if self._known[path] is not None:
                 self._compare(path)
 
     def look(self) -> None:
         """Raises: FormatError unless all manifests say what they said, ReadError."""
         for path, known in list(self._known.items()):
-            found = self._status(path)
+            found = self._roots.status(path)
             if found != known:
                 self._compare(path)
                 self._known[path] = found
 
     def _compare(self, path: str) -> None:
-        found = self._load(path)
+        found = parse_manifest(self._roots.load(path))
         if path == self._file:
             require_same(path, found.identity, self._manifest.identity)
             return
@@ -120,7 +117,7 @@ class Files:
         self.remote = self.source if isinstance(self.source, RemoteObjects) else None
         self.require_unchanged: Callable[[], object] = bool if guard is None else guard.look
         if guard is not None:
-            guard.begin(manifest, roots)
+            guard.begin(manifest)
         self._expected: dict[tuple[str, int], Expected] = {}
 
     def path(self, kind: str, shard: int) -> str:
@@ -190,40 +187,17 @@ class FoundView(FormatError):
         return self.view.load_runs(data, path, source_tokens)
 
 
-def _parse(head: JsonFile, roots: Roots) -> Manifest:
-    if head.value.get("format") == viewfile.FORMAT:
-        raise FoundView(head, roots)
-    return parse_manifest(head)
-
-
 def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool) -> Files:
     """The files of a dataset in a directory or at a URL, and its manifest, for reading over a long time.
 
     check: compare the content of files with the manifest, and the manifest with what it was.
     """
     path = _local(path)
-    if not is_url(path):
-        guard = guard_directory(path) if check else None
-        manifest, allowed = load_manifest(path, roots)
-        return Files(manifest, allowed, LocalFiles(check), guard)
-    there = UrlRoots(os.fspath(path), roots)
-    file = f"{there.directory}/{fmt.MANIFEST}"
-
-    def version(url: str) -> Hashable:
-        try:
-            return retrying(lambda: object_version(url, there.allows))
-        except ReadError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return None
-
-    def load(url: str) -> JsonFile:
-        return load_sealed(there.read_whole(url, _MANIFEST_LIMIT), url)
-
-    guard = ManifestGuard(file, version, lambda url: parse_manifest(load(url))) if check else None
-    manifest = _parse(load(file), there)
-    check_paths(manifest, there, file)
-    return Files(manifest, there, RemoteObjects(there.allows, check), guard)
+    allowed = UrlRoots(os.fspath(path), roots) if is_url(path) else Roots(os.fspath(path), roots)
+    guard = ManifestGuard(allowed) if check else None
+    manifest = _read_manifest(allowed)
+    remote = isinstance(allowed, UrlRoots)
+    return Files(manifest, allowed, RemoteObjects(allowed.allows, check) if remote else LocalFiles(check), guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -234,22 +208,6 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if parts.netloc not in ("", "localhost"):
         raise ConfigError(path, f"the host {parts.netloc!r} of a local directory", "none", "write its path")
     return unquote(parts.path)
-
-
-def guard_directory(path: str | os.PathLike[str]) -> ManifestGuard:
-    """That of a dataset on this machine."""
-    file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
-    return ManifestGuard(file, _status, lambda path: parse_manifest(load_json(path)))
-
-
-def _status(file: str) -> Hashable:
-    """See ManifestGuard."""
-    with named(file, "looked at"):
-        try:
-            found = os.stat(file)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 _MAKE_ONE = (
@@ -264,30 +222,41 @@ def load_manifest(
     """Read and check the manifest of the dataset directory `path`; its paths must stay below the roots."""
     if "://" in os.fspath(path):
         raise ConfigError(path, "a URL", "a local directory", "only open_dataset and loaders read others")
-    directory = os.path.abspath(path)
-    file = os.path.join(directory, fmt.MANIFEST)
-    allowed = Roots(directory, roots)
+    allowed = Roots(os.fspath(path), roots)
+    return _read_manifest(allowed), allowed
+
+
+def _read_manifest(allowed: Roots) -> Manifest:
+    file = allowed.resolve(fmt.MANIFEST)
     try:
-        head = load_json(file)
+        head = allowed.load(file)
     except ReadError as error:
-        if not os.path.isdir(directory):
-            found = "a file" if os.path.exists(directory) else "no directory"
-            raise ConfigError(path, str(found), f"the directory of a dataset{_MAKE_ONE}") from None
-        if os.path.exists(file):
-            if error.errno == errno.ENOENT:  # it was completed just now
-                return load_manifest(path, roots)
+        again = not isinstance(allowed, UrlRoots) and _explain(allowed.directory, file, error)
+        if not again:
             raise
-        if os.path.exists(os.path.join(directory, fmt.BUILD)):
-            raise FormatError(
-                directory, f"a build without {fmt.MANIFEST}", "a complete dataset", "continue the build and finalize it"
-            ) from None
-        raise FormatError(directory, f"no {fmt.MANIFEST}", f"a dataset{_MAKE_ONE}") from None
-    manifest = _parse(head, allowed)
-    check_paths(manifest, allowed, file)
-    return manifest, allowed
+        return _read_manifest(allowed)
+    if head.value.get("format") == viewfile.FORMAT:
+        raise FoundView(head, allowed)
+    manifest = parse_manifest(head)
+    _check_paths(manifest, allowed, file)
+    return manifest
 
 
-def check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
+def _explain(directory: str, file: str, error: ReadError) -> bool:
+    """Why the manifest of a local dataset cannot be read. Returns: whether it has just been completed."""
+    if not os.path.isdir(directory):
+        found = "a file" if os.path.exists(directory) else "no directory"
+        raise ConfigError(directory, found, f"the directory of a dataset{_MAKE_ONE}") from None
+    if os.path.exists(file):
+        return error.errno == errno.ENOENT
+    if os.path.exists(os.path.join(directory, fmt.BUILD)):
+        raise FormatError(
+            directory, f"a build without {fmt.MANIFEST}", "a complete dataset", "continue the build and finalize it"
+        ) from None
+    raise FormatError(directory, f"no {fmt.MANIFEST}", f"a dataset{_MAKE_ONE}") from None
+
+
+def _check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     """Refuse paths of a manifest, read from `file`, that leave the roots. Raises: FormatError."""
     table = manifest.shards
     allowed.check(table.path, f"{file}: shards.path")

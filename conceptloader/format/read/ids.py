@@ -1,64 +1,79 @@
-"""The numbers of many documents by their external ids, at the cost of one pass over the tables of hashes."""
+"""Finding documents by the ids that they had in the input: a sorted table of hashes per shard, read in few places."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import isqrt
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from conceptloader.format.read.bulk import gather
-from conceptloader.format.read.lookup import find_in_shard, read_items
+from conceptloader.format.read.bulk import gather, read_items
 from conceptloader.format.read.ranges import Ranges
+from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
 
 MISSING, AMBIGUOUS = -1, -2
-_READ = 1 << 18  # entries of a hash table read at a time
-_PASS = 2000  # a pass over a table is worth it for one id in this many entries
+_READ = 1 << 18  # entries of a hash table, or ids, read at a time
 
 
 def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
     """int64 [len(ids)]: the number of the document with each id, MISSING, or AMBIGUOUS if several have it."""
     numbers = dict.fromkeys(ids, MISSING)
-    hashes = np.sort(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in numbers], np.uint64))
-    column = ds.manifest.shards.files["documents.hash"]
-    for shard in np.flatnonzero(column.size > 0).tolist():
-        entries = int(column.size[shard]) // fmt.HASH_ENTRY.itemsize
-        found: Iterator[tuple[int, str]]
-        if entries > _PASS * len(numbers):
-            found = ((n, text) for text in list(numbers) for n in find_in_shard(ds.reader, shard, text))
-        else:
-            found = _named(ds, shard, _candidates(ds, shard, entries, hashes))
-        for ordinal, text in found:
-            if text in numbers:  # else another id with the same hash
-                known = numbers[text] != MISSING
-                numbers[text] = AMBIGUOUS if known else ds.first_documents[shard] + ordinal
+    for shard in np.flatnonzero(ds.manifest.shards.files["documents.hash"].size > 0).tolist():
+        for ordinal, text in find_in_shard(ds.reader, shard, ids):
+            known = numbers[text] != MISSING
+            numbers[text] = AMBIGUOUS if known else ds.first_documents[shard] + ordinal
     return np.array([numbers[text] for text in ids], np.int64)
 
 
-def _candidates(ds: Ranges, shard: int, entries: int, hashes: NDArray[np.uint64]) -> Ints:
-    """Ordinals, ascending, of the documents of a shard whose hash is one of `hashes` (sorted)."""
-    parts = [np.empty(0, np.int64)]
-    for start in range(0, entries, _READ):
-        stop = min(start + _READ, entries)
-        table = read_items(ds.files, "documents.hash", shard, fmt.HASH_ENTRY, start, stop)
-        at = np.minimum(np.searchsorted(hashes, table["hash"]), len(hashes) - 1)
-        parts.append(table["ordinal"][hashes[at] == table["hash"]].astype(np.int64))
-    ordinals: Ints = np.sort(np.concatenate(parts))
-    known: Ints = ordinals[ordinals < ds.manifest.shards.documents[shard]]
-    return known
+def find_in_shard(reader: ShardReader, shard: int, ids: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(ordinal, id) of the documents of a shard that have one of these ids, in order; "" is none."""
+    wanted = {*ids} - {""}
+    hashes = np.sort(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in wanted], np.uint64))
+    ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *_candidates(reader, shard, hashes)]))
+    ordinals = ordinals[ordinals < reader.table.documents[shard]]
+    return ((ordinal, text) for ordinal, text in _named(reader, shard, ordinals) if text in wanted)
 
 
-def _named(ds: Ranges, shard: int, ordinals: Ints) -> Iterator[tuple[int, str]]:
+def _candidates(reader: ShardReader, shard: int, hashes: NDArray[np.uint64]) -> Iterator[Ints]:
+    """Ordinals of the documents whose hash is one of `hashes`, which are sorted.
+
+    Hashes are uniform: that of rank r of n is off its place by sqrt(n) / 2 in the mean. Where it is further off, or the
+    same hash is there many times, more is read.
+    """
+    count = int(reader.table.files["documents.hash"].size[shard]) // fmt.HASH_ENTRY.itemsize
+
+    def entries(start: int, stop: int) -> NDArray[np.void]:
+        return read_items(reader.files, "documents.hash", shard, fmt.HASH_ENTRY, start, stop)
+
+    margin = 2 * isqrt(count) + 8
+    place = (hashes / 2.0**64 * count).astype(np.int64)
+    low, high = np.maximum(place - margin, 0), np.minimum(place + margin, count)
+    for some in np.split(np.arange(len(hashes)), np.flatnonzero(low[1:] > high[:-1]) + 1) if len(hashes) else ():
+        wanted, start, stop = hashes[some], int(low[some[0]]), int(high[some[-1]])
+        step = margin
+        while start > 0 and entries(start, start + 1)["hash"][0] >= wanted[0]:
+            start, step = max(0, start - step), 2 * step
+        while stop < count and entries(stop - 1, stop)["hash"][0] <= wanted[-1]:
+            stop, step = min(count, stop + step), 2 * step
+        for first in range(start, stop, _READ):
+            table = entries(first, min(first + _READ, stop))
+            at = np.minimum(np.searchsorted(wanted, table["hash"]), len(wanted) - 1)
+            yield table["ordinal"][wanted[at] == table["hash"]].astype(np.int64)
+
+
+def _named(reader: ShardReader, shard: int, ordinals: Ints) -> Iterator[tuple[int, str]]:
     """(ordinal, external id) of documents, which ascend."""
-    base = 8 * (int(ds.manifest.shards.documents[shard]) + 1)
+    base = 8 * (int(reader.table.documents[shard]) + 1)
+    total = int(reader.table.files["documents.ids"].size[shard]) - base
     for start in range(0, len(ordinals), _READ):
         part = ordinals[start : start + _READ]
-        offsets = gather(ds.files, "documents.ids", shard, fmt.OFFSET, part, part + 2).astype(np.int64)
-        if (np.diff(offsets) < 0).any():
-            raise fmt.bad(ds.files.path("documents.ids", shard), "decreasing offsets", "rising ones", fmt.DAMAGED)
+        offsets = gather(reader.files, "documents.ids", shard, fmt.OFFSET, part, part + 2).astype(np.int64)
+        if (np.diff(offsets) < 0).any() or (offsets[-1:] > total).any():
+            raise reader.bad("documents.ids", shard, "offsets that fall", f"rising ones up to {total}")
         low, high = offsets[::2], offsets[1::2]
-        text = gather(ds.files, "documents.ids", shard, "u1", low, high, base).tobytes()
+        text = gather(reader.files, "documents.ids", shard, "u1", low, high, base).tobytes()
         for ordinal, (a, b) in zip(part.tolist(), pairwise(offsets_of(high - low).tolist()), strict=True):
             yield ordinal, text[a:b].decode("utf-8", "replace")

@@ -1,20 +1,21 @@
 """Reading token ranges of a whole dataset: what lies in several shards is put together here."""
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import check_tokens, documents_of, items_of, ragged, records_of, spans_of
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import DENSE
+from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
 from conceptloader.storage.source import Range
 
@@ -36,19 +37,28 @@ class Cut(NamedTuple):
 class Ranges:
     """Tokens of a dataset are numbered through all of its shards; a range [start, stop) may cross any number of them.
 
+    runs: of a view, whose tokens are those of the files in other places; None for a dataset with files of its own.
     All methods raise FormatError for damaged files, ReadError when the operating system fails, and ConfigError for a
     range or a track that does not exist.
     """
 
-    def __init__(self, files: Files, allow_pickle: bool = False, codecs: Mapping[str, Codec] | None = None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        allow_pickle: bool = False,
+        codecs: Mapping[str, Codec] | None = None,
+        runs: Runs | None = None,
+    ) -> None:
         self.path = files.roots.directory
         self.manifest = manifest = files.manifest
         self.files = files
         self.reader = ShardReader(files)
-        self.num_tokens = manifest.num_tokens
+        self.runs = runs
+        self._runs = runs or Runs.of(np.zeros(1, np.int64), np.array([manifest.num_tokens]))
+        self.num_tokens = int(self._runs.first[-1])
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
         self.shard_starts: list[int] = manifest.starts().tolist()
-        self.first_documents: list[int] = [0, *np.cumsum(manifest.shards.documents).tolist()]
+        self.first_documents: list[int] = offsets_of(manifest.shards.documents).tolist()
         self._allow_pickle = allow_pickle
         self._given_codecs = codecs
         self._codecs: dict[str, Codec] = {}
@@ -88,42 +98,63 @@ class Ranges:
             raise ConfigError(f"{self.path}: track {track!r}", "no vocabulary", "one", "its concepts are ids")
         return load_concepts(self.files.roots, entry)
 
-    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """(shard, first, end, base) for each piece of tokens [start, stop) that lies in one shard: its tokens
-        [first, end), which are base + first and following of the dataset."""
+    def cut(self, start: Ints, stop: Ints) -> Cut:
+        """Token ranges, none of them empty, cut where shards meet, and the runs of a view; in their order, not
+        checked."""
+        row, run, shift = self._in_runs(start, stop)
+        low, high = self.in_files(start, stop)
+        borders = np.array(self.shard_starts)
+        first = np.searchsorted(borders, low, side="right") - 1
+        counts = np.searchsorted(borders, high - 1, side="right") - first
+        part, shard = np.repeat(np.arange(len(low)), counts), ragged(first, counts)
+        base = borders[shard]
+        first, end = np.maximum(low[part], base) - base, np.minimum(high[part], borders[shard + 1]) - base
+        found = Cut(row[part], shard, first, end, base + shift[part], run[part])
+        some = first < end
+        return found if some.all() else Cut(*(column[some] for column in found))
+
+    def _in_runs(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
+        """(range, run, how much further its tokens are than those of the files) for each run with tokens of ranges."""
+        low = np.searchsorted(self._runs.first, start, side="right") - 1
+        counts = np.searchsorted(self._runs.first, stop) - low
+        row, run = np.repeat(np.arange(len(start)), counts), ragged(low, counts)
+        return row, run, self._runs.first[run] - self._runs.source[run]
+
+    def in_files(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+        """Ranges of tokens, none empty, as ranges of the tokens in the files; in a view these may be more."""
+        row, run, shift = self._in_runs(start, stop)
+        begin = np.maximum(start[row], self._runs.first[run])
+        return begin - shift, np.minimum(stop[row], self._runs.first[run + 1]) - shift
+
+    def placed(self, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        """Ranges of the tokens in the files, in order of their starts, as ranges of tokens of the dataset: (range,
+        start, end) of each part of one; in a view these may be fewer or more."""
+        which, run = self._runs.meeting(start, end)
+        shift = self._runs.first[run] - self._runs.source[run]
+        begin, stop = np.maximum(start[which], self._runs.source[run]), np.minimum(end[which], self._runs.end[run])
+        return which, begin + shift, stop + shift
+
+    def check_range(self, start: int, stop: int) -> None:
+        """Raises: ConfigError."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise ConfigError(self.path, f"token range [{start}, {stop})", f"0 <= start <= stop <= {self.num_tokens}")
-        return self._parts(start, stop)
 
-    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        shard = bisect_right(self.shard_starts, start) - 1
-        while start < stop:
-            base, end = self.shard_starts[shard], min(stop, self.shard_starts[shard + 1])
-            if start < end:
-                yield shard, start - base, end - base, base
-                start = end
-            shard += 1
-
-    def cut(self, start: Ints, stop: Ints) -> Cut:
-        """The same of many ranges, none of them empty, in their order; not checked."""
-        borders = np.array(self.shard_starts)
-        low = np.searchsorted(borders, start, side="right") - 1
-        counts = np.searchsorted(borders, stop - 1, side="right") - low
-        row, shard = np.repeat(np.arange(len(start)), counts), ragged(low, counts)
-        base = borders[shard]
-        first, end = np.maximum(start[row], base) - base, np.minimum(stop[row], borders[shard + 1]) - base
-        some = first < end
-        found = Cut(row, shard, first, end, base, np.full(len(row), -1))
-        return found if some.all() else Cut(*(column[some] for column in found))
+    def by_shard(self, start: int, stop: int) -> Iterator[tuple[int, Cut]]:
+        """The pieces of tokens [start, stop) of each shard that has any, in order. Raises: ConfigError."""
+        self.check_range(start, stop)
+        if start < stop:
+            cut = self.cut(np.array([start]), np.array([stop]))
+            borders = [0, *(np.flatnonzero(np.diff(cut.shard)) + 1).tolist(), len(cut.shard)]
+            for a, b in pairwise(borders):
+                yield int(cut.shard[a]), Cut(*(column[a:b] for column in cut))
 
     def stream_bytes(self, start: int, stop: int) -> Iterator[Range]:
         """Of token files, what reading tokens [start, stop) reads."""
         table, layouts = self.manifest.shards, self.manifest.layouts
-        for shard, first, end, _ in self.parts(start, stop):
+        for shard, cut in self.by_shard(start, stop):
             size, base = layouts[table.layout[shard]].itemsize, int(table.offset[shard])
-            # A dense track looks one token further on both sides.
-            low, high = max(0, first - 1), min(end + 1, int(table.tokens[shard]))
-            yield self.files.expected("stream.bin", shard), base + low * size, (high - low) * size
+            for low, high in np.transpose(self.reader.wider(shard, cut.first, cut.end)).tolist():
+                yield self.files.expected("stream.bin", shard), base + low * size, (high - low) * size
 
     def read(self, start: int, stop: int, tracks: Sequence[str] = (), documents: bool = False) -> Sample:
         """Tokens [start, stop) with everything that belongs to them; each stream is read once.
@@ -131,25 +162,25 @@ class Ranges:
         Returns: "tokens" int64 [n], each token-aligned field [n], "documents" if asked for, and Spans for each track.
         """
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("token", *self.field_names)}
-        runs: dict[str, list[Any]] = {track: [] for track in tracks}
-        for shard, a, b, base in self.parts(start, stop):
-            dense = [track for track in tracks if self.manifest.shards.tracks[track].encoding[shard] == DENSE]
-            # One token more on either side tells whether a dense run goes on there.
-            low, high = (max(0, a - 1), min(b + 1, int(self.manifest.shards.tokens[shard]))) if dense else (a, b)
-            wide = self.reader.stream(shard, low, high)
-            items = wide[a - low : b - low]
-            self.reader.check_ids(shard, a, items["token"])
+        found: dict[str, list[_Found]] = {track: [] for track in tracks}
+        for shard, cut in self.by_shard(start, stop):
+            a, b = cut.first, cut.end
+            dense = any(self.manifest.shards.tracks[track].encoding[shard] == DENSE for track in tracks)
+            low, high = self.reader.wider(shard, a, b) if dense else (a, b)
+            wide = items_of(self.reader, shard, low, high)
+            items = wide[ragged(offsets_of(high - low)[:-1] + a - low, b - a)] if dense else wide
+            check_tokens(self.reader, shard, a, b, items["token"])
             for name, column in columns.items():
                 column.append(items[name])
             for track in tracks:
-                runs[track].append(self._runs_part(track, shard, a, b, base - start, wide if track in dense else None))
+                found[track].append(self._found(track, shard, cut, wide if dense else None))
         sample: Sample = {"tokens": _join(columns["token"], np.int64).astype(np.int64)}
         if documents:
             sample["documents"] = self.documents_in(start, stop)
         for name in self.field_names:
             sample[name] = _join(columns[name], self.manifest.layouts[0].dtype[name]).copy()
         for track in tracks:
-            sample[track] = self._spans(track, runs[track])
+            sample[track] = self._spans(track, found[track], start)
         return sample
 
     def tokens(self, start: int, stop: int) -> Ints:
@@ -164,31 +195,49 @@ class Ranges:
 
     def documents_in(self, start: int, stop: int) -> Documents:
         """The documents that hold the tokens [start, stop)."""
-        parts = [self._documents_part(*part) for part in self.parts(start, stop)]
-        return Documents(*(_join([part[i] for part in parts], np.int64) for i in (0, 1)))
+        first, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for shard, cut in self.by_shard(start, stop):
+            found = documents_of(self.reader, shard, cut.first, cut.end)
+            first.append(found.first + cut.base[found.row])
+            ids.append(np.where(found.number < 0, -1, found.number + self.first_documents[shard]))
+        return Documents(np.concatenate(first), np.concatenate(ids))
 
     def spans(self, track: str, start: int, stop: int) -> Spans:
         """The runs of a track that touch tokens [start, stop), relative to `start`."""
         self.codec(track)
-        parts = [self._runs_part(track, shard, a, b, base - start) for shard, a, b, base in self.parts(start, stop)]
-        return self._spans(track, parts)
+        found = [self._found(track, shard, cut) for shard, cut in self.by_shard(start, stop)]
+        return self._spans(track, found, start)
 
-    def _documents_part(self, shard: int, a: int, b: int, base: int) -> tuple[Ints, Ints]:
-        first, ordinal = self.reader.documents(shard, a, b)
-        return first + base, np.where(ordinal < 0, -1, ordinal + self.first_documents[shard])
+    def span_places(self, track: str, start: int, stop: int) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+        """(shard, start, end, record) of the same, by shard: tokens of the dataset."""
+        for shard, cut in self.by_shard(start, stop):
+            found = self._found(track, shard, cut)
+            yield shard, found.start, found.end, found.record
 
-    def _runs_part(
-        self, track: str, shard: int, a: int, b: int, shift: int, items: NDArray[np.void] | None = None
-    ) -> tuple[Any, ...]:
-        start, end, begins_before, ends_after, numbers = self.reader.runs(shard, track, a, b, items)
-        records = self.reader.records(shard, track, numbers)
-        return start + shift, end + shift, begins_before, ends_after, records
+    def _found(self, track: str, shard: int, cut: Cut, items: NDArray[np.void] | None = None) -> "_Found":
+        spans, record = spans_of(self.reader, shard, track, cut.first, cut.end, items)
+        low, high, base = cut.first[spans.row], cut.end[spans.row], cut.base[spans.row]
+        start, end = np.maximum(spans.first, low) + base, np.minimum(spans.end, high) + base
+        return _Found(shard, start, end, spans.first < low, spans.end > high, record)
 
-    def _spans(self, track: str, parts: list[Any]) -> Spans:
-        start, end = (_join([part[i] for part in parts], np.int64) for i in (0, 1))
-        before, after = (_join([part[i] for part in parts], np.bool_) for i in (2, 3))
-        records = [record for part in parts for record in part[4]]
+    def _spans(self, track: str, parts: "Sequence[_Found]", base: int) -> Spans:
+        start = _join([part.start for part in parts], np.int64) - base
+        end = _join([part.end for part in parts], np.int64) - base
+        before = _join([part.before for part in parts], np.bool_)
+        after = _join([part.after for part in parts], np.bool_)
+        records = [one for part in parts for one in records_of(self.reader, part.shard, track, part.record)]
         return Spans(start, end, before, after, records, self.codec(track), f"{self.path}: track {track!r}")
+
+
+class _Found(NamedTuple):
+    """Spans in a shard: tokens [start, end) of the dataset, whether they begin before and end after them."""
+
+    shard: int
+    start: Ints
+    end: Ints
+    before: NDArray[np.bool_]
+    after: NDArray[np.bool_]
+    record: Ints
 
 
 def _join(parts: Sequence[NDArray[Any]], empty: Any) -> NDArray[Any]:

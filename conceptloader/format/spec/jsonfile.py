@@ -17,7 +17,7 @@ from conceptloader.storage.reads import read_file
 
 T = TypeVar("T")
 
-_LIMIT = 1 << 30
+LIMIT = 1 << 30
 _SEAL = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n}\n')
 _SEAL_SIZE = len(b',\n "checksum": "0123456789abcdef"\n}\n')
 
@@ -92,7 +92,7 @@ class JsonFile:
 
 def load_json(path: str) -> JsonFile:
     """A file of this format, its seal checked. Raises: FormatError, ReadError."""
-    return load_sealed(read_file(path, _LIMIT), path)
+    return load_sealed(read_file(path, LIMIT), path)
 
 
 def load_sealed(data: bytes, where: str) -> JsonFile:

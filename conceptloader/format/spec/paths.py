@@ -3,13 +3,14 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.format.spec.jsonfile import LIMIT, JsonFile, load_json, load_sealed
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.storage.reads import named, open_file, read_file, retrying
-from conceptloader.storage.stores import is_url, object_size, read_range
+from conceptloader.storage.stores import is_url, object_size, object_version, read_range
 from conceptloader.storage.urls import below, normal, parent
 
 Given = Sequence[str | os.PathLike[str]] | None
@@ -105,6 +106,19 @@ class Roots:
             raise
         return descriptor
 
+    def load(self, path: str) -> JsonFile:
+        """A sealed JSON file, its path resolved. Raises: FormatError, ReadError."""
+        return load_json(path)
+
+    def status(self, path: str) -> Hashable:
+        """What changes when a file is written again, None if there is none. Raises: ReadError."""
+        with named(path, "looked at"):
+            try:
+                found = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small file, its path resolved. Raises: FormatError if it is outside or larger than `limit`, ReadError."""
         return read_file(path, limit, self.open)
@@ -146,6 +160,19 @@ class UrlRoots(Roots):
     def check_real(self, path: str) -> str:
         """There are no symbolic links; redirects are checked as they come."""
         return path
+
+    def load(self, path: str) -> JsonFile:
+        """See Roots."""
+        return load_sealed(self.read_whole(path, LIMIT), path)
+
+    def status(self, path: str) -> Hashable:
+        """See Roots: an ETag or the like."""
+        try:
+            return retrying(lambda: object_version(path, self.allows))
+        except ReadError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return None
 
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small object. Raises: ReadError, FormatError if it is larger than `limit` bytes."""

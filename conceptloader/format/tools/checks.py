@@ -14,8 +14,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.errors import FormatError
+from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, parameter_problem
 

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.bulk import items_of, records_of, spans_of
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec.codecs import Codec
@@ -79,16 +80,18 @@ def _copy(source: ShardReader, shard: int, writer: ShardWriter, fields: Sequence
     for track in tracks:
         total = int(source.table.tracks[track].records[shard])
         for first in range(0, total, _RECORDS):
-            numbers = np.arange(first, min(first + _RECORDS, total), dtype=np.uint32)
-            for record in source.records(shard, track, numbers):
+            numbers = np.arange(first, min(first + _RECORDS, total))
+            for record in records_of(source, shard, track, numbers):
                 writer.add_record(track, bytes(record))
     for ordinal in range(int(source.table.documents[shard])):
         start, stop = source.document_range(shard, ordinal)
-        items = source.stream(shard, start, stop)
+        low, high = np.array([start]), np.array([stop])
+        items = items_of(source, shard, low, high)
         spans = {}
         for track in tracks if start < stop else ():
-            begin, end, _, _, numbers = source.runs(shard, track, start, stop)
-            spans[track] = list(zip((begin - start).tolist(), (end - start).tolist(), numbers.tolist(), strict=True))
+            found, numbers = spans_of(source, shard, track, low, high)
+            begin, end = np.maximum(found.first, start) - start, np.minimum(found.end, stop) - start
+            spans[track] = list(zip(begin.tolist(), end.tolist(), numbers.tolist(), strict=True))
         writer.add_document(
             items["token"],
             spans=spans,

@@ -11,17 +11,16 @@ import numpy as np
 import xxhash
 
 from conceptloader.errors import ConceptloaderError, FormatError
+from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.format.read.files import Files, FoundView, guard_directory, load_manifest
-from conceptloader.format.read.lookup import read_items
+from conceptloader.format.read.files import Files, FoundView, ManifestGuard, load_manifest
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
-from conceptloader.format.write.ladder import PIECE, count_windows
-from conceptloader.format.write.view import count_spans
+from conceptloader.format.write.ladder import count_spans
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import opened
 from conceptloader.storage.source import LocalFiles
@@ -77,7 +76,7 @@ def verify(
     checks = _Shards(files, source, manifest.starts().tolist(), full, codecs, known, fresh)
     problems = list(_check_tracks(files, full))
     try:
-        guard_directory(allowed.directory).begin(manifest, allowed)
+        ManifestGuard(allowed).begin(manifest)
     except ConceptloaderError as error:
         problems.append(Problem(file=allowed.resolve(fmt.MANIFEST), message=str(error)))
     with ThreadPoolExecutor(threads) as pool:
@@ -108,7 +107,7 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
         _, start, end = view.placed(*(np.array([token]) for token in one.tokens or (0, 0)))
         placed.append(replace(one, tokens=(int(start[0]), int(end[-1])) if len(start) else None))
     for track in view.tracks if full and not problems else ():
-        claimed, counted = list(view.tracks[track].max_spans), count_spans(view, view.runs, track)
+        claimed, counted = list(view.tracks[track].max_spans), count_spans(view, track)
         if claimed != counted:
             message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view anew"
             placed.append(Problem(file=path, message=message))
@@ -163,9 +162,7 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
     ranges = Ranges(files)
     for name, track in files.manifest.tracks.items():
         try:
-            starts = range(0, ranges.num_tokens, PIECE)
-            count = partial(count_windows, ranges, name)
-            spans = list(map(max, zip(*pool.map(count, starts, (start + PIECE for start in starts)), strict=True)))
+            spans = count_spans(ranges, name, pool.map)
             items = _count_items(files, name) if track.codec == "concepts" else None
         except ConceptloaderError as error:
             yield str(error)

@@ -1,8 +1,9 @@
 """The largest number of spans that any window of 2**k tokens touches, without looking at every window."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -74,13 +75,19 @@ def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] 
     return replace(manifest, tracks=tracks)
 
 
+def count_spans(ranges: Ranges, track: str, each: Callable[..., Iterable[list[int]]] = map) -> list[int]:
+    """max_spans of a dataset or a view, as its files have it. each: `map`, or that of a pool."""
+    starts = range(0, ranges.num_tokens, PIECE)
+    counted = each(partial(count_windows, ranges, track), starts, (start + PIECE for start in starts))
+    return list(map(max, zip(*counted, strict=True)))
+
+
 def count_windows(ranges: Ranges, track: str, start: int, stop: int) -> list[int]:
     """The ladder of the windows that begin with tokens [start, stop)."""
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for shard, a, b, base in ranges.parts(start, min(stop + REACH, ranges.num_tokens)):
-        first, end, *_ = ranges.reader.runs(shard, track, a, b)
-        starts.append(first + base)
-        ends.append(end + base)
+    for _, first, end, _ in ranges.span_places(track, start, min(stop + REACH, ranges.num_tokens)):
+        starts.append(first)
+        ends.append(end)
     ladder = Ladder()
     ladder.add(np.concatenate(starts), np.concatenate(ends))
     return ladder.counts

@@ -5,11 +5,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import xxhash
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import spans_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
@@ -17,7 +15,7 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import CREATED_BY
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.viewfile import RUNS, Runs, Source, ViewManifest
-from conceptloader.format.write.ladder import PIECE, REACH, Ladder
+from conceptloader.format.write.ladder import count_spans
 from conceptloader.storage.durable import write_file
 
 log = logging.getLogger(__name__)
@@ -35,7 +33,7 @@ def write_view(
     if not len(start):
         raise ConfigError(out, "no document to select", "at least one", "nothing was written")
     runs = Runs.of(*source.in_files(start, stop))
-    data = runs.dump()
+    data, ranges = runs.dump(), Ranges(source.files, runs=runs)
     manifest = ViewManifest(
         created_by=CREATED_BY,
         source=Source(
@@ -46,7 +44,7 @@ def write_view(
         num_tokens=int(runs.first[-1]),
         num_documents=len(runs),
         runs=xxhash.xxh3_64_hexdigest(data),
-        max_spans={track: tuple(count_spans(source, runs, track)) for track in sorted(source.tracks)},
+        max_spans={track: tuple(count_spans(ranges, track)) for track in sorted(source.tracks)},
         extra=extra,
     )
     write_file(os.path.join(directory, RUNS), data)
@@ -58,28 +56,3 @@ def write_view(
             *(out, source.source, os.path.dirname(out), source.source, source.source),
         )
     return manifest
-
-
-def count_spans(files: Ranges, runs: Runs | None, track: str) -> list[int]:
-    """max_spans of a view of the files: the largest number of spans that a window of 2**k of its tokens touches."""
-    assert runs is not None
-    ladder = Ladder()
-    total = int(runs.first[-1])
-    for low in range(0, total, PIECE):
-        high = min(low + PIECE + REACH, total)
-        some = slice(int(np.searchsorted(runs.first, low, "right")) - 1, int(np.searchsorted(runs.first, high)))
-        shift = runs.first[some] - runs.source[some]
-        begin = np.maximum(runs.first[some], low) - shift
-        cut = Ranges.cut(files, begin, np.minimum(runs.first[1:][some], high) - shift)
-        starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for shard in np.unique(cut.shard).tolist():
-            if files.manifest.shards.tracks[track].encoding[shard] is None:
-                continue
-            rows = np.flatnonzero(cut.shard == shard)
-            spans, _ = spans_of(files.reader, shard, track, cut.first[rows], cut.end[rows])
-            at = rows[spans.row]
-            base = cut.base[at] + shift[cut.row[at]]
-            starts.append(np.maximum(spans.first, cut.first[at]) + base)
-            ends.append(np.minimum(spans.end, cut.end[at]) + base)
-        ladder.add(np.concatenate(starts), np.concatenate(ends))
-    return ladder.counts

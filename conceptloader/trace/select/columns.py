@@ -10,7 +10,7 @@ import xxhash
 from conceptloader.base.hashing import derive_key
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import spans_of
+from conceptloader.format.read.bulk import records_of, spans_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
@@ -173,7 +173,7 @@ class DocumentColumns:
         """(documents, records) by shard, a record for each span."""
         for shard, rows, a, b in self._spans(track, start, stop):
             spans, numbers = spans_of(self.dataset.reader, shard, track, a, b)
-            yield rows[spans.row], self.dataset.reader.records(shard, track, numbers.astype(np.uint32))
+            yield rows[spans.row], records_of(self.dataset.reader, shard, track, numbers)
 
     def _first(self, track: str, names: Collection[str], start: Ints, stop: Ints) -> dict[str, Any]:
         found: dict[str, list[str | None]] = {name: [None] * len(start) for name in names}

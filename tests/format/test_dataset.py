@@ -1,0 +1,157 @@
+"""Any dataset, written and read in every way: against brute force, against the reader of the specification, damaged."""
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConceptloaderError, FormatError
+from conceptloader.format.tools import verify as verifying
+from conceptloader.format.write import ladder
+from tests.corpora.drawn import Corpus, Token, corpora, expected_documents, expected_spans, explain, found_spans
+from tests.format.golden_build import compare
+
+ENCODINGS = st.sampled_from(["dense", "spans", "auto"])
+MEMBERS = st.lists(st.tuples(corpora(max_shards=3), ENCODINGS, st.sampled_from(["u2", "u4"])), min_size=1, max_size=2)
+
+
+def check_range(ds: cl.Dataset, corpus: Corpus, tokens: list[Token], start: int, stop: int) -> None:
+    sample = ds.read(start, stop, corpus.tracks, documents=True)
+    assert sample["tokens"].dtype == np.int64
+    assert sample["tokens"].tolist() == [t.token for t in tokens[start:stop]]
+    assert sample["weight"].tolist() == [t.token / 2 for t in tokens[start:stop]]
+    found = zip(sample["documents"].first.tolist(), sample["documents"].ids.tolist(), strict=True)
+    assert list(found) == expected_documents(tokens, start, stop)
+    for track in corpus.tracks:
+        expected = expected_spans(tokens, track, start, stop)
+        assert found_spans(sample[track]) == found_spans(ds.spans(track, start, stop)) == expected
+        values, offsets = sample[track].values, sample[track].offsets
+        assert [tuple(values[a:b].tolist()) for a, b in pairwise(offsets)] == [run[4] for run in expected]
+
+
+def check_everything(ds: cl.Dataset, corpus: Corpus, tokens: list[Token], seq_len: int) -> None:
+    windows = ds.windows(seq_len)
+    assert (ds.num_tokens, len(windows)) == (len(tokens), (len(tokens) - 1) // seq_len)
+    for i in range(len(windows)):
+        assert windows.token_range(i) == (i * seq_len, (i + 1) * seq_len + 1)
+        assert windows[i]["tokens"].tolist() == [t.token for t in tokens[i * seq_len : (i + 1) * seq_len + 1]]
+        check_range(ds, corpus, tokens, *windows.token_range(i))
+    documents = [document for shard in corpus.shards for document in shard.documents]
+    assert len(ds.documents()) == ds.num_documents == len(documents)
+    start = 0
+    for number, document in enumerate(documents):
+        stop = start + len(document.tokens)
+        assert ds.document_range(number) == (start, stop)
+        assert (ds.document_id(number) or "") == document.id
+        assert ds.documents()[number]["tokens"].tolist() == document.tokens
+        check_range(ds, corpus, tokens, start, stop)
+        start = stop
+    assert [n for some in ds.document_lengths() for n in some.tolist()] == [len(d.tokens) for d in documents]
+
+
+def check_claims(ds: cl.Dataset, corpus: Corpus, tokens: list[Token]) -> None:
+    """The largest number of spans is exact for 2**k tokens, across the borders of shards and of members."""
+    for name in corpus.tracks:
+        for length in range(1, len(tokens) + 1):
+            starts = range(len(tokens) - length + 1)
+            most = max(len(expected_spans(tokens, name, t, t + length)) for t in starts)
+            found = ds.tracks[name].spans_in(length)
+            assert found == most if length & (length - 1) == 0 else found >= most
+        held = max((len(token.spans[name][1]) for token in tokens if token.spans[name]), default=0)
+        assert (ds.tracks[name].max_items or 0) >= held
+
+
+@settings(max_examples=40)
+@given(MEMBERS, st.sampled_from([1, 2, 3, 8, 2048]), st.integers(1, 9), st.data())
+def test_any_dataset(
+    tmp_path_factory: pytest.TempPathFactory,
+    members: list[tuple[Corpus, str, str]],
+    block_tokens: int,
+    piece: int,
+    data: st.DataObject,
+) -> None:
+    root = tmp_path_factory.mktemp("any")
+    for number, (corpus, encoding, token_type) in enumerate(members):
+        corpus.write(root / f"{number}", encoding, block_tokens, token_type).close()
+    path = root / "0"
+    if len(members) > 1:
+        path = root / "joined"
+        cl.join([root / f"{number}" for number in range(len(members))], path)
+        assert os.listdir(path) == ["manifest.json"]
+    whole = Corpus(members[0][0].tracks, [shard for corpus, *_ in members for shard in corpus.shards])
+    tokens = explain(whole)
+    n = len(tokens)
+    with cl.open_dataset(path) as ds:
+        check_everything(ds, whole, tokens, data.draw(st.integers(1, n - 1), "seq_len"))
+        check_claims(ds, whole, tokens)
+    compare(path, [tuple(sorted(data.draw(st.sets(st.integers(0, n), min_size=2, max_size=2)))), (0, n)])
+    with pytest.MonkeyPatch.context() as patch:  # wherever the pieces end in which verify counts
+        patch.setattr(ladder, "PIECE", piece)
+        patch.setattr(verifying, "_RECORDS", 2)
+        assert cl.verify(path, full=True, threads=2) == []
+    assert cl.verify(path) == []
+    other = data.draw(ENCODINGS)
+    cl.convert(path, root / "other", dict.fromkeys(whole.tracks, other))
+    with cl.open_dataset(root / "other") as ds, cl.open_dataset(path) as before:
+        check_everything(ds, whole, tokens, n - 1)
+        check_claims(ds, whole, tokens)
+        assert ds.stream_fingerprint == before.stream_fingerprint or len({kind for *_, kind in members}) > 1
+
+
+def changed(
+    path: Path, data: st.DataObject, kinds: Callable[[str], bool], change: Callable[[bytearray], None]
+) -> tuple[Path, bytes]:
+    """The file that was changed, and what was in it."""
+    files = [file for file in sorted(path.iterdir()) if kinds(file.name) and file.stat().st_size]
+    file = data.draw(st.sampled_from(files))
+    before = file.read_bytes()
+    content = bytearray(before)
+    change(content)
+    file.write_bytes(content)
+    return file, before
+
+
+@settings(max_examples=60)
+@given(corpora(), ENCODINGS, st.data())
+def test_any_damage(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, data: st.DataObject
+) -> None:
+    """A flipped bit is found by the full check. What else is wrong in a table is an error when it is read or does no
+    harm: another exception is none, and tokens do not differ where their file is sound."""
+    path = tmp_path_factory.mktemp("damaged") / "ds"
+    corpus.write(path, encoding).close()
+
+    def flip(content: bytearray) -> None:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+
+    def overwrite(content: bytearray) -> None:
+        at, value = data.draw(st.integers(0, len(content) - 1)), data.draw(st.binary(min_size=1, max_size=8))
+        content[at : at + len(value)] = value[: len(content) - at]
+
+    tables, before = changed(
+        path, data, lambda name: name[0] == "0" and name[6:12] not in ("stream", "shard."), overwrite
+    )
+    try:
+        with cl.open_dataset(path, check_files=False) as ds:
+            assert ds.tokens(0, ds.num_tokens).tolist() == corpus.tokens()
+            for sample in ds.windows(max(1, ds.num_tokens // 2)):
+                for track in ds.tracks:
+                    sample[track].decode()
+            for number in range(ds.num_documents):
+                ds.document_range(number)
+                ds.find_document(ds.document_id(number) or "absent")
+    except ConceptloaderError:
+        pass
+    tables.write_bytes(before)
+    file, _ = changed(path, data, lambda name: name != "build.json" and not name.endswith(".shard.json"), flip)
+    try:
+        found = {Path(problem.file).name for problem in cl.verify(path, full=True)}
+    except FormatError as error:
+        found = {"manifest.json"} if "manifest.json" in error.path else set()
+    assert file.name in found

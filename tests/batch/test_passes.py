@@ -19,11 +19,10 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import PlainReader, random_documents, write_dataset
-from tests.batch.cases import make_view, random_case
+from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
-from tests.scale import scaled
 
 SEQ_LEN = 24
 Passes = list[int]
@@ -67,18 +66,6 @@ def test_files_that_a_batch_needs_are_opened_at_once(tmp_path: Path, passes: Pas
     found = reader.read(samples, picked=picked)
     assert len(passes) == 2
     assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
-
-
-@pytest.mark.parametrize("seed", range(scaled(30, 960)))
-def test_one_descriptor_is_enough(tmp_path: Path, seed: int) -> None:
-    """What a sample needs is open as long as it takes, and no longer."""
-    case, handles = random_case(tmp_path, 9000 + seed), Handles(1)
-    picked = case.datasets, case.windows
-    reader = BatchReader(NO_ORDER, case.views, case.layout, handles=handles)
-    wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
-    for _ in range(2):
-        assert_same(reader.read(case.samples, picked=picked), wanted)
-        assert not reader._files.pins
 
 
 def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path, passes: Passes) -> None:

@@ -1,6 +1,5 @@
 """`outputs.random`: a number for each sample, of the seed and the sample's index alone: on any rank, after a resume."""
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,28 +56,6 @@ def test_they_look_random(tmp_path: Path) -> None:
 def config(path: Path, **more: Any) -> dict[str, Any]:
     datasets = {"a": {"path": str(path / "a"), "weight": 1.0}}
     return {"version": 1, "seed": 3, "seq_len": 16, "datasets": datasets, "outputs": {"random": True}, **more}
-
-
-def numbers(path: Path, rank: int, ranks: int, steps: int, state: Any = None) -> tuple[dict[int, int], Any]:
-    """(random by sample index, state behind `steps` steps)."""
-    sizes = {"micro_batch_size": 4 // ranks, "global_batch_size": 4}
-    loader = cl.make_dataloader(config(path), **sizes, dp_rank=rank, dp_size=ranks)
-    if state is not None:
-        loader.load_state_dict(state)
-    found: dict[int, int] = {}
-    with loader:
-        for batch in itertools.islice(loader, steps):
-            found.update(zip(batch["sample_index"].tolist(), batch["random"].tolist(), strict=True))
-    return found, loader.state_dict()
-
-
-def test_any_number_of_ranks_and_a_resume_see_the_same(tmp_path: Path) -> None:
-    build(tmp_path / "a", Recipe(shards=(20,)), np.random.default_rng(0))
-    whole, _ = numbers(tmp_path, 0, 1, 8)
-    assert whole == {sample: sample_random(3, sample) for sample in range(32)}
-    first, state = numbers(tmp_path, 0, 1, 3)
-    halves = [numbers(tmp_path, rank, 2, 5, state)[0] for rank in (0, 1)]
-    assert first | halves[0] | halves[1] == whole
 
 
 def test_frameworks_carry_it(tmp_path: Path) -> None:

@@ -217,17 +217,6 @@ def test_a_run_without_end_has_no_length_and_is_true(config):
 # the end of a run
 
 
-@pytest.mark.parametrize("batches", range(1, 20))
-def test_resumed_within_a_global_batch_a_run_trains_what_it_would_have(config, batches):
-    """160 samples in global batches of 32: none is dropped because the run was stopped inside one."""
-    options = {"global_batch_size": 32, "num_samples": 160}
-    first = make(config, **options)
-    seen = taken(first, batches)
-    resumed = make(config, **options)
-    resumed.load_state_dict(first.state_dict())
-    assert seen + taken(resumed) == list(range(160))
-
-
 def test_the_same_loader_goes_on_within_a_global_batch(config):
     loader = make(config, global_batch_size=32, num_samples=165)
     assert taken(loader, 3) + taken(loader, 2) + taken(loader) == list(range(160))

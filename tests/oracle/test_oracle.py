@@ -1,4 +1,4 @@
-"""Random configurations on random ranks, stopped and resumed: batches against a brute-force reading of the documentation.
+"""Random configurations on random ranks, stopped and resumed, against a brute-force reading of the documentation.
 
 On few descriptors, with late storage, into memory that was written to; the plain reader of the test kit agrees.
 """

@@ -1,6 +1,5 @@
-"""Batches of packs: the compiled reader against the plain one, which tests/oracle compares with the documentation."""
+"""Batches of packs at their edges, and the inverse of packing; random ones are in tests/oracle."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,28 @@ from conceptloader.blend import Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.testing import PlainReader, RawDocument, write_dataset
+from conceptloader.testing import PlainReader, RawDocument, random_documents, write_dataset
 from tests.batch.compare import assert_same
-from tests.packing.packed import make_view, random_packs
+from tests.packing.packed import make_view
 from tests.raises import raises
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
-    view, _, layout = random_packs(tmp_path, 100 + seed)
-    rng = np.random.default_rng(seed)
-    reader = BatchReader(None, [None, view], layout)
-    for _ in range(2):
-        size = int(rng.integers(0, 9))
-        packs = rng.integers(0, view.count, size).astype(np.uint64)
-        arguments = np.ones(size, np.int64), packs, rng.integers(0, 1 << 40, size).astype(np.uint64)
-        wanted = PlainReader(None, [None, view], layout).read(arguments[2], picked=arguments[:2])
-        assert_same(reader.read(arguments[2], picked=arguments[:2]), wanted)
-        assert_same(pickle.loads(pickle.dumps(reader)).read(arguments[2], picked=arguments[:2]), wanted)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, seed: int) -> None:
-    view, truth, _ = random_packs(tmp_path, 300 + seed)
-    packs = view.packs
-    held: dict[int, list] = {document: [] for document in range(len(truth.starts))}
-    for pack in range(len(packs)):
-        for part in packs.parts(pack):
+@pytest.mark.parametrize(
+    "packing", [(1, 2, "split"), (7, 3, "split"), (7, 3, "crop"), (40, 6, "split"), (90, 2, "crop")]
+)
+@pytest.mark.parametrize("mode", ["stream-with-metadata", "document"])
+def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, packing: tuple[int, int, str], mode: str) -> None:
+    raw = random_documents(40, seed=1, mean_length=20)
+    path = Path(write_dataset(tmp_path / "d", raw, mode=mode, shards=3))
+    seq_len, bins, overflow = packing
+    low = cl.open_dataset(path).shard_starts[1]
+    view = make_view(path, Packing(seq_len=seq_len, bins=bins, overflow=overflow), [(low, low + 5)])
+    held: dict[int, list[Any]] = {document: [] for document in range(len(raw))}
+    for pack in range(len(view.packs)):
+        for part in view.packs.parts(pack):
             held[part.document].append((pack, part))
     for document, found in held.items():
-        assert sorted(packs.parts_of(document)) == sorted(found)
+        assert sorted(view.packs.parts_of(document)) == sorted(found)
 
 
 def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:

@@ -91,37 +91,12 @@ def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
         counts[dataset] += 1
 
 
-@given(m=mixtures(), ts=st.lists(st.integers(0, 600) | st.integers(0, 2**50), min_size=1, max_size=10))
-def test_inverses(m: cl.Mixture, ts: list[int]) -> None:
-    for t in ts:
-        assert m.index_of_window(*m.sample(t)) == t
-
-
-@given(m=mixtures())
-def test_skipped_samples_have_no_index_and_nothing_else_is_lost(m: cl.Mixture) -> None:
-    plain = cl.Mixture(m.sizes, names=m.names, seed=m.seed, block=m.block, phases=[
-        cl.Phase(start=p.start, weights=p.weights) for p in m.phases])  # fmt: skip
-    seen = {m.skips.global_index(t): t for t in range(300)}
-    for g in range(max(seen)):
-        assert m.index_of_window(*plain.sample(g)) == seen.get(g)
-
-
 def test_a_dataset_that_left_is_never_seen_again() -> None:
     m = cl.Mixture([10, 10], names=["a", "b"], phases=[
         cl.Phase(start=0, weights={"a": 1, "b": 1}), cl.Phase(start=100, weights={"b": 1})])  # fmt: skip
     assert set(m.locate_many(np.arange(100, 300))[0].tolist()) == {1}
     assert m.index_of_window(0, *reference.window_of(m.counts(100)[0], 10, reference.dataset_key(0, "a"))) is None
     assert m.counts(150)[1] - m.counts(100)[1] == 50
-
-
-@given(m=mixtures(skips=False), cut=st.integers(401, 700))
-def test_edits_ahead_change_nothing_behind(m: cl.Mixture, cut: int) -> None:
-    phases = [cl.Phase(start=p.start, weights=p.weights) for p in m.phases]
-    phases.append(cl.Phase(start=cut, weights={"newcomer": 3, m.names[0]: 1}))
-    changed = cl.Mixture([*m.sizes, 50], names=[*m.names, "newcomer"], seed=m.seed, block=m.block, phases=phases,
-                         skips=[cl.Skip(at=cut, count=7)])  # fmt: skip
-    for before, after in zip(m.sample_many(np.arange(cut)), changed.sample_many(np.arange(cut)), strict=True):
-        assert np.array_equal(before, after)
 
 
 @given(m=mixtures(), data=st.data())
@@ -159,7 +134,7 @@ def worst_deviation(datasets: npt.NDArray[np.int64], weights: list[int]) -> floa
     return worst
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16, 33, 64, 256, 1024])
+@pytest.mark.parametrize("n", [2, 3, 5, 16, 33, 256, 1024])
 def test_counts_stay_near_the_weights(n: int) -> None:
     for weights in families(n):
         m = cl.Mixture([10**6] * n, weights=weights, block=1)
@@ -180,15 +155,6 @@ def test_searched_adversarial_weights() -> None:
     assert worst_deviation(m.locate_many(np.arange(300_000))[0], weights) <= m.deviation < 1.2
 
 
-@pytest.mark.parametrize("n", [2, 16, 100])
-def test_block_borders_keep_the_bound(n: int) -> None:
-    for weights in families(n):
-        m = cl.Mixture([10**6] * n, weights=weights, block=64)
-        shares = np.array(weights) / sum(weights)
-        for border in range(0, 6400, 64):
-            assert np.abs(np.array(m.counts(border)) - border * shares).max() <= m.deviation + 1e-6
-
-
 def test_no_rank_is_bound_to_one_dataset() -> None:
     """Equal, skewed and random weights of 2 to 64 datasets, 2 to 64 ranks: each rank sees each dataset as often."""
     rng = np.random.default_rng(0)
@@ -201,17 +167,6 @@ def test_no_rank_is_bound_to_one_dataset() -> None:
                 for rank in range(ranks):
                     counts = np.bincount(used[:, rank], minlength=n)
                     assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 2).all(), (n, weights, ranks)
-
-
-def test_each_epoch_has_every_window_once_in_a_new_order() -> None:
-    m = cl.Mixture([700, 3000], weights=[1, 3], names=["small", "large"])
-    datasets, epochs, windows = m.sample_many(np.arange(16_000))
-    for dataset, size in enumerate(m.sizes):
-        orders = [windows[(datasets == dataset) & (epochs == e)] for e in range(4)]
-        for order in orders:
-            assert np.array_equal(np.sort(order), np.arange(size))
-        assert not np.array_equal(orders[0], orders[1])
-        assert abs(np.corrcoef(orders[0], orders[1])[0, 1]) < 5 / np.sqrt(size)
 
 
 def test_far_positions_and_tiny_weights() -> None:

@@ -98,19 +98,6 @@ def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
     assert found == rows(make({**config, "phases": phases, "datasets": datasets}, num_samples=320))
 
 
-def test_a_phase_of_the_configuration_that_starts_later_takes_over(config: Any) -> None:
-    del config["datasets"]["a"]["weight"], config["datasets"]["b"]["weight"], config["datasets"]["c"]["weight"]
-    config["phases"] = [{"start": 0, "weights": {"a": 1, "b": 1}}, {"start": 64, "weights": {"c": 1}}]
-    loader = make(config, num_samples=96)
-    batches = iter(loader)
-    found = rows(batches, 1)
-    assert loader.set_weights({"b": 1}) == 24
-    found += rows(batches)
-    assert {dataset for sample, dataset, _ in found if sample < 24} == {0, 1}
-    assert {dataset for sample, dataset, _ in found if 24 <= sample < 64} == {1}
-    assert {dataset for sample, dataset, _ in found if sample >= 64} == {2}
-
-
 def test_where_a_phase_of_the_configuration_starts(config: Any) -> None:
     """By default they begin at the next step, so that a run which sets them in every step meets every phase."""
     config["phases"] = [{"start": 32, "weights": {"c": 1}}]

@@ -16,29 +16,12 @@ from conceptloader.errors import ConfigError
 from conceptloader.order import reference
 from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
+from conceptloader.testing.strategies import mixtures
 from tests.raises import raises
 
-
-@st.composite
-def mixtures(draw: st.DrawFn, skips: bool = True) -> cl.Mixture:
-    names = draw(st.lists(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=7, unique=True))
-    sizes = [draw(st.integers(1, 60) | st.integers(900, 1200) | st.integers(1, 2**40)) for _ in names]
-    starts = sorted({0, *draw(st.lists(st.integers(1, 400), max_size=3))})
-    phases = []
-    for start in starts:
-        members = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-        phases.append(
-            cl.Phase(start=start, weights={m: draw(st.integers(1, 100) | st.floats(0.01, 10)) for m in members})
-        )
-    jumps = st.builds(cl.Skip, at=st.integers(0, 400), count=st.integers(1, 90))
-    return cl.Mixture(
-        sizes=sizes,
-        names=names,
-        phases=phases,
-        seed=draw(st.integers(-5, 5)),
-        block=draw(st.sampled_from([1, 2, 5, 64])),
-        skips=draw(st.lists(jumps, max_size=3)) if skips else (),
-    )
+# Sizes on both sides of that up to which windows are shuffled by a table.
+MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(lambda most: mixtures(7, max_size=most, max_start=400, max_skips=3))
+WITHOUT_SKIPS = mixtures(7, max_size=1 << 40, max_start=400, max_skips=0)
 
 
 def by_reference(m: cl.Mixture, ts: list[int]) -> list[tuple[int, int, int, int]]:
@@ -59,7 +42,7 @@ def by_reference(m: cl.Mixture, ts: list[int]) -> list[tuple[int, int, int, int]
     return samples
 
 
-@given(m=mixtures(), ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
+@given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
 def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     datasets, draws = m.locate_many(ts)
     _, epochs, windows = m.sample_many(ts)
@@ -80,7 +63,7 @@ def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
         assert found[g] == read.get(g, -1)
 
 
-@given(m=mixtures(skips=False))
+@given(m=WITHOUT_SKIPS)
 def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
     datasets, draws = m.locate_many(np.arange(600))
     counts = [0] * len(m.sizes)
@@ -99,7 +82,7 @@ def test_a_dataset_that_left_is_never_seen_again() -> None:
     assert m.counts(150)[1] - m.counts(100)[1] == 50
 
 
-@given(m=mixtures(), data=st.data())
+@given(m=MIXTURES, data=st.data())
 def test_the_sequence_of_datasets_in_the_call_does_not_matter(m: cl.Mixture, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(m.sizes))))
     phases = [cl.Phase(start=p.start, weights=dict(reversed(p.weights.items()))) for p in m.phases]

@@ -65,39 +65,3 @@ def test_no_document_table(tmp_path: Path) -> None:
     assert main(["adopt", flat, "--out", str(tmp_path / "d"), "--kind", "flat", "--dtype", "uint16"]) == 0
     with raises(ConfigError, "datasets.a: packing", "no document table in shard 0"):
         cl.open_blend({"seq_len": 8, "packing": {"bins": 4}, "datasets": {"a": {"path": str(tmp_path / "d")}}})
-
-
-@pytest.mark.parametrize(
-    "out", [{"quarantine": [{"dataset": "a", "tokens": [6, 7]}]}, {"exclude": [{"at": 0, "ids": ["1"]}]}]
-)
-def test_parts_that_are_left_out_keep_their_room_and_their_positions(tmp_path: Path, out: Any) -> None:
-    raw = [RawDocument(id=str(k), tokens=[k + 1] * n) for k, n in enumerate([5, 4, 3])]
-    config = {
-        "seq_len": 16,
-        "packing": {"bins": 2},
-        "order": "sequential",
-        "datasets": {"a": {"path": str(write_dataset(tmp_path / "d", raw))}},
-        "outputs": {"document_ids": True, "cu_seqlens": True},
-    }
-    with cl.make_dataloader(config | out, micro_batch_size=1) as loader:
-        batch = next(iter(loader))
-    assert batch["input_ids"][0].tolist() == [1] * 5 + [0] * 4 + [3] * 3 + [0] * 4
-    assert batch["position_ids"][0].tolist() == [*range(5), *range(4), *range(3), *range(4)]
-    assert batch["cu_seqlens"].tolist() == [0, 5, 9, 12, 16]
-    assert batch["document_ids"][0].tolist() == [0] * 5 + [-1] * 4 + [2] * 3 + [-1] * 4
-    assert batch["loss_mask"][0].tolist() == [1] * 4 + [0] * 5 + [1] * 2 + [0] * 5
-
-
-def test_a_shard_that_is_quarantined_empties_the_blocks_that_touch_it_alone(tmp_path: Path) -> None:
-    raw = [RawDocument(id=str(k), tokens=[k + 1] * 8) for k in range(6)]
-    config = {
-        "seq_len": 16,
-        "packing": {"bins": 2},  # blocks of 16 tokens, as the shards
-        "order": "sequential",
-        "datasets": {"a": {"path": str(write_dataset(tmp_path / "d", raw, shards=3))}},
-        "quarantine": [{"dataset": "a", "tokens": [16, 32]}],
-    }
-    with cl.make_dataloader(config, micro_batch_size=6) as loader:
-        rows = next(iter(loader))["input_ids"].tolist()
-    empty = [0] * 16
-    assert rows == [[1] * 8 + [2] * 8, empty, empty, empty, [5] * 8 + [6] * 8, empty]

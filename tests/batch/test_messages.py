@@ -13,7 +13,6 @@ from conceptloader.batch.messages import WORDS
 from conceptloader.batch.open import decide_layout, open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
-from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels import records
 from conceptloader.testing import RawDocument, write_dataset
@@ -139,7 +138,7 @@ def records_limit() -> int:
 
 def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
-    view = make_packs(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=8, bins=3, overflow="refuse"))
+    view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "refuse")
     reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
     found = "found refuse, and document 3 of 5 tokens, expected room for it in a pack of its block; set it to split"
     with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing.overflow: {found}"):

@@ -14,7 +14,6 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.packing import Packing
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks
 from conceptloader.storage.handles import Handles
@@ -86,7 +85,7 @@ def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, monkeypatch: 
     near, far = cl.open_dataset(tmp_path / "a"), cl.open_dataset(f"{bucket}/a")
     view = make_view("x", near, 0, 0, 100, SEQ_LEN)
     if kind == "packs":
-        view = make_packs(tmp_path / "a", Packing(seq_len=SEQ_LEN))
+        view = make_packs(tmp_path / "a", SEQ_LEN, 64)
     layout = layout_of(view, cu_seqlens=True)
     samples = np.arange(100, dtype=np.uint64)
     picked = np.zeros(100, np.int64), samples

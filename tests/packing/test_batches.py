@@ -10,7 +10,6 @@ import conceptloader as cl
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
-from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.testing import PlainReader, RawDocument, random_documents, write_dataset
@@ -28,7 +27,7 @@ def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, packing: tup
     path = Path(write_dataset(tmp_path / "d", raw, mode=mode, shards=3))
     seq_len, bins, overflow = packing
     low = cl.open_dataset(path).shard_starts[1]
-    view = make_view(path, Packing(seq_len=seq_len, bins=bins, overflow=overflow), [(low, low + 5)])
+    view = make_view(path, seq_len, bins, overflow, [(low, low + 5)])
     held: dict[int, list[Any]] = {document: [] for document in range(len(raw))}
     for pack in range(len(view.packs)):
         for part in view.packs.parts(pack):
@@ -39,7 +38,7 @@ def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, packing: tup
 
 def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[k % 900 + 1]) for k in range(20000)]
-    view = make_view(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=256, bins=64))
+    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 256, 64)
     layout = decide_layout([view], 256, Outputs(cu_seqlens=True))
     packs = np.array([0, 63, 64, view.count - 1], np.uint64)
     arguments = np.zeros(4, np.int64), packs, packs
@@ -50,7 +49,7 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
 
 def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate([5, 9, 3])]
-    view = make_view(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=8, bins=4, overflow="refuse"))
+    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 8, 4, "refuse")
     layout = decide_layout([view], 8, Outputs())
     zero = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint64)
     for reader in (PlainReader, BatchReader):

@@ -233,15 +233,15 @@ class BatchMemory:
     the lease alive, and when it ends, the block is free. The lease must lie over the mmap itself: over another array
     numpy would make *that* the base of every view, and the lease would end while views live.
 
-    keep: how many free blocks there are at most, of all sizes; those that were free for longest go first.
+    keep: how many blocks `free` has at most, of all sizes; those that were free for longest go first.
     """
 
     def __init__(self, keep: int = 64) -> None:
-        self._free: deque[mmap.mmap] = deque(maxlen=keep)
+        self.free: deque[mmap.mmap] = deque(maxlen=keep)
 
     def allocate(self, size: int) -> Block:
         """A block of `size` bytes, not initialized, aligned to a page. Raises MemoryError."""
-        free, memory = self._free, None
+        free, memory = self.free, None
         for _ in range(len(free)):
             try:
                 found = free.pop()  # nobody else can find it now

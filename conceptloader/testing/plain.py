@@ -98,12 +98,11 @@ class PlainReader:
         data, borders = batch.pop(f"{track.name}_values").tobytes(), batch.pop(f"{track.name}_offsets").tolist()
         found: list[list[Any]] = []
         for row, member in enumerate(members):
-            codec, first = present(self.views, member).dataset.codec(track.name), row * track.max_spans
+            dataset, first = present(self.views, member).dataset, row * track.max_spans
             count = int(batch[f"{track.name}_num_spans"][row])
+            records = [memoryview(data)[a:b] for a, b in pairwise(borders[first : first + count + 1])]
             try:
-                found.append(
-                    [codec.decode(memoryview(data)[a:b]) for a, b in pairwise(borders[first : first + count + 1])]
-                )
+                found.append([dataset.codec(track.name).decode(record) for record in records])
             except (ValueError, RecursionError) as error:
                 raise FormatError(f"track {track.name}", f"found a record that is not of its codec: {error}") from error
         batch[f"{track.name}_records"] = found

@@ -19,19 +19,21 @@ def layouts(
 
 
 @st.composite
-def mixtures(draw: st.DrawFn, max_datasets: int = 5, max_size: int = 1000, max_start: int = 2000) -> Mixture:
+def mixtures(
+    draw: st.DrawFn, max_datasets: int = 5, max_size: int = 1000, max_start: int = 2000, max_skips: int = 2
+) -> Mixture:
     """Mixtures of 1 to `max_datasets` datasets of up to `max_size` windows, with phases and skips below `max_start`."""
-    sizes = draw(st.lists(st.integers(1, max_size), min_size=1, max_size=max_datasets))
-    names = [f"dataset-{k}" for k in range(len(sizes))]
-    weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000), min_size=1)
-    starts = draw(st.sets(st.integers(1, max_start), max_size=2))
+    sizes = draw(st.lists(st.integers(1, max_size) | st.integers(1, 60), min_size=1, max_size=max_datasets))
+    names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
+    weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000) | st.floats(0.01, 10), min_size=1)
+    starts = draw(st.sets(st.integers(1, max_start), max_size=3))
     skips = st.builds(lambda at, count: Skip(at=at, count=count), st.integers(0, max_start), st.integers(1, 100))
     return Mixture(
         sizes=sizes,
         names=names,
         phases=[Phase(start=start, weights=draw(weights)) for start in [0, *sorted(starts)]],
-        skips=draw(st.lists(skips, max_size=2)),
-        seed=draw(st.integers(0, 1 << 64)),
+        skips=draw(st.lists(skips, max_size=max_skips)),
+        seed=draw(st.integers(-5, 1 << 64)),
         block=draw(st.sampled_from([1, 2, 7, 64])),
     )
 

@@ -1,7 +1,6 @@
-"""Token fields, numbers and records in batches, against what was written, token by token."""
+"""Weights of tokens, fields, numbers and records that do not fit: what is refused, and when."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,141 +11,32 @@ import conceptloader as cl
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
-from tests.packing.packed import make_view as make_packs
 from tests.raises import raises
 
-ALL_FIELDS = {f"x{kind}": ("inputs", "labels")[k % 2] for k, kind in enumerate(FIELD_TYPES)}
-Truth = dict[str, np.ndarray[Any, Any]]
 
-
-def build(path: Path, seed: int, weight: str = "f2", mode: str = "stream-with-metadata", **fixed: Any) -> Truth:
-    """Two shards of documents; a field of each type, a weight, numbers and records. Returns: by token; -1 or None where
-    there is none."""
-    rng = np.random.default_rng(seed)
-    types = {f"x{kind}": kind for kind in FIELD_TYPES} | {"w": weight} | fixed.get("fields", {})
-    number = fixed.get("number", str(rng.choice(FIELD_TYPES)))
-    encoding = str(rng.choice(["dense", "spans"]))
+def build(path: Path, fields: dict[str, str], number: str) -> View:
+    """Three windows of nine tokens with fields, half of them with a number, half with a record."""
     tracks = {
-        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": number}, encoding=encoding),
-        "notes": cl.TrackOptions(codec="json", encoding=encoding),
+        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": number}),
+        "notes": cl.TrackOptions(codec="json"),
     }
-    options = cl.BuildOptions(tracks=tracks, fields=types, block_tokens=16, mode=mode)
-    written, found = cl.create_build(path, options, plan=[0, 1]), []
-    for part in range(2):
-        with written.shard(part) as shard:
-            for _ in range(int(rng.integers(2, 7))):
-                n = int(rng.integers(0, 60))
-                truth: dict[str, Any] = {"tokens": rng.integers(1, 9, n)}
-                for name, kind in types.items():
-                    size = np.dtype(kind).itemsize
-                    raw = rng.integers(0, 256, n * size, np.uint8).view(kind)  # NaN of any sort among them
-                    truth[name] = np.where(np.isfinite(raw), raw, 1).astype(kind) if name == "w" else raw
-                borders = np.unique(rng.integers(0, n + 1, 5))
-                spans: dict[str, list[Any]] = {"quality": [], "notes": []}
-                numbers, notes = np.zeros(n, number), np.full(n, None)
-                for a, b in pairwise(borders.tolist()):
-                    if rng.random() < 0.7:
-                        spans["quality"].append((a, b, rng.integers(1, 100, 1).astype(number)))
-                        numbers[a:b] = spans["quality"][-1][2]
-                    if rng.random() < 0.7:
-                        spans["notes"].append((a, b, {"at": f"{part}/{shard.documents}/{a}" * int(rng.integers(1, 9))}))
-                        notes[a:b] = [spans["notes"][-1][2]] * (b - a)
-                shard.add_document(truth["tokens"], spans, fields={name: truth[name] for name in types})
-                found.append({**truth, "quality": numbers, "notes": notes})
+    written = cl.create_build(path, cl.BuildOptions(tracks=tracks, fields={"xu1": "u1", "w": "f2", **fields}))
+    with written.shard(0) as shard:
+        spans = {"quality": [(0, 14, np.array([3], number))], "notes": [(14, 28, {"at": 14})]}
+        shard.add_document([1] * 28, spans, fields={name: np.arange(28) for name in ("xu1", "w", *fields)})
     cl.finalize(path)
-    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
-
-
-def batches(view: View, seq_len: int, outputs: Outputs, tracks: dict[str, ConceptOptions], size: int = 0) -> Any:
-    """All samples of a view by the plain reader, which those of the compiled one equal."""
-    layout = decide_layout([view], seq_len, outputs, tracks)
-    numbers = np.arange(view.count, dtype=np.uint64)
-    picked = np.zeros(view.count, np.int64), numbers
-    plain = PlainReader(None, [view], layout).read(numbers, picked=picked)
-    compiled = BatchReader(None, [view], layout)
-    for _ in range(2):
-        found = compiled.read(numbers, picked=picked)
-        for batch in (found, plain):
-            batch["notes_records"] = np.array([str(row) for row in batch["notes_records"]])
-        assert_same(found, plain)
-        plain["notes_records"] = compiled.read(numbers, picked=picked)["notes_records"]
-    return plain
-
-
-@pytest.mark.parametrize("seed", range(16))
-def test_what_was_written_is_in_the_batch(tmp_path: Path, seed: int) -> None:
-    """Windows, documents, packs; with quarantined tokens, borders of shards and shared labels. Weights are those of a
-    field, and with later seeds those of a track."""
-    rng = np.random.default_rng(100 + seed)
-    kind = ("window", "document", "pack", "window")[seed % 4]
-    mode = "document" if kind == "document" else "stream-with-metadata"
-    types = {"weight": ("f2", "f4")[seed % 2], **({"number": ("f4", "f2")[seed % 2]} if seed >= 8 else {})}
-    truth = build(tmp_path / "ds", seed, mode=mode, **types)
-    ds = cl.open_dataset(tmp_path / "ds")
-    size = int(rng.integers(5, 30))
-    quarantine = [(20, 24)] if seed % 3 == 1 else []
-    if kind == "pack":
-        view = make_packs(tmp_path / "ds", Packing(seq_len=size, bins=4), quarantine)
-    else:
-        count = ds.num_documents if kind == "document" else (ds.num_tokens - 1) // size
-        view = make_view("x", ds, 0, 0, count, size, quarantine)
-    outputs = Outputs(loss_weight="w", fields=ALL_FIELDS, shared_labels=kind != "pack" and seed > 3, eos_loss=True)
-    if seed >= 8:
-        outputs = replace(outputs, loss_weight={"name": "quality", "outside": 0.25})
-        truth["w"] = np.where(truth["quality"] > 0, truth["quality"], 0.25)
-        view = replace(view, tracks=("notes", "quality"))
-    spans = int(rng.integers(1, 4)) if seed % 2 else None
-    tracks = {
-        "quality": ConceptOptions(max_spans=spans, overflow="mark"),
-        "notes": ConceptOptions(layout="records", max_spans=spans, overflow="mark"),
-    }
-    batch = batches(view, size, outputs, tracks)
-    assert batch["loss_weight"].dtype == np.float32
-    seen = 0
-    for row in range(view.count):
-        for part in cl.blend.samples.parts_of(view, row, size):
-            if part.since == 0:
-                continue
-            for j in range(part.inputs):
-                token, at = part.start + j, part.place + j
-                assert batch["input_ids"][row, at] == truth["tokens"][token]
-                for name, place in ALL_FIELDS.items():
-                    if place == "inputs":
-                        assert batch[name][row, at].tobytes() == truth[name][token].tobytes()
-                index = batch["quality_span_index"][row, at]
-                if index >= 0:
-                    assert batch["quality_values"][row, index] == truth["quality"][token]
-                    seen += 1
-                if (index := batch["notes_span_index"][row, at]) >= 0:
-                    assert batch["notes_records"][row][index] == truth["notes"][token]
-                else:
-                    assert index == -2 or truth["notes"][token] is None
-            for j in range(part.stop - part.start - 1):
-                token, at = part.start + j + 1, part.place + j
-                assert batch["labels"][row, at] == truth["tokens"][token]
-                assert batch["loss_weight"][row, at] == np.float32(truth["w"][token])
-                for name, place in ALL_FIELDS.items():
-                    if place == "labels":
-                        assert batch[name][row, at].tobytes() == truth[name][token].tobytes()
-    assert seen
-    masked = batch["loss_mask"] == 0
-    assert not batch["loss_weight"][masked].any()
-    assert not batch["xf8"][batch["input_ids"] == 0].any()  # padding
+    return make_view(path.name, cl.open_dataset(path), int(path.name == "b"), 0, 3, 9)
 
 
 @pytest.mark.parametrize("name", ["own", "quality"])
 def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, name: str) -> None:
     """Nothing is guessed, neither 1 nor 0: one of the two would train with other weights than its user thinks."""
-    build(tmp_path / "a", 1, fields={"own": "f4"}, number="f4")
-    build(tmp_path / "b", 2, number="f4")
-    views = [make_view(n, cl.open_dataset(tmp_path / n), k, 0, 3, 9) for k, n in enumerate("ab")]
-    views[1] = replace(views[1], tracks=())
+    lacking = replace(build(tmp_path / "b", {}, "f4"), tracks=())
+    views = [build(tmp_path / "a", {"own": "f4"}, "f4"), lacking]
     message = rf"outputs\.loss_weight: found no (field|track that is read) called '{name}' in b .* missing: 1"
     for given in (name, {"name": name, "outside": 2}):
         with pytest.raises(ConfigError, match=message):
@@ -165,9 +55,8 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
 
 
 def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
-    build(tmp_path / "a", 1, fields={"own": "f4", "changing": "f4", "max_seqlen": "u1"}, number="f4")
-    build(tmp_path / "b", 2, fields={"changing": "f2"}, number="f8")
-    views = [make_view(n, cl.open_dataset(tmp_path / n), k, 0, 3, 9) for k, n in enumerate("ab")]
+    first = build(tmp_path / "a", {"own": "f4", "changing": "f4", "max_seqlen": "u1"}, "f4")
+    views = [first, build(tmp_path / "b", {"changing": "f2"}, "f8")]
     wrong: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         (
             r"outputs\.fields\.own: dataset b has no field 'own', the fields are \['changing'",

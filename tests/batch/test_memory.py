@@ -75,7 +75,7 @@ def test_what_is_kept_of_a_batch_does_not_change(keep):
     assert changed == []
     held.clear()
     gc.collect()
-    assert len(pool._free) == 40, "all that was kept is free now, and used again was what was not"
+    assert len(pool.free) == 40, "all that was kept is free now, and used again was what was not"
 
 
 def test_memory_is_used_again_and_no_more_than_asked_for_is_kept():
@@ -88,9 +88,9 @@ def test_memory_is_used_again_and_no_more_than_asked_for_is_kept():
     del blocks[0]
     assert address(pool.allocate(4096)) == where[0]
     blocks.clear()
-    assert len(pool._free) == 2
+    assert len(pool.free) == 2
     blocks = [pool.allocate(8192) for _ in range(2)]
-    assert not pool._free, "what has a size that is not in use any more goes back to the system"
+    assert not pool.free, "what has a size that is not in use any more goes back to the system"
     with pytest.raises(MemoryError, match="micro_batch_size"):
         pool.allocate(1 << 62)
     with pytest.raises(MemoryError, match="micro_batch_size"):

@@ -14,34 +14,27 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.packing import Packing
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import PlainReader, random_documents, write_dataset
-from tests.batch.cases import make_view, random_case
+from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
-from tests.scale import scaled
 
 SEQ_LEN = 24
-Passes = list[int]
 NO_ORDER: Any = None
 
 
-@pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
-    """The code of each."""
-    found: Passes = []
-    plain = BatchReader._pass
+class Passes(Handles):
+    """Counts the passes of a reader, each of which uses its descriptors without interruption."""
 
-    def told(reader: BatchReader, work: Any) -> int:
-        found.append(plain(reader, work))
-        return found[-1]
+    begun = 0
 
-    monkeypatch.setattr(BatchReader, "_pass", told)
-    return found
+    def begin(self) -> int:
+        self.begun += 1
+        return super().begin()
 
 
 def shards(path: Path, count: int) -> View:
@@ -61,41 +54,28 @@ def windows(view: View) -> Any:
     return numbers, (np.zeros(view.count, np.int64), numbers)
 
 
-def test_files_that_a_batch_needs_are_opened_at_once(tmp_path: Path, passes: Passes) -> None:
+def test_files_that_a_batch_needs_are_opened_at_once(tmp_path: Path) -> None:
     view = shards(tmp_path / "a", 40)
-    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view)), windows(view)
+    passes = Passes(1000)
+    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), handles=passes), windows(view)
     found = reader.read(samples, picked=picked)
-    assert len(passes) == 2
+    assert passes.begun == 2
     assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
 
 
-@pytest.mark.parametrize("seed", range(scaled(30, 960)))
-def test_one_descriptor_is_enough(tmp_path: Path, seed: int) -> None:
-    """What a sample needs is open as long as it takes, and no longer."""
-    case, handles = random_case(tmp_path, 9000 + seed), Handles(1)
-    picked = case.datasets, case.windows
-    reader = BatchReader(NO_ORDER, case.views, case.layout, handles=handles)
-    wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
-    for _ in range(2):
-        assert_same(reader.read(case.samples, picked=picked), wanted)
-        assert not reader._files.pins
-
-
-def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path, passes: Passes) -> None:
+def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path) -> None:
     """Not all files at once, nor those of one sample at a time."""
     view = shards(tmp_path / "a", 40)
-    handles = Handles(160)
+    handles = Passes(160)
     reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), handles=handles), windows(view)
     found = reader.read(samples, picked=picked)
     assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
-    assert 3 < len(passes) < 15
+    assert 3 < handles.begun < 15
     assert handles.count <= 160
 
 
 @pytest.mark.parametrize("kind", ["windows", "packs"])
-def test_a_store_is_asked_in_few_rounds(
-    tmp_path: Path, passes: Passes, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many shards, tracks and spans there are: one for each thing that is found by another."""
     monkeypatch.setattr(blocks, "_MEMORY_BLOCK", 24)  # or else a block is often all of a file
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "777")  # a cache of its own
@@ -105,25 +85,27 @@ def test_a_store_is_asked_in_few_rounds(
     near, far = cl.open_dataset(tmp_path / "a"), cl.open_dataset(f"{bucket}/a")
     view = make_view("x", near, 0, 0, 100, SEQ_LEN)
     if kind == "packs":
-        view = make_packs(tmp_path / "a", Packing(seq_len=SEQ_LEN))
+        view = make_packs(tmp_path / "a", SEQ_LEN, 64)
     layout = layout_of(view, cu_seqlens=True)
     samples = np.arange(100, dtype=np.uint64)
     picked = np.zeros(100, np.int64), samples
     views = [dataclasses.replace(view, dataset=far)]
-    found = BatchReader(NO_ORDER, views, layout).read(samples, picked=picked)
+    passes = Passes(1000)
+    found = BatchReader(NO_ORDER, views, layout, handles=passes).read(samples, picked=picked)
     assert_same(found, PlainReader(None, [view], layout).read(samples, picked=picked))
-    assert len(passes) == {"windows": 5, "packs": 7}[kind]
+    assert passes.begun == {"windows": 5, "packs": 7}[kind]
 
 
-def test_what_stays_away_is_named(tmp_path: Path, passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not asked for for ever."""
     view = shards(tmp_path / "a", 3)
-    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2), windows(view)
+    passes, layout = Passes(1000), layout_of(view)
+    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout, dp_rank=2, handles=passes), windows(view)
     monkeypatch.setattr(OpenFiles, "open", lambda files, row: None)
     match = rf"sample 0, dp_rank 2: .*0.stream.bin: bytes \[0, \d+\) are still not at hand after {MOST_PASSES} passes"
     with pytest.raises(ReadError, match=match):
         reader.read(samples, picked=picked)
-    assert len(passes) == MOST_PASSES + 1
+    assert passes.begun == MOST_PASSES + 1
 
 
 def test_of_two_damages_the_first_one_is_named(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_the_best_level_is_chosen_and_any_can_be_forced(load: Load, copy: Path) 
         assert load(level) == level
 
 
+# As where neither numba nor llvmlite is installed, which nothing needs at run time.
 DIGEST = """
-import sys, hashlib
-import numpy as np
-import conceptloader as cl
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = None
 from tests.kernels.everything import everything
 print(everything())
 """
@@ -178,15 +178,3 @@ def test_no_library_names_python_or_a_version_of_libc() -> None:
         assert b"Py_" not in data
         assert b"GLIBC_" not in data
         assert b"libc.so" not in data
-
-
-def test_neither_numba_nor_llvmlite_is_needed(load: Load) -> None:
-    script = f"""
-import sys
-sys.modules["numba"] = sys.modules["llvmlite"] = None
-{LOAD}
-import numpy as np
-from tests.kernels.everything import everything
-everything()
-"""
-    assert load(script=script) == of_this_processor()[0]

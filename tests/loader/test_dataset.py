@@ -34,7 +34,7 @@ def test_in_a_dataloader_with_workers(config, wanted, start):
         _ = data[0]  # files are open before the fork
     loader = DataLoader(
         data, batch_size=4, sampler=cl.EpochSampler(24, 1, 0), collate_fn=cl.collate_fn,
-        num_workers=2 if start else 0, multiprocessing_context=start,
+        num_workers={None: 0, "fork": 2, "spawn": 1}[start], multiprocessing_context=start,
     )  # fmt: skip
     found = list(loader)
     assert len(found) == 6

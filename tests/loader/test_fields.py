@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.blend import load_config
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.fim import FillInMiddle
@@ -180,18 +179,20 @@ def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
     assert load_config(load_config(config).to_dict()) == load_config(config)
 
 
-def test_trace_shows_what_the_batch_has(config: dict[str, Any], tmp_path: Path) -> None:
+def test_trace_shows_what_the_batch_has(
+    config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config["concepts"] = {"quality": {}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "conceptloader", "trace", str(tmp_path / "run.yaml"), "--sample", "1"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)["samples"][0]
+    command = ["trace", str(tmp_path / "run.yaml"), "--sample", "1"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["samples"][0]
     with cl.make_dataloader(config, micro_batch_size=2) as loader:
         batch = next(iter(loader))
     for name in ("loss_weight", "number"):
         assert found["fields"][name] == batch[name][1].tolist()
     spans = found["spans"]["quality"]
     assert [span["record"] for span in spans] == [[v] for v in batch["quality_values"][1, : len(spans)].tolist()]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert main(command) == 0
     low, high = batch["loss_weight"][1].min(), batch["loss_weight"][1].max()
-    assert f"  loss_weight: {low:g} to {high:g}, mean " in lines
+    assert f"  loss_weight: {low:g} to {high:g}, mean " in capsys.readouterr().out

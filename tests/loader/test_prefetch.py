@@ -69,11 +69,11 @@ def test_more_is_read_ahead_while_one_read_is_late_and_threads_are_idle():
     watching.start()
     assert next(ahead)[0] == 2
     watching.join()
-    assert len(ahead._ahead) == 50
     for wanted in range(3, 1000):
-        assert ahead._ahead[0][1].wait(10)  # nothing is late any more
+        assert wait_for(lambda: ahead.ready)  # nothing is late any more
         assert next(ahead)[0] == wanted
-    assert len(ahead._ahead) == 4
+    assert wait_for(lambda: ahead.ready == 4)
+    assert len(started) == 1000 + 4
     ahead.close()
 
 
@@ -98,16 +98,14 @@ def test_an_error_of_the_tasks_comes_behind_what_they_gave_before(depth, most):
 
 def test_what_is_ahead_grows_only_for_idle_threads():
     """Threads that all have something to read would not be faster for more of it."""
-    started, release = [], threading.Event()
+    release, tasks, sizes = threading.Event(), itertools.count(), []
 
     def read(n):
-        started.append(n)
         release.wait()
         return n
 
-    ahead = Prefetcher(read, iter(range(100)), threads=2, depth=4, most=50, name="test")
-    sizes = []
-    watching = threading.Timer(0.2, lambda: (sizes.append(len(ahead._ahead)), release.set()))
+    ahead = Prefetcher(read, tasks, threads=2, depth=4, most=50, name="test")
+    watching = threading.Timer(0.2, lambda: (sizes.append(next(tasks)), release.set()))
     watching.start()
     assert next(ahead)[0] == 0
     watching.join()
@@ -119,7 +117,7 @@ def test_what_is_ahead_can_be_read_anew():
     told = ["old"]
     ahead = Prefetcher(lambda n: (told[0], n), iter(range(9)), threads=1, depth=4, name="test")
     assert next(ahead)[1] == ("old", 0)
-    assert wait_for(lambda: ahead._ahead[-1][1].wait(0))
+    assert wait_for(lambda: ahead.ready == 4)
     told[0] = "new"
     ahead.renew(lambda n: n >= 3)
     assert [result for _, result in ahead] == [("old", 1), ("old", 2), *(("new", n) for n in range(3, 9))]

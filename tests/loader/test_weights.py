@@ -74,72 +74,28 @@ def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, skip: A
     assert {dataset for sample, dataset, _ in found if sample >= 81} == {2}
 
 
-def test_what_was_read_ahead_of_a_late_read_is_read_anew(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
     """More than `prefetch` of it: weights hold as early as ever, and for all that follows."""
-    loader = make(config, num_samples=320)
-    plain, read = loader._reader.read, []
+    made = []
 
-    def late(samples: Any, *rest: Any) -> Any:
-        read.append(samples)
+    def late(batch: Any) -> Any:
+        """In the threads that read: the second batch waits for many others."""
+        made.append(batch["sample_index"][0])
         deadline = time.monotonic() + 20
-        while samples[0] == 8 and len(read) < 30 and time.monotonic() < deadline:
+        while batch["sample_index"][0] == 8 and len(made) < 30 and time.monotonic() < deadline:
             time.sleep(0.001)
-        return plain(samples, *rest)
+        return batch
 
-    monkeypatch.setattr(loader._reader, "read", late)
+    loader = make(config, num_samples=320, collate=late)
     batches = iter(loader)
     found = rows(batches, 3)
-    assert len(read) >= 30
+    assert len(made) >= 30
     at = loader.set_weights({"a": 1})
     assert at == 32
     found += rows(batches)
     phases = [{"start": 0, "weights": {"a": 1, "b": 1, "c": 1}}, {"start": 32, "weights": {"a": 1}}]
     datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     assert found == rows(make({**config, "phases": phases, "datasets": datasets}, num_samples=320))
-
-
-@pytest.mark.parametrize("stop", range(1, 20, 3))
-def test_a_resumed_run_goes_on_with_them(config: Any, stop: int) -> None:
-    def train(loader: cl.Loader, batches: int | None) -> list[Any]:
-        """Sets weights after its 4th and 9th micro batch, wherever it began."""
-        found = []
-        for batch in itertools.islice(loader, batches):
-            found += rows([batch])
-            number = loader.consumed_samples // 4
-            if number in (4, 9):
-                loader.set_weights({"a": number, "b": 1})
-        return found
-
-    whole = train(make(config, num_samples=120), None)
-    loader = make(config, num_samples=120)
-    begun = train(loader, stop)
-    state = loader.state_dict()
-    loader.close()
-    for options in ({}, {"dp_size": 1, "micro_batch_size": 4}):
-        resumed = make(config, num_samples=120, **options)
-        resumed.load_state_dict(json.loads(json.dumps(state)))
-        assert resumed.state_dict() == state
-        rest = train(resumed, None)
-        if options:
-            assert sorted(rest)[0][0] == stop * 4
-            mine = {row[0] for row in whole}
-            rest = [row for row in sorted(rest) if row[0] in mine]
-            assert sorted(begun + rest) == sorted(whole)
-        else:
-            assert begun + rest == whole
-
-
-def test_a_phase_of_the_configuration_that_starts_later_takes_over(config: Any) -> None:
-    del config["datasets"]["a"]["weight"], config["datasets"]["b"]["weight"], config["datasets"]["c"]["weight"]
-    config["phases"] = [{"start": 0, "weights": {"a": 1, "b": 1}}, {"start": 64, "weights": {"c": 1}}]
-    loader = make(config, num_samples=96)
-    batches = iter(loader)
-    found = rows(batches, 1)
-    assert loader.set_weights({"b": 1}) == 24
-    found += rows(batches)
-    assert {dataset for sample, dataset, _ in found if sample < 24} == {0, 1}
-    assert {dataset for sample, dataset, _ in found if 24 <= sample < 64} == {1}
-    assert {dataset for sample, dataset, _ in found if sample >= 64} == {2}
 
 
 def test_where_a_phase_of_the_configuration_starts(config: Any) -> None:

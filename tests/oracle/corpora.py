@@ -1,12 +1,14 @@
 """Random datasets of every kind, a folder of them for each seed: shards, views of views, joined, adopted, bare."""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import conceptloader as cl
+from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.trace.select.views import Ask, select
@@ -16,15 +18,16 @@ VOCAB, EOS, CONCEPTS = 300, 7, 9
 TOKENIZER = cl.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS)
 STREAMS = ("plain", "more", "joined", "whole", "cut", "cut-again", "spans", "bare", "flat")
 DOCUMENTS = ("documents", "some")
+FIELDS = {f"x{kind}": kind for kind in FIELD_TYPES}
 # What `exclude` may name for a dataset.
 VIEWS = {"plain": ("whole", "spans"), "joined": ("cut",), "cut": ("cut-again",), "documents": ("some",)}
 
 
 def write_all(folder: Path, seed: int) -> Path:
     rng = np.random.default_rng(seed)
-    block_tokens = int(rng.choice([1, 3, 8, 2048]))
+    block_tokens, types = int(rng.choice([1, 3, 8, 2048])), Types.choose(rng)
     for name in ("plain", "more", "documents", "bare"):
-        write(folder / name, name, rng, block_tokens)
+        write(folder / name, name, rng, block_tokens, types)
     cl.join([folder / "more", folder / "plain"], folder / "joined")
     select(folder / "plain", folder / "whole", Ask(where="share < 0.6 or document = 0", seed=seed))
     select(
@@ -38,26 +41,40 @@ def write_all(folder: Path, seed: int) -> Path:
     return folder
 
 
-def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int) -> None:
+@dataclass(frozen=True)
+class Types:
+    """What the datasets of a folder have in common, so that a configuration may mix them."""
+
+    weight: str
+    number: str
+    scored: dict[str, str]
+
+    @classmethod
+    def choose(cls, rng: np.random.Generator) -> "Types":
+        number = str(rng.choice(["f2", "f4", str(rng.choice(FIELD_TYPES))]))
+        scored = {"ids": pick(rng, "u2", "u4"), "scores": pick(rng, "f2", "f4")}
+        return cls(pick(rng, "f2", "f4"), number, scored)
+
+
+def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, types: Types) -> None:
     """Documents of odd lengths, empty ones among them; shards of few, and of none."""
     bare = prefix == "bare"
-    numbers = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
     names = [f"concept-{k}" for k in range(CONCEPTS)]
-    scored = cl.TrackOptions(parameters={"ids": "u2", "scores": "f2"}, vocabulary=names, encoding=pick(rng, "encoding"))
+    numbers = {"dtype": types.number}
+    tracks = {
+        "concepts": cl.TrackOptions(vocabulary=names, encoding=pick(rng, "dense", "spans")),
+        "scored": cl.TrackOptions(parameters=types.scored, vocabulary=names, encoding=pick(rng, "dense", "spans")),
+        "numbers": cl.TrackOptions(codec="numpy", parameters=numbers, encoding=pick(rng, "dense", "spans")),
+        "notes": cl.TrackOptions(codec="json", encoding=pick(rng, "dense", "spans")),
+    }
     build = cl.create_build(
         path,
         cl.BuildOptions(
             mode="document" if prefix == "documents" else "token-stream" if bare else "stream-with-metadata",
             tokenizer=TOKENIZER,
-            token_type=pick(rng, "token"),
-            fields={"quality": "i4"} if bare else {"loss_mask": "u1", "quality": "i4", "weight": "f4"},
-            tracks={}
-            if bare
-            else {
-                "concepts": cl.TrackOptions(vocabulary=names, encoding=pick(rng, "encoding")),
-                "scored": scored,
-                "numbers": numbers,
-            },
+            token_type=pick(rng, "u2", "u4"),
+            fields=FIELDS if bare else {"loss_mask": "u1", "weight": types.weight, **FIELDS},
+            tracks={} if bare else tracks,
             block_tokens=block_tokens,
         ),
         plan=list(range(int(rng.integers(1, 5)))),
@@ -69,9 +86,10 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int) 
                 n = int(rng.choice([0, 1, 2, longest, rng.integers(0, longest + 1)])) if number else 12
                 tokens = rng.integers(0, VOCAB, n)
                 tokens[-1:] = EOS
-                given: dict[str, Any] = {"loss_mask": rng.integers(0, 4, n) > 0, "weight": rng.random(n)}
-                given = {"quality": rng.integers(-9, 9, n), **({} if bare else given)}
-                spans = {} if bare else {t: random_spans(rng, n, t) for t in ("concepts", "scored", "numbers")}
+                given: dict[str, Any] = {name: random_bits(rng, n, kind) for name, kind in FIELDS.items()}
+                if not bare:
+                    given |= {"loss_mask": rng.integers(0, 4, n) > 0, "weight": rng.random(n)}
+                spans = {} if bare else {t: random_spans(rng, n, t, types) for t in tracks}
                 if number == 0 and not bare:
                     spans["concepts"] = [(2, 9, [1])]  # so that no view is empty
                 writer.add_document(tokens, spans, id=f"{prefix}-{number}", fields=given)
@@ -79,16 +97,23 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int) 
     cl.finalize(path)
 
 
-def pick(rng: np.random.Generator, what: str) -> str:
-    return str(rng.choice(["u2", "u4"] if what == "token" else ["dense", "spans"]))
+def pick(rng: np.random.Generator, *among: str) -> str:
+    return str(rng.choice(among))
 
 
-def random_spans(rng: np.random.Generator, n: int, track: str) -> list[tuple[int, int, Any]]:
+def random_bits(rng: np.random.Generator, n: int, kind: str) -> Any:
+    """NaN of any sort among them."""
+    return rng.integers(0, 256, n * np.dtype(kind).itemsize, np.uint8).view(kind)
+
+
+def random_spans(rng: np.random.Generator, n: int, track: str, types: Types) -> list[tuple[int, int, Any]]:
     found: list[tuple[int, int, Any]] = []
     borders = np.unique(rng.integers(0, n + 1, int(rng.integers(0, 12)))).tolist()
     for start, end in itertools.pairwise(borders):
         if track == "numbers":
-            found.append((start, end, [float(np.float32(rng.random()))]))
+            found.append((start, end, (100 * rng.random(1)).astype(types.number)))
+        elif track == "notes":
+            found.append((start, end, {"at": start, "text": "ü" * int(rng.integers(0, 40))}))
         elif rng.random() < 0.7:
             ids = sorted(rng.choice(CONCEPTS, int(rng.integers(0, 4)), replace=False).tolist())
             found.append((start, end, (ids, rng.random(len(ids)).tolist()) if track == "scored" else ids))

@@ -1,17 +1,23 @@
-"""What is in sample t of a configuration: docs/config.md, packing.md, loader.md, one token after the other."""
+"""What is in sample t of a configuration: docs/config.md, packing.md, loader.md, one token after the other.
 
+The order is that of conceptloader/order/reference.py, its definition; nothing else of the package is used.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from conceptloader.order import reference
 from tests.oracle.data import Data, Span, dtype, read
-from tests.oracle.order import Order, Weights, sample_random
 
 Config = Mapping[str, Any]
+Weights = Mapping[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,32 @@ def cut(share: float, data: Data) -> int:
     return data.documents[number][0] if number >= 0 else token
 
 
+@dataclass
+class Order:
+    """sizes: windows (or packs, documents) of each dataset."""
+
+    seed: int
+    block: int
+    sizes: Mapping[str, int]
+    phases: Sequence[tuple[int, Weights]]
+    skips: Sequence[tuple[int, int]] = ()
+
+    def global_sample(self, t: int) -> int:
+        return reference.global_index(t, self.skips)
+
+    def locate(self, t: int) -> tuple[str, int, int]:
+        """(dataset, epoch, window) of the trainer's sample t."""
+        number, draw = reference.locate(self._phases, self.block, self.global_sample(t))
+        name, size = list(self.sizes.items())[number]
+        return name, *reference.window_of(draw, size, reference.dataset_key(self.seed, name))
+
+    @cached_property
+    def _phases(self) -> list[reference.PhaseOrder]:
+        exact = [(at, {name: reference.exact_weight(w) for name, w in ws.items()}) for at, ws in self.phases]
+        integers = [(at, reference.smallest_integers(weights)) for at, weights in exact]
+        return reference.order_phases(integers, list(self.sizes), self.seed, self.block)
+
+
 @dataclass(frozen=True)
 class Sample:
     """arrays: what a batch has of it, by name. sequences: where each begins. spans and codecs: by track."""
@@ -117,13 +149,13 @@ class Sample:
 
 
 def weight_of(data: Data, token: int, name: str, missing: float, outside: float = 0) -> float:
-    """`outputs.loss_weight`: of a field, or of the float32 of the span of a track that holds the token."""
+    """`outputs.loss_weight`: of a field, or of the number of the span of a track that holds the token."""
     if name in data.fields:
         return float(data.fields[name][token])
     if name not in data.spans:
         return missing
     found = [span.record for span in data.spans[name] if span.start <= token < span.end]
-    return float(np.frombuffer(found[0], "<f4")[0]) if found else outside
+    return float(np.frombuffer(found[0], dtype(data.codecs[name][1]["dtype"]))[0]) if found else outside
 
 
 class Oracle:
@@ -204,7 +236,7 @@ class Oracle:
             "document_ids": np.full(length, -1),
             "loss_weight": np.zeros(length, np.float32),
             "dataset_id": np.int64(list(self.members).index(name)),
-            "random": np.int64(sample_random(self.config.get("seed", 1234), t)),
+            "random": np.int64(reference.sample_random(self.config.get("seed", 1234), t)),
         }
         weight, fields = outputs.get("loss_weight"), outputs.get("fields", {})
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
@@ -268,8 +300,10 @@ def tempered(weights: Weights, temperature: float) -> Weights:
 
 
 def meaning(codec: tuple[str, dict[str, str]], record: bytes) -> tuple[list[Any], list[float] | None]:
-    """(concept ids, their scores) of a record, or its numbers."""
+    """(concept ids, their scores) of a record, or its numbers, or its value."""
     name, parameters = codec
+    if name == "json":
+        return [json.loads(record)], None
     if name == "numpy":
         return np.frombuffer(record, dtype(parameters["dtype"])).tolist(), None
     ids, scores = dtype(parameters.get("ids", "u4")), parameters.get("scores")

@@ -14,6 +14,8 @@ def test_counts() -> None:
     assert as_count(1, "n") == 1
     assert as_count(MAX_COUNT, "n") == MAX_COUNT
     assert as_count(0, "n", 0) == 0
+    with raises(ConfigError, expected="from 1 to"):
+        as_count(0, "n")
     for value, least in ((0, 1), (MAX_COUNT + 1, 1), (-1, 0), (True, 1), (True, 0), (1.0, 1)):
         with pytest.raises(ConfigError, match=f"from {least} to"):
             as_count(value, "n", least)
@@ -56,9 +58,3 @@ def test_a_sampler_has_the_seed_of_torch_by_default() -> None:
     data = range(50)
     assert list(cl.DistributedSampler(data, 1, 0)) == list(cl.DistributedSampler(data, 1, 0, seed=0))
     assert list(cl.DistributedSampler(data, 1, 0)) != list(cl.DistributedSampler(data, 1, 0, seed=1))
-
-
-def test_nothing_is_no_count() -> None:
-    """Where a caller says no lower bound."""
-    with raises(ConfigError, expected="from 1 to"):
-        as_count(0, "n")

@@ -15,6 +15,14 @@ from conceptloader.base.hashing import derive_key
 from conceptloader.order import reference
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_v1.json").read_text())
+RANDOM = {
+    (1234, 0): 8929739308134081357,
+    (1234, 1): 1522404034680757443,
+    (0, 0): 5718582723650490556,
+    (-1, 2**40): 1525940554188399697,
+    (1234, 2**64 - 1): 3259276375545032009,
+}
+"""`outputs.random`: (seed, sample) -> number."""
 
 
 def digest(*arrays: np.ndarray) -> str:
@@ -85,3 +93,8 @@ def test_these_vectors_notice_a_changed_constant(name: str, monkeypatch: pytest.
     change = {"ROUNDS": 6, "TABLE_MAX": 999}.get(name, getattr(reference, name) ^ 2)
     monkeypatch.setattr(reference, name, change)
     assert not holds()
+
+
+def test_numbers_of_samples() -> None:
+    """tests/oracle compares those of batches with the same function."""
+    assert {place: reference.sample_random(*place) for place in RANDOM} == RANDOM

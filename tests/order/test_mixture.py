@@ -16,29 +16,12 @@ from conceptloader.errors import ConfigError
 from conceptloader.order import reference
 from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
+from conceptloader.testing.strategies import mixtures
 from tests.raises import raises
 
-
-@st.composite
-def mixtures(draw: st.DrawFn, skips: bool = True) -> cl.Mixture:
-    names = draw(st.lists(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=7, unique=True))
-    sizes = [draw(st.integers(1, 60) | st.integers(900, 1200) | st.integers(1, 2**40)) for _ in names]
-    starts = sorted({0, *draw(st.lists(st.integers(1, 400), max_size=3))})
-    phases = []
-    for start in starts:
-        members = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-        phases.append(
-            cl.Phase(start=start, weights={m: draw(st.integers(1, 100) | st.floats(0.01, 10)) for m in members})
-        )
-    jumps = st.builds(cl.Skip, at=st.integers(0, 400), count=st.integers(1, 90))
-    return cl.Mixture(
-        sizes=sizes,
-        names=names,
-        phases=phases,
-        seed=draw(st.integers(-5, 5)),
-        block=draw(st.sampled_from([1, 2, 5, 64])),
-        skips=draw(st.lists(jumps, max_size=3)) if skips else (),
-    )
+# Sizes on both sides of that up to which windows are shuffled by a table.
+MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(lambda most: mixtures(7, max_size=most, max_start=400, max_skips=3))
+WITHOUT_SKIPS = mixtures(7, max_size=1 << 40, max_start=400, max_skips=0)
 
 
 def by_reference(m: cl.Mixture, ts: list[int]) -> list[tuple[int, int, int, int]]:
@@ -59,7 +42,7 @@ def by_reference(m: cl.Mixture, ts: list[int]) -> list[tuple[int, int, int, int]
     return samples
 
 
-@given(m=mixtures(), ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
+@given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
 def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     datasets, draws = m.locate_many(ts)
     _, epochs, windows = m.sample_many(ts)
@@ -80,7 +63,7 @@ def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
         assert found[g] == read.get(g, -1)
 
 
-@given(m=mixtures(skips=False))
+@given(m=WITHOUT_SKIPS)
 def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
     datasets, draws = m.locate_many(np.arange(600))
     counts = [0] * len(m.sizes)
@@ -91,21 +74,6 @@ def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
         counts[dataset] += 1
 
 
-@given(m=mixtures(), ts=st.lists(st.integers(0, 600) | st.integers(0, 2**50), min_size=1, max_size=10))
-def test_inverses(m: cl.Mixture, ts: list[int]) -> None:
-    for t in ts:
-        assert m.index_of_window(*m.sample(t)) == t
-
-
-@given(m=mixtures())
-def test_skipped_samples_have_no_index_and_nothing_else_is_lost(m: cl.Mixture) -> None:
-    plain = cl.Mixture(m.sizes, names=m.names, seed=m.seed, block=m.block, phases=[
-        cl.Phase(start=p.start, weights=p.weights) for p in m.phases])  # fmt: skip
-    seen = {m.skips.global_index(t): t for t in range(300)}
-    for g in range(max(seen)):
-        assert m.index_of_window(*plain.sample(g)) == seen.get(g)
-
-
 def test_a_dataset_that_left_is_never_seen_again() -> None:
     m = cl.Mixture([10, 10], names=["a", "b"], phases=[
         cl.Phase(start=0, weights={"a": 1, "b": 1}), cl.Phase(start=100, weights={"b": 1})])  # fmt: skip
@@ -114,17 +82,7 @@ def test_a_dataset_that_left_is_never_seen_again() -> None:
     assert m.counts(150)[1] - m.counts(100)[1] == 50
 
 
-@given(m=mixtures(skips=False), cut=st.integers(401, 700))
-def test_edits_ahead_change_nothing_behind(m: cl.Mixture, cut: int) -> None:
-    phases = [cl.Phase(start=p.start, weights=p.weights) for p in m.phases]
-    phases.append(cl.Phase(start=cut, weights={"newcomer": 3, m.names[0]: 1}))
-    changed = cl.Mixture([*m.sizes, 50], names=[*m.names, "newcomer"], seed=m.seed, block=m.block, phases=phases,
-                         skips=[cl.Skip(at=cut, count=7)])  # fmt: skip
-    for before, after in zip(m.sample_many(np.arange(cut)), changed.sample_many(np.arange(cut)), strict=True):
-        assert np.array_equal(before, after)
-
-
-@given(m=mixtures(), data=st.data())
+@given(m=MIXTURES, data=st.data())
 def test_the_sequence_of_datasets_in_the_call_does_not_matter(m: cl.Mixture, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(m.sizes))))
     phases = [cl.Phase(start=p.start, weights=dict(reversed(p.weights.items()))) for p in m.phases]
@@ -159,7 +117,7 @@ def worst_deviation(datasets: npt.NDArray[np.int64], weights: list[int]) -> floa
     return worst
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16, 33, 64, 256, 1024])
+@pytest.mark.parametrize("n", [2, 3, 5, 16, 33, 256, 1024])
 def test_counts_stay_near_the_weights(n: int) -> None:
     for weights in families(n):
         m = cl.Mixture([10**6] * n, weights=weights, block=1)
@@ -180,15 +138,6 @@ def test_searched_adversarial_weights() -> None:
     assert worst_deviation(m.locate_many(np.arange(300_000))[0], weights) <= m.deviation < 1.2
 
 
-@pytest.mark.parametrize("n", [2, 16, 100])
-def test_block_borders_keep_the_bound(n: int) -> None:
-    for weights in families(n):
-        m = cl.Mixture([10**6] * n, weights=weights, block=64)
-        shares = np.array(weights) / sum(weights)
-        for border in range(0, 6400, 64):
-            assert np.abs(np.array(m.counts(border)) - border * shares).max() <= m.deviation + 1e-6
-
-
 def test_no_rank_is_bound_to_one_dataset() -> None:
     """Equal, skewed and random weights of 2 to 64 datasets, 2 to 64 ranks: each rank sees each dataset as often."""
     rng = np.random.default_rng(0)
@@ -201,17 +150,6 @@ def test_no_rank_is_bound_to_one_dataset() -> None:
                 for rank in range(ranks):
                     counts = np.bincount(used[:, rank], minlength=n)
                     assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 2).all(), (n, weights, ranks)
-
-
-def test_each_epoch_has_every_window_once_in_a_new_order() -> None:
-    m = cl.Mixture([700, 3000], weights=[1, 3], names=["small", "large"])
-    datasets, epochs, windows = m.sample_many(np.arange(16_000))
-    for dataset, size in enumerate(m.sizes):
-        orders = [windows[(datasets == dataset) & (epochs == e)] for e in range(4)]
-        for order in orders:
-            assert np.array_equal(np.sort(order), np.arange(size))
-        assert not np.array_equal(orders[0], orders[1])
-        assert abs(np.corrcoef(orders[0], orders[1])[0, 1]) < 5 / np.sqrt(size)
 
 
 def test_far_positions_and_tiny_weights() -> None:

@@ -59,42 +59,6 @@ def test_arrays_equal_scalars(plan, steps):
     assert places.tolist() == [list(plan.place(int(p))) for p in positions]
 
 
-@given(st.data(), st.integers(0, 10), partitions())
-def test_ranks_and_micro_batches_never_change_what_a_step_trains(data, steps, partition):
-    other = data.draw(partitions(max_dp=8))
-    schedule = data.draw(schedules(multiple=int(np.lcm(partition.group, other.group))))
-    step = schedule.step + steps
-
-    def trained(p):
-        plan = Plan(partition=p, schedule=schedule)
-        return sorted(t for rank in range(p.dp_size) for row in plan.micro_batches(step, rank) for t in row.tolist())
-
-    assert trained(partition) == trained(other)
-
-
-def test_contiguous_is_megatrons_sampler():
-    """Reference: a batch sampler that collects groups of micro_batch_size * dp_size and cuts out its own run."""
-    plan = Plan(partition=Partition(micro_batch_size=3, dp_size=4), schedule=BatchSchedule.constant(24).at(5, 120))
-    for dp_rank in range(4):
-        group, expected = [], []
-        for t in range(120, 168):
-            group.append(t)
-            if len(group) == 12:
-                expected.append(group[dp_rank * 3 : dp_rank * 3 + 3])
-                group = []
-        got = [row.tolist() for step in (5, 6) for row in plan.micro_batches(step, dp_rank)]
-        assert got == expected
-
-
-def test_strided_is_a_range_with_a_step():
-    plan = Plan(
-        partition=Partition(micro_batch_size=3, dp_size=4, scheme="strided"), schedule=BatchSchedule.constant(24)
-    )
-    for dp_rank in range(4):
-        got = [t for step in (0, 1) for row in plan.micro_batches(step, dp_rank) for t in row.tolist()]
-        assert got == list(range(dp_rank, 48, 4))
-
-
 @given(st.integers(1, 60), st.integers(1, 6), st.booleans())
 def test_strided_is_pytorchs_distributed_sampler(n, dp_size, drop_last):
     data = pytest.importorskip("torch.utils.data")
@@ -147,19 +111,6 @@ def test_end_of_a_finite_run(data):
     assert sorted(t for t, pad in flat if not pad) == sorted(remaining)
     assert sorted(t for t, pad in flat if pad) == sorted(k % n for k in range(sum(pad for _, pad in flat)))
     assert all(plan.place(t) is not None for t in remaining)
-
-
-@given(st.integers(1, 200), st.integers(1, 9))
-def test_short_strided_is_megatrons_full_validation(n, dp_size):
-    plan = Plan(
-        partition=Partition(micro_batch_size=1, dp_size=dp_size, scheme="strided"),
-        schedule=BatchSchedule.constant(dp_size),
-        num_samples=n,
-        tail="short",
-    )
-    for rank in range(dp_size):
-        got = [row.tolist() for step in range(plan.stop_step) for row in plan.micro_batches(step, rank) if len(row)]
-        assert got == [[t] for t in range(rank, n, dp_size)]
 
 
 def test_later_batch_sizes_are_checked_when_they_are_asked_for():

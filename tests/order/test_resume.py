@@ -1,6 +1,5 @@
 import logging
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,9 +9,6 @@ from hypothesis import strategies as st
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import Phase
 from conceptloader.order.progress.resume import (
-    Difference,
-    _readable,
-    _weight_differences,
     compare,
     reread_shares,
     resume,
@@ -224,13 +220,3 @@ def test_only_shuffled_orders_follow_each_other():
         resume(spec(), sequential, 10)
     assert resume(sequential, sequential, 10) == sequential
     assert splice(spec(), sequential, 0) == sequential
-
-
-def test_difference_reads_well():
-    assert str(Difference("seed", 1, 2)) == "seed: saved 1, now 2"
-    changes = _weight_differences(0, {"a": 1}, {"a": 1, "b": 1})
-    assert list(map(str, changes)) == [
-        "phases.0.weights.a: saved 1, now 1/2",
-        "phases.0.weights.b: saved 0, now 1/2",
-    ]
-    assert [_readable(Fraction(1, 10**6 + n)) for n in (-1, 0)] == ["1/999999", "1e-06"]

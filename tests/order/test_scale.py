@@ -18,30 +18,6 @@ def make_plan(scheme, num_samples=None, tail="drop"):
 
 
 @pytest.mark.parametrize("scheme", ["contiguous", "strided"])
-def test_every_sample_once_by_arithmetic(scheme):
-    """The steps tile the samples; groups tile a step; the offsets of all ranks are those of a group, each once. So all
-    is covered if every rank's samples are the groups' starts and its offsets, which a rank's own call shows."""
-    plan = make_plan(scheme)
-    at = 0
-    steps = range(7, 7 + STEPS)
-    for step in steps:
-        start, stop = plan.range_of(step)
-        assert start == at
-        assert (stop - start) % GROUP == 0
-        at = stop
-    assert at == (400 + 2 * 350 + 3 * 250) * GROUP
-    offsets = np.concatenate([plan.partition.offsets(rank) for rank in range(RANKS)])
-    assert np.array_equal(np.sort(offsets), np.arange(GROUP))
-    rng = np.random.default_rng(0)
-    for rank in (0, 1, RANKS - 1, *rng.integers(0, RANKS, 5).tolist()):
-        own, at = plan.partition.offsets(rank), 0
-        for step in steps:
-            for micro_batch in plan.micro_batches(step, rank):
-                assert np.array_equal(micro_batch, own + np.uint64(at))
-                at += GROUP
-
-
-@pytest.mark.parametrize("scheme", ["contiguous", "strided"])
 def test_every_sample_once_by_sampling(scheme):
     """Whole steps, from the samplers of all ranks; and samples drawn at random, asked of the rank that has them."""
     plan = make_plan(scheme)

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -67,46 +66,6 @@ def rows(loader: Any, micro_batches: int) -> list[tuple[int, ...]]:
         columns = (batch[name].tolist() for name in ("sample_index", "dataset_id", "input_ids", "document_ids"))
         found += [(i, d, *t, *n) for i, d, t, n in zip(*columns, strict=True)]
     return found
-
-
-def test_an_epoch_has_each_token_once(content: dict[str, Any]) -> None:
-    blend = open_blend({**content, "phases": [], "skip": [], "order": "sequential"})
-    loader = make_dataloader(blend, micro_batch_size=4, dp_size=1)
-    seen: dict[int, Counter[int]] = {0: Counter(), 1: Counter()}
-    for batch in loader:
-        for row, dataset in enumerate(batch["dataset_id"].tolist()):
-            seen[dataset].update(d for d in batch["document_ids"][row].tolist() if d >= 0)
-    for name, found in zip(("chat", "web"), seen.values(), strict=True):
-        view = next(v for v in blend.views if v is not None and v.name == name)
-        low, high = view.member.token_range
-        lengths = {d: b - a for d in range(view.dataset.num_documents) for a, b in [view.dataset.document_range(d)]
-                   if low <= a < b <= high}  # fmt: skip
-        assert found == Counter(lengths)
-
-
-def test_every_epoch_of_a_shuffled_run_has_each_pack_once(content: dict[str, Any]) -> None:
-    one = {**content, "phases": [], "skip": [], "datasets": {"chat": content["datasets"]["chat"]}}
-    blend = open_blend(one)
-    packs = blend.views[0].count
-    for epoch in (0, 3):
-        windows = blend.order.sample_many(np.arange(epoch * packs, (epoch + 1) * packs))[2]
-        assert sorted(windows.tolist()) == list(range(packs))
-
-
-def test_resumed_anywhere_on_any_ranks_it_reads_on(content: dict[str, Any]) -> None:
-    config = content
-    whole = rows(make_dataloader(config, micro_batch_size=12), 10)
-    first = make_dataloader(config, micro_batch_size=6, dp_size=2, dp_rank=0)
-    other = make_dataloader(config, micro_batch_size=6, dp_size=2, dp_rank=1)
-    before = sorted(rows(first, 4) + rows(other, 4))
-    state = first.state_dict()
-    assert state == other.state_dict()
-    after = []
-    for rank in range(3):
-        resumed = make_dataloader(config, micro_batch_size=2, global_batch_size=12, dp_size=3, dp_rank=rank)
-        resumed.load_state_dict(state)
-        after += rows(resumed, 2 * 6)
-    assert before + sorted(after) == sorted(whole)
 
 
 def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
@@ -281,24 +240,6 @@ def test_a_curriculum_of_lengths_reads_each_document_once(content: dict[str, Any
     lengths = [end - start for start, end in map(ds.document_range, range(ds.num_documents))]
     assert all(seen[number] <= length for number, length in enumerate(lengths))
     assert sum(seen.values()) > 0.9 * ds.num_tokens  # but for the last batch of each length
-
-
-def test_quarantined_documents_give_no_loss_and_move_nothing(content: dict[str, Any]) -> None:
-    chat = content["datasets"]["chat"]
-    one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
-    low, high = cl.open_dataset(chat["path"]).document_range(7)
-    held = {**one, "quarantine": [{"dataset": "chat", "tokens": [low, high]}]}
-    changed = 0
-    for free, bad in zip(*(make_dataloader(c, micro_batch_size=4) for c in (one, held)), strict=True):
-        inside = free["document_ids"] == 7
-        changed += int(inside.sum())
-        assert not bad["loss_mask"][inside].any()
-        for name in ("input_ids", "labels", "loss_mask", "position_ids"):
-            assert (free[name][~inside] == bad[name][~inside]).all()
-        assert (free["cu_seqlens"] == bad["cu_seqlens"]).all()
-    assert changed == high - low
-    run = Run(blend=open_blend(held))
-    assert when_document(run, "chat-7") == []
 
 
 def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:

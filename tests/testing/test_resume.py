@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conceptloader import Blend, load_config, open_blend
+from conceptloader import Blend, open_blend
 from conceptloader.testing import Layout, check_resume, random_documents, write_dataset
 from conceptloader.torch.loader import Loader, make_dataloader
 
@@ -48,36 +48,8 @@ def make(blend: Blend) -> Any:
     return loader
 
 
-def opened(config: dict[str, Any], **loader: Any) -> Blend:
-    return open_blend(load_config({**config, "loader": loader}))
-
-
-@pytest.mark.parametrize("dp_size", [1, 2, 3, 4, 8])
-def test_any_number_of_ranks_goes_on(config: dict[str, Any], dp_size: int) -> None:
-    after = [
-        replace(BEFORE, dp_size=dp_size, micro_batch_size=24 // dp_size),
-        replace(BEFORE, dp_size=dp_size, micro_batch_size=1),
-    ]
-    check_resume(make(opened(config, prefetch=1)), BEFORE, after, STEPS)
-
-
-@pytest.mark.parametrize("dp_size", [1, 3, 4, 8])
-def test_any_number_of_ranks_may_have_come_before(config: dict[str, Any], dp_size: int) -> None:
-    before = replace(BEFORE, dp_size=dp_size, micro_batch_size=24 // dp_size)
-    check_resume(make(opened(config, prefetch=2)), before, [BEFORE], STEPS)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1, 16])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_what_was_read_ahead_does_not_count(config: dict[str, Any], prefetch: int, threads: int) -> None:
-    after = [BEFORE, replace(BEFORE, dp_size=3, micro_batch_size=2)]
-    check_resume(make(opened(config, prefetch=prefetch, threads=threads)), BEFORE, after, STEPS)
-
-
-@pytest.mark.parametrize("global_batch_size", [6, 12, 48])
-def test_another_global_batch_takes_the_same_samples(config: dict[str, Any], global_batch_size: int) -> None:
-    after = [
-        Layout(dp_size=2, micro_batch_size=3, global_batch_size=global_batch_size),
-        Layout(dp_size=3, micro_batch_size=2, global_batch_size=global_batch_size),
-    ]
-    check_resume(make(opened(config, prefetch=1)), BEFORE, after, STEPS)
+def test_it_goes_on_whatever_ran_before_and_whatever_was_read_ahead(config: dict[str, Any]) -> None:
+    blend = open_blend({**config, "loader": {"prefetch": 16, "threads": 3}})
+    check_resume(make(blend), BEFORE, [Layout(dp_size=3, micro_batch_size=2, global_batch_size=48)], STEPS)
+    eight = replace(BEFORE, dp_size=8, micro_batch_size=3)
+    check_resume(make(blend), eight, [BEFORE, replace(BEFORE, dp_size=1, micro_batch_size=24)], STEPS)

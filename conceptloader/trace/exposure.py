@@ -12,7 +12,7 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
-from conceptloader.blend.exclude import NEVER
+from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
@@ -42,7 +42,7 @@ class Windows:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
-        some = ranges_of(member, np.arange(count if member.view.left_out.at.any() else 0))
+        some = ranges_of(member, np.arange(count if (member.view.mask.at > 0).any() else 0))
         self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
         self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
 

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.blend import packing
+from conceptloader.blend.mask import QUARANTINED
 from conceptloader.blend.packing import Packs
-from conceptloader.blend.samples import in_quarantined_shard
+from conceptloader.blend.samples import in_closed_shard
 from conceptloader.errors import FormatError
 from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
@@ -50,9 +51,9 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     else:
         start = view.start + samples * size
         stop, inputs = start + size + 1, np.full(len(samples), size)
-    since = view.left_out.first_at(start, stop)
-    if member.by_document and view.quarantine:
-        since[[in_quarantined_shard(view, number) for number in samples.tolist()]] = 0
+    since = view.mask.since(start, stop)
+    if member.by_document and len(view.mask.at):
+        since[in_closed_shard(view, samples)] = QUARANTINED
     return Ranges(row, start, stop, inputs, since)
 
 

@@ -67,7 +67,7 @@ class Member:
     def parts_with(self, document: int) -> list[tuple[int, Part]]:
         """(sample, part) of each part that holds any token of a document, be it only as the label of its last input;
         nothing of what is quarantined."""
-        return [found for found in parts_with(self.view, document, self.seq_len) if found[1].since]
+        return [found for found in parts_with(self.view, document, self.seq_len) if found[1].since > 0]
 
 
 @dataclass(frozen=True, kw_only=True)

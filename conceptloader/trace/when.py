@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.blend.exclude import NEVER
+from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows
@@ -68,9 +68,9 @@ def left_out_since(run: Run, document: str | int, dataset: str | None = None) ->
     found = {}
     for index, number in _find(run, document, dataset):
         view = run.member(index).view
-        since = view.left_out.first_at(*view.dataset.document_range(number))
+        since = view.mask.since(*view.dataset.document_range(number))
         if since < NEVER:
-            found[view.name, number] = since
+            found[view.name, number] = max(since, 0)
     return found
 
 

@@ -218,8 +218,11 @@ def test_outputs_that_no_framework_takes(outputs):
             r"^quarantine\[0\]\.dataset: wbe: found an unknown dataset 'wbe'",
         ),
         (changed(outputs={"loss_mask": False, "eos_loss": False}), r"^outputs\.loss_mask: found false, but"),
-        (changed(quarantine=[{"dataset": "web"}]), r"^quarantine\[0\]: expected either tokens"),
-        (changed(quarantine=[{"dataset": "web", "tokens": [0, 1], "file": "x"}]), r"^quarantine\[0\]: expected either"),
+        (changed(quarantine=[{"dataset": "web"}]), r"^quarantine\[0\]: found nothing, expected one of tokens, file"),
+        (
+            changed(quarantine=[{"dataset": "web", "tokens": [0, 1], "file": "x"}]),
+            r"^quarantine\[0\]: found tokens, file",
+        ),
         (changed(quarantine=[{"dataset": "web", "tokens": [5, 5]}]), r"^quarantine\[0\]\.tokens: found \[5, 5\]"),
         (changed(quarantine=[{"dataset": "web", "tokens": [-1, 5]}]), r"^quarantine\[0\]\.tokens\[0\]: found -1"),
     ],

@@ -9,7 +9,7 @@ import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.exclude import NOTHING, left_out
+from conceptloader.blend.mask import QUARANTINED, Mask
 from conceptloader.blend.packing import Packing, Packs
 from conceptloader.order.progress.spec import Member, PackingRule
 from tests.corpora.known import Recipe, Truth, build, join
@@ -18,7 +18,8 @@ from tests.corpora.known import Recipe, Truth, build, join
 def make_view(path: Path, packing: Packing, quarantine: Any = (), split: tuple[float, float] | None = None) -> View:
     dataset = cl.open_dataset(path)
     token_range = dataset.split(*split) if split else (0, dataset.num_tokens)
-    packs = Packs(dataset, packing, token_range, quarantine)
+    mask = Mask.of(*np.array(quarantine, np.int64).reshape(-1, 2).T, QUARANTINED)
+    packs = Packs(dataset, packing, token_range, mask)
     member = Member(
         dataset="x",
         seq_len=packing.seq_len,
@@ -29,7 +30,7 @@ def make_view(path: Path, packing: Packing, quarantine: Any = (), split: tuple[f
     )
     return View(
         name="x", dataset_id=3, dataset=dataset, member=member, tracks=tuple(dataset.tracks), packs=packs,
-        start=token_range[0], quarantine=quarantine, left_out=left_out(NOTHING, quarantine),
+        start=token_range[0], mask=mask,
     )  # fmt: skip
 
 

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.blend.exclude import NEVER, apart
+from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, open_run, trace_sample, trace_steps, when_concept, when_document
 from conceptloader.trace.select.views import Ask, select
+from tests.batch.compare import assert_same, plain_reader
 from tests.raises import raises
 
 SEQ_LEN = 24
@@ -197,7 +198,7 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     [
         ({"at": 0, "ids": ["nobody"]}, "found nothing of it in books, code, web"),
         ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
-        ({"at": 0}, "expected one of ids, file and view"),
+        ({"at": 0}, "expected one of ids, file, view"),
         ({"at": 0, "view": "kept"}, r"exclude\[0\].dataset: found nothing"),
         ({"at": 0, "dataset": "web", "view": "kept"}, "expected a view of"),
         ({"at": 0, "dataset": "web", "view": "books"}, "expected a view of"),
@@ -212,7 +213,8 @@ def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], problem:
 def test_ids_that_no_dataset_has_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     ids = ["web-3", "nobody", "books-2", "nobody", "no one"]
     some = [{"at": 9, "ids": ids}, {"at": 9, "dataset": "web", "ids": ids[:1]}]
-    assert cl.open_blend(config(folder, some)).excluded.keys() == {"books", "web"}
+    masks = cl.open_blend(config(folder, some)).masks
+    assert {name for name, mask in masks.items() if len(mask.at)} == {"books", "web"}
     (record,) = caplog.records
     assert "exclude[0]: found no document for 2 ids in books, code, web, such as 'nobody'" in record.getMessage()
 
@@ -224,11 +226,11 @@ RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1
 @given(ranges=RANGES, asked=st.tuples(st.integers(0, 50), st.integers(1, 9)))
 def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, int]) -> None:
     at, start, length = np.array(ranges).T
-    found = apart(start, start + length, at)
+    found = Mask.of(start, start + length, at)
     first, stop = asked[0], asked[0] + asked[1]
     since = [at for at, start, length in ranges if start < stop and first < start + length]
-    assert found.first_at(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
-    assert found.first_at(first, stop) == min(since, default=NEVER)
+    assert found.since(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
+    assert found.since(first, stop) == min(since, default=NEVER)
     assert (found.stop[:-1] <= found.start[1:]).all()
 
 
@@ -242,7 +244,7 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
-    assert (blend.excluded["a"].start.tolist(), blend.excluded["a"].stop.tolist()) == ([10], [40])
+    assert blend.masks["a"].ranges(0) == [(10, 40)]
 
 
 def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,3 +262,27 @@ def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytes
         assert main(["when", str(path), "--document", one, "--json", *sizes]) == 0
         found = json.loads(capsys.readouterr().out)["left_out"]
         assert [entry["since"] for entry in found] == ([] if since is None else [since])
+
+
+@pytest.mark.parametrize("mode", ["pack", "window", "document"])
+def test_what_is_excluded_from_the_start_on_is_not_quarantined(tmp_path: Path, mode: str) -> None:
+    """A shard of nothing else is still read for its neighbours in a pack, whatever is quarantined elsewhere; and a loss
+    mask is needed from the first sample on."""
+    raw = random_documents(30, seed=1, mean_length=20)
+    path = write_dataset(
+        tmp_path / "d", raw, shards=3, mode="document" if mode == "document" else "stream-with-metadata"
+    )
+    config: dict[str, Any] = {"seq_len": 16, "datasets": {"d": {"path": path}}, "outputs": {"document_ids": True}}
+    config |= {"packing": {"bins": 40}} if mode == "pack" else {}
+    config["exclude"] = [{"at": 0, "ids": [one.id for one in raw[10:20]]}]
+    if mode != "window":
+        config["quarantine"] = [{"dataset": "d", "tokens": [0, 1]}]
+    blend = cl.open_blend(config)
+    samples = np.arange(sum(blend.order.sizes), dtype=np.uint64)
+    found, expected = open_reader(blend).read(samples), plain_reader(blend).read(samples)
+    assert_same(found, expected)
+    assert not set(range(10, 20)) & set(found["document_ids"].flat)
+    assert {5, 25} <= set(found["document_ids"].flat)
+    if mode == "window":
+        with raises(ConfigError, "outputs.loss_mask", "excluded documents"):
+            open_reader(cl.open_blend({**config, "outputs": {"loss_mask": False}}))

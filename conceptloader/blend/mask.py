@@ -99,7 +99,8 @@ def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str
                 expected = f"tokens of {entry.dataset}: 0 <= first < end <= {size}"
                 raise ConfigError(where, f"[{first}, {end}]", expected)
             found.setdefault(entry.dataset, []).append((first, end))
-    return {name: Mask.of(*np.array(ranges, np.int64).T, QUARANTINED) for name, ranges in found.items()}
+    bounds = {name: np.array(ranges, np.int64) for name, ranges in found.items()}
+    return {name: Mask.of(pairs[:, 0], pairs[:, 1], QUARANTINED) for name, pairs in bounds.items()}
 
 
 def read_excluded(

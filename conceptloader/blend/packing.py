@@ -174,20 +174,6 @@ class Packs:
         block, b = divmod(i, self.packing.bins)
         return [part for part in self._block(block) if part.bin == b]
 
-    def parts_of(self, document: int) -> list[tuple[int, Part]]:
-        """(pack, part) of each part of a document of the dataset: the inverse of `parts`."""
-        start, end = self.dataset.document_range(document)
-        if not self.start <= start < end <= self.stop:
-            return []
-        size, width = self.packing.seq_len, self.packing.block_tokens
-        first, last = start - self.start, start + (end - 1 - start) // size * size - self.start
-        return [
-            (block * self.packing.bins + part.bin, part)
-            for block in range(first // width, last // width + 1)
-            for part in self._block(block)
-            if part.document == document
-        ]
-
     def _block(self, number: int) -> list[Part]:
         kept, parts = self._last
         if kept != number:

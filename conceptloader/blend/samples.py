@@ -22,10 +22,6 @@ class Part(NamedTuple):
     document: int = -1
     since: int = NEVER
 
-    def inputs_of(self, start: int, stop: int) -> int:
-        """How many of tokens [start, stop) of the dataset, which lie in one part, are inputs of this one."""
-        return max(0, min(stop, self.start + self.inputs) - start) if self.start <= start else 0
-
     def positions(self, start: int, stop: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Where tokens [start, stop) of the dataset stand in the inputs and in the labels; None where they do not."""
         low, high = max(start, self.start) - self.start, min(stop, self.stop) - self.start
@@ -74,20 +70,6 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     if not len(view.mask.at):
         return found
     return [p._replace(since=view.mask.since(p.start, p.stop)) for p in found]
-
-
-def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:
-    """(sample, part) of each part that holds any token of a document of the dataset, be it only as a label."""
-    if view.packs is not None:
-        numbers = sorted({number for number, _ in view.packs.parts_of(document)})
-    elif by_document(view):
-        numbers = [document - view.start] if 0 <= document - view.start < view.count else []
-    else:
-        start, stop = view.dataset.document_range(document)
-        low, high = (start - view.start - 1) // seq_len, (stop - 1 - view.start) // seq_len
-        numbers = list(range(max(0, low), min(view.count, high + 1))) if start < stop else []
-    found = [(number, part) for number in numbers for part in parts_of(view, number, seq_len)]
-    return [(number, part) for number, part in found if part.document in (-1, document)]
 
 
 def in_closed_shard(view: View, numbers: Any) -> Any:

@@ -159,7 +159,7 @@ def is_left_out(call: Call, member: Any, start: int, stop: int, index: Any) -> b
 
 
 @inner
-def is_quarantined(call: Call, member: Any, row: int) -> bool:
+def is_quarantined(call: Call, member: Any, row: int) -> Any:
     """Whether a shard is, as a whole: the document table included."""
     ranges, base = call.left_out, call.shards[row].base
     k = find_range(call, member, base + call.shards[row].tokens)

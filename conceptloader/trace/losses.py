@@ -233,9 +233,8 @@ def explain(
             if loss is None or part["start"] is None:
                 continue
             member = run.member(run.blend.order.names.index(part["dataset"]))
-            read = member.parts(part["window"], part["sample"])
-            inputs = sum(p.inputs_of(part["start"], part["end"]) for p in read)
-            excess = (loss - level) * inputs / member.seq_len / len(losses) if inputs else 0.0
+            share = part["inputs"] / member.seq_len / len(losses)
+            excess = (loss - level) * share if share else 0.0
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None
             shown = [names[k] if names else k for k in part.pop(track, None) or ()]
             documents.append({**part, track: shown, "loss": loss, "excess": excess})

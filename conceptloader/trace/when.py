@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from conceptloader.blend.mask import NEVER
+from conceptloader.blend.samples import Part
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows
-from conceptloader.trace.run import Interval, Run
+from conceptloader.trace.ranges import ranges_of, samples_touching
+from conceptloader.trace.run import Interval, Member, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
@@ -51,15 +53,32 @@ def when_document(
     """
     seen = []
     for index, number in _find(run, document, dataset):
-        member = run.member(index)
-        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
-        windows = np.array([window for window, _ in parts], np.int64)
+        windows, parts = _parts_with(run.member(index), number)
+        tokens = run.member(index).dataset.document_range(number)
         for k, time in _times(run, index, windows, num_samples):
-            part = parts[k][1]
-            if time["sample"] < part.since:
-                inputs, labels = part.positions(*tokens)
+            if time["sample"] < parts[k].since:
+                inputs, labels = parts[k].positions(*tokens)
                 seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
+
+
+def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
+    """The parts that hold tokens of a document, be it only as a label, and the samples of the member that these are
+    of."""
+    start, stop = member.dataset.document_range(document)
+    if member.by_document:
+        numbers = np.array([document - member.view.start])
+        numbers = numbers[(numbers >= 0) & (numbers < member.view.count)]
+    else:
+        numbers = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
+    parts = ranges_of(member, numbers)
+    holding = np.minimum(parts.stop, stop) > np.maximum(parts.start, start)
+    parts = parts.take((parts.since > 0) & (holding | member.by_document))
+    columns = (column.tolist() for column in parts[1:])
+    found = [
+        Part(start, stop, inputs, place, since=at) for start, stop, inputs, place, at in zip(*columns, strict=True)
+    ]
+    return numbers[parts.row], found
 
 
 def left_out_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:

@@ -260,7 +260,7 @@ def test_built_in_python_it_is_checked_as_well():
         ("seed: 1\n---\nseed: 2\n", "not valid YAML: expected a single document"),
         ("seed: !!python/object/apply:os.getcwd []\n", "not valid YAML: could not determine a constructor"),
         ("a: &a [*a]\n", "line 1: found an alias to a value that holds it"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 2000, "nested too deeply"),
         ("seed: *nothing\n", "not valid YAML: found undefined alias"),
         ("seq_len: 1e3\ndatasets: {a: {path: x}}", "seq_len: found '1e3', expected an integer"),
         ("datasets: {on: {path: x}}", "found the name True, expected text; put it in quotes"),

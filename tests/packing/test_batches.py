@@ -34,18 +34,6 @@ def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
         assert_same(pickle.loads(pickle.dumps(reader)).read(arguments[2], picked=arguments[:2]), wanted)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, seed: int) -> None:
-    view, truth, _ = random_packs(tmp_path, 300 + seed)
-    packs = view.packs
-    held: dict[int, list] = {document: [] for document in range(len(truth.starts))}
-    for pack in range(len(packs)):
-        for part in packs.parts(pack):
-            held[part.document].append((pack, part))
-    for document, found in held.items():
-        assert sorted(packs.parts_of(document)) == sorted(found)
-
-
 def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[k % 900 + 1]) for k in range(20000)]
     view = make_view(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=256, bins=64))

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from conceptloader.blend import load_config, open_blend
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ResumeError
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader, make_dataloader
-from conceptloader.trace import Recorder, Run, audit, open_run, read_record, trace_sample, trace_step, when_document
+from conceptloader.trace import Recorder, audit, open_run, read_record, trace_step, when_document
 
 
 def train(config: Path, output: Path, step: int, steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -28,22 +27,6 @@ def train(config: Path, output: Path, step: int, steps: int, state: dict[str, An
     recorder.close()
     loader.close()
     return loader.state_dict()
-
-
-def test_samples_that_are_documents(tmp_path: Path) -> None:
-    raw = random_documents(20, mean_length=12)
-    content = {"seq_len": 8, "datasets": {"chats": {"path": write_dataset(tmp_path / "d", raw, mode="document")}}}
-    run = Run(blend=open_blend(load_config(content)))
-    for document in raw:
-        (seen,) = when_document(run, document.id)
-        length = len(document.tokens)
-        assert seen.inputs == (0, min(length, 8))
-        assert seen.labels == (None if length == 1 else (0, min(length - 1, 8)))
-        (part,) = trace_sample(run, seen.sample).documents
-        assert (part.id, part.inputs, part.labels) == (document.id, seen.inputs, seen.labels)
-    assert {len(document.tokens) > 8 for document in raw} == {True, False}
-    with pytest.raises(ConfigError, match="seq_len: found nothing"):
-        trace_sample(Run(blend=open_blend(load_config({"datasets": content["datasets"]}))), 0)
 
 
 def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
@@ -72,22 +55,6 @@ def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
             for part in sample.documents:
                 seen = [one for one in when_document(run, part.id, 36) if one.sample == sample.sample]
                 assert [(one.inputs, one.labels) for one in seen] == [(part.inputs, part.labels)]
-
-
-def test_what_is_quarantined_is_not_seen(tmp_path: Path) -> None:
-    raw = random_documents(30, mean_length=20)
-    content: dict[str, Any] = {"seq_len": 8, "datasets": {"web": {"path": write_dataset(tmp_path / "d", raw)}}}
-    free = Run(blend=open_blend(load_config(content)))
-    dataset = free.blend.datasets["web"]
-    bad = list(dataset.document_range(7))
-    run = Run(blend=open_blend(load_config({**content, "quarantine": [{"dataset": "web", "tokens": bad}]})))
-    seen = {one.sample for one in when_document(free, "doc-7")}
-    assert seen
-    assert when_document(run, "doc-7") == []
-    for sample in seen:
-        one = trace_sample(run, sample)
-        assert (one.tokens, one.documents, one.spans) == (None, [], {})
-    assert when_document(run, "doc-25") == when_document(free, "doc-25") != []
 
 
 def test_a_configuration_that_does_not_give_the_past_is_refused(tmp_path: Path) -> None:

@@ -183,5 +183,3 @@ def test_what_does_not_exist(run: Run) -> None:
         when_document(run, 3, dataset="music")
     with raises(ConfigError, found="'colour'"):
         when_concept(run, "colour", 1)
-    with raises(ConfigError, found="'red'", expected="one of 6 names"):
-        when_concept(run, "concepts", "red")

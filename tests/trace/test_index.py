@@ -221,14 +221,16 @@ def test_expressions_that_are_none(expression: str, column: int, problem: str) -
 
 
 def test_concepts_that_nobody_knows(run: Run) -> None:
-    with raises(ConfigError, found="id 6", expected="less than 6"):
+    for asked, place, found in (
+        ("concepts:concept-1 or concepts:red", "where, column 23", "'red' of the track 'concepts'"),
+        ("concepts:concept-1 or tokens > 3", "where, column 23", "the column 'tokens'"),
+        ("concepts:concept-1 > 0.5", "where, column 1", "without scores"),
+        ("colour:red", "where, column 1", "no track 'colour'"),
+    ):
+        with raises(ConfigError, place, found):
+            when_where(run, parse_where(asked))
+    with raises(ConfigError, "concept concepts:6", expected="6 ids"):
         when_concept(run, "concepts", 6)
-    with raises(ConfigError, found="'red'", expected="one of 6 names"):
-        when_where(run, parse_where("concepts:concept-1 or concepts:red"))
-    with raises(ConfigError, "where", "the column 'tokens'"):
-        when_where(run, parse_where("concepts:concept-1 or tokens > 3"))
-    with raises(ConfigError, "track concepts", "no scores"):
-        when_where(run, parse_where("concepts:concept-1 > 0.5"))
 
 
 def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

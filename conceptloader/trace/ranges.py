@@ -64,10 +64,11 @@ def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
     for some in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
         count, pieces = packs.block(int(blocks[some[0]]))
         parts = pack_some(pieces, count, packs.packing)
-        for at in some.tolist():
-            mine = parts[parts["bin"] == bins[at]]
-            stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
-            found.append(np.stack([np.full(len(mine), at), mine["start"], stop, mine["tokens"], mine["place"]]))
+        parts = parts[np.argsort(parts["bin"], kind="stable")]
+        low, high = (np.searchsorted(parts["bin"], bins[some], side=side) for side in ("left", "right"))
+        mine, rows = parts[ragged(low, high - low)], np.repeat(some, high - low)
+        stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
+        found.append(np.stack([rows, mine["start"], stop, mine["tokens"], mine["place"]]))
     return np.concatenate(found, 1)
 
 

@@ -47,7 +47,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return lru_cache(None)(make)
 
 
-@pytest.mark.timeout(7200 if SOAK else 300)
+@pytest.mark.timeout(7200 if SOAK else 600)
 @settings(
     max_examples=scaled(60, 5_000),
     derandomize=not SOAK,

@@ -154,8 +154,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert pyarrow.parquet.read_table(tmp_path / "c.parquet").num_rows == 20
     assert "expected A:B" in _usage(capsys, "trace", *common, "--steps", "4:4")
     assert "--out: found nothing" in told("trace", *common, "--steps", "2:4", "--format", "parquet", code=2)
-    assert "--format: found without --steps" in told("trace", *common, "--step", "2", "--format", "parquet", code=2)
-    assert "--rank: found together" in told("trace", *common, "--steps", "2:4", "--rank", "0", code=2)
+    assert "--format without --steps" in told("trace", *common, "--step", "2", "--format", "parquet", code=2)
+    assert "--steps and --rank" in told("trace", *common, "--steps", "2:4", "--rank", "0", code=2)
     assert "expected --by document" in told("exposure", *common, "--until", 5, "--save-every", 2, code=2)
     assert "track: found 'red'" in told("exposure", *common, "--until", 5, "--by", "concept", "--track", "red", code=2)
     assert not list(tmp_path.glob(".*"))

@@ -31,7 +31,7 @@ from tests.oracle.corpora import write_all
 from tests.oracle.samples import meaning
 from tests.oracle.test_oracle import configurations
 from tests.scale import SOAK, scaled
-from tests.trace.walk import EXPRESSIONS, Walk, concepts_of, histories, holds
+from tests.trace.walk import EXPRESSIONS, Walk, concepts_of, excluding_at_once, histories, holds
 
 TRACKS = "concepts", "scored"
 
@@ -60,7 +60,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_answers_are_those_of_a_walk(data: st.DataObject, corpora: Any, monkeypatch_chunks: Any) -> None:
     logging.getLogger("conceptloader").setLevel(logging.ERROR)
     folder = corpora(data.draw(st.integers(0, scaled(3, 300)), "corpora"))
-    config = data.draw(configurations(folder), "config")
+    config = data.draw(configurations(folder).flatmap(excluding_at_once), "config")
     walk = Walk(folder, config, data.draw(histories(config["seq_len"]), "starts"))
     with monkeypatch_chunks(data.draw(st.sampled_from([5, 1 << 17]), "at once")):
         check_samples(walk)

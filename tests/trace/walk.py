@@ -130,6 +130,19 @@ def histories(draw: st.DrawFn, seq_len: int) -> list[RunStart]:
     return starts
 
 
+@st.composite
+def excluding_at_once(draw: st.DrawFn, config: dict[str, Any]) -> dict[str, Any]:
+    """Also a document from a sample on that holds it: it is not seen there any more."""
+    oracle = Oracle(config)
+    t = draw(st.integers(0, min(MOST, sum(oracle.sizes.values())) - 1))
+    name, parts = oracle.parts(t)
+    data = oracle.members[name].data
+    numbers = sorted({int(data.document_of[part.first]) for part in parts if part.first < part.end})
+    ids = [data.ids[number] for number in numbers if number >= 0 and data.ids[number]]
+    entries = [{"at": t, "dataset": name, "ids": [draw(st.sampled_from(ids))]}] if ids else []
+    return {**config, "exclude": config["exclude"] + entries}
+
+
 CONCEPTS = st.integers(0, 8).map(lambda k: f"concepts:concept-{k}") | st.builds(
     lambda k, op, score: f"scored:concept-{k} {op} {score}",
     st.integers(0, 8), st.sampled_from(sorted(OPERATORS)), st.sampled_from([0, 0.25, 0.5]),

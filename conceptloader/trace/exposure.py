@@ -71,6 +71,8 @@ class Windows:
     def seen_before(self, tokens: Ints) -> Ints:
         """How many tokens before a place were seen."""
         parts, counts, before = self._parts
+        if not len(counts):  # all packs are empty: what they would hold is quarantined
+            return np.zeros_like(tokens)
         k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
         seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
         return seen

@@ -176,8 +176,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give",
         )
     masked = {
-        "quarantined ranges": view.quarantine,
-        "excluded documents": view.left_out.at.any(),
+        "quarantined ranges or excluded documents": len(view.mask.at),
         f"a field {LOSS_FIELD}": types != {None},
     }
     kind = kind_of(view)

@@ -5,12 +5,10 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import unknown
-from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
+from conceptloader.blend.mask import NOTHING, QUARANTINED, Mask, read_excluded, read_quarantine
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
@@ -30,7 +28,7 @@ class View:
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window or pack 0, or number of the first document. packs: None where samples
-    are none. quarantine: token ranges that give no loss; left_out: these, and what is excluded from some sample on.
+    are none. mask: tokens that give no loss, from some sample on.
     """
 
     name: str
@@ -40,8 +38,7 @@ class View:
     tracks: tuple[str, ...]
     start: int
     packs: Packs | None = None
-    quarantine: TokenRanges = ()
-    left_out: Excluded = NOTHING
+    mask: Mask = NOTHING
 
     @property
     def count(self) -> int:
@@ -53,16 +50,15 @@ class View:
 class Blend:
     """An open configuration.
 
-    datasets: by name. quarantine: dataset -> token ranges that give no loss, sorted and apart. excluded: dataset ->
-    others, from some sample on. spec: what to save with a checkpoint.
+    datasets: by name. masks: dataset -> its tokens that give no loss, from some sample on. spec: what to save with a
+    checkpoint.
     order, which follows from the rest: sample index -> (k, epoch, window), where k is a position in `views`; None there
     stands for a member of the past whose dataset has left the configuration.
     """
 
     config: Config
     datasets: Mapping[str, Dataset]
-    quarantine: Mapping[str, TokenRanges]
-    excluded: Mapping[str, Excluded]
+    masks: Mapping[str, Mask]
     spec: OrderSpec
     order: Mixture | Sequential = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
@@ -76,14 +72,14 @@ class Blend:
         name, ds = member.dataset, self.datasets.get(member.dataset)
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
-        tracks, quarantine = tuple(_tracks(self.config, name, ds)), self.quarantine.get(name, ())
+        tracks, mask = tuple(_tracks(self.config, name, ds)), self.masks.get(name, NOTHING)
         for track in tracks:
             ds.codec(track)  # now: one that may not be used is an error before anything is read
         start, packs = member.token_range[0], None
         if member.seq_len is None:
             start = ds.documents_before(start)
         elif member.packing is not None:
-            packs = Packs(ds, Packing(seq_len=member.seq_len, **vars(member.packing)), member.token_range, quarantine)
+            packs = Packs(ds, Packing(seq_len=member.seq_len, **vars(member.packing)), member.token_range, mask)
         return View(
             name=name,
             dataset_id=self.config.names.index(name),
@@ -92,8 +88,7 @@ class Blend:
             tracks=tracks,
             start=start,
             packs=packs,
-            quarantine=quarantine,
-            left_out=left_out(self.excluded.get(name, NOTHING), quarantine),
+            mask=mask,
         )
 
     def resume(
@@ -173,12 +168,13 @@ def open_blend(
         members=members,
         phases=_phases(config, members) if config.order == "shuffled" else (),
         skips=config.skip,
-        quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
-        exclude={name: excluded[name].prints() for name in sorted(excluded)},
+        quarantine={name: quarantine[name].prints()[QUARANTINED] for name in sorted(quarantine)},
+        exclude={name: tuple(excluded[name].prints().items()) for name in sorted(excluded)},
         order=config.order,
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
     )
-    return Blend(config=config, datasets=opened, quarantine=quarantine, excluded=excluded, spec=spec)
+    masks = {name: quarantine.get(name, NOTHING) | excluded.get(name, NOTHING) for name in opened}
+    return Blend(config=config, datasets=opened, masks=masks, spec=spec)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:

@@ -3,12 +3,13 @@
 Plain and slow on purpose; kernels/packing.py is the compiled twin.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 import numpy as np
 
+from conceptloader.blend.mask import NOTHING, Mask
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Overflow
@@ -133,23 +134,18 @@ def _refused(document: int, tokens: int, expected: str) -> ConfigError:
 class Packs:
     """Which parts of documents a pack holds, of those in a token range, which begins and ends between documents.
 
-    quarantine: token ranges; a block that touches a shard which they cover whole has empty packs.
+    mask: a block that touches a shard which is quarantined as a whole has empty packs.
 
     Raises ConfigError for a range that is not all documents.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        packing: Packing,
-        token_range: tuple[int, int],
-        quarantine: Sequence[tuple[int, int]] = (),
-    ) -> None:
+    def __init__(self, dataset: Dataset, packing: Packing, token_range: tuple[int, int], mask: Mask = NOTHING) -> None:
         self.dataset, self.packing = dataset, packing
         self.start, self.stop = token_range
         starts, runs = np.array(dataset.shard_starts), dataset.runs
         table = dataset.manifest.shards
-        self._closed: list[tuple[int, int]] = []
+        closed = np.flatnonzero(mask.closed(dataset) & (starts[:-1] < starts[1:]))
+        self._closed = list(zip(starts[closed].tolist(), starts[closed + 1].tolist(), strict=True))
         if runs is not None:
             row, end_row = (np.searchsorted(starts, tokens, side="right") for tokens in (runs.source, runs.end - 1))
             if (across := np.flatnonzero(row != end_row)).size:
@@ -168,8 +164,6 @@ class Packs:
                     "one in each",
                     "rebuild or adopt it with documents, or leave packing out",
                 )
-            shards = zip(dataset.shard_starts, dataset.shard_starts[1:], strict=False)
-            self._closed = [(a, b) for a, b in shards if any(low <= a < b <= high for low, high in quarantine)]
         self._last: tuple[int, list[Part]] = -1, []  # the block that was asked for last
 
     def __len__(self) -> int:
@@ -179,20 +173,6 @@ class Packs:
         """What pack i holds, in order."""
         block, b = divmod(i, self.packing.bins)
         return [part for part in self._block(block) if part.bin == b]
-
-    def parts_of(self, document: int) -> list[tuple[int, Part]]:
-        """(pack, part) of each part of a document of the dataset: the inverse of `parts`."""
-        start, end = self.dataset.document_range(document)
-        if not self.start <= start < end <= self.stop:
-            return []
-        size, width = self.packing.seq_len, self.packing.block_tokens
-        first, last = start - self.start, start + (end - 1 - start) // size * size - self.start
-        return [
-            (block * self.packing.bins + part.bin, part)
-            for block in range(first // width, last // width + 1)
-            for part in self._block(block)
-            if part.document == document
-        ]
 
     def _block(self, number: int) -> list[Part]:
         kept, parts = self._last

@@ -1,19 +1,19 @@
 """Which tokens a sample of a view reads, where it has them, and whether it may read them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from conceptloader.blend import View
-from conceptloader.blend.exclude import NEVER
+from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
 
 
 class Part(NamedTuple):
     """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on; the first `inputs` of them are inputs,
     and all but the first are labels, from `place` on too. document: its number, -1 where a part is a window of many.
-    since: the sample of the run from which on it must not be read and gives no loss, 0 if it is quarantined."""
+    since: the sample of the run from which on it must not be read and gives no loss, as in Mask."""
 
     start: int
     stop: int
@@ -21,10 +21,6 @@ class Part(NamedTuple):
     place: int = 0
     document: int = -1
     since: int = NEVER
-
-    def inputs_of(self, start: int, stop: int) -> int:
-        """How many of tokens [start, stop) of the dataset, which lie in one part, are inputs of this one."""
-        return max(0, min(stop, self.start + self.inputs) - start) if self.start <= start else 0
 
     def positions(self, start: int, stop: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Where tokens [start, stop) of the dataset stand in the inputs and in the labels; None where they do not."""
@@ -65,36 +61,18 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     elif not by_document(view):
         start = view.start + number * seq_len
         found = [Part(start, start + seq_len + 1, seq_len)]
-    elif in_quarantined_shard(view, number):
+    elif len(view.mask.at) and in_closed_shard(view, number):
         found = []
     else:
         start, stop = view.dataset.document_range(view.start + number)
         stop = min(stop, start + seq_len + 1)
         found = [Part(start, stop, min(stop - start, seq_len), 0, view.start + number)]
-    if not len(view.left_out.at):
+    if not len(view.mask.at):
         return found
-    return [p._replace(since=view.left_out.first_at(p.start, p.stop)) for p in found]
+    return [p._replace(since=view.mask.since(p.start, p.stop)) for p in found]
 
 
-def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:
-    """(sample, part) of each part that holds any token of a document of the dataset, be it only as a label."""
-    if view.packs is not None:
-        numbers = sorted({number for number, _ in view.packs.parts_of(document)})
-    elif by_document(view):
-        numbers = [document - view.start] if 0 <= document - view.start < view.count else []
-    else:
-        start, stop = view.dataset.document_range(document)
-        low, high = (start - view.start - 1) // seq_len, (stop - 1 - view.start) // seq_len
-        numbers = list(range(max(0, low), min(view.count, high + 1))) if start < stop else []
-    found = [(number, part) for number in numbers for part in parts_of(view, number, seq_len)]
-    return [(number, part) for number, part in found if part.document in (-1, document)]
-
-
-def in_quarantined_shard(view: View, number: int) -> bool:
-    """Whether document `number` of a view is in a shard that is quarantined as a whole, its document table included."""
-    if not view.quarantine or view.dataset.runs is not None:
-        return False
-    manifest = view.dataset.manifest
-    shard = int(np.searchsorted(np.cumsum(manifest.shards.documents), view.start + number, side="right"))
-    start, stop = manifest.starts()[shard : shard + 2].tolist()
-    return any(a <= start and stop <= b for a, b in view.quarantine)
+def in_closed_shard(view: View, numbers: Any) -> Any:
+    """Whether a document of a view, or each of many, is in a shard that is quarantined as a whole, its table too."""
+    shards = np.searchsorted(view.dataset.first_documents, view.start + numbers, side="right") - 1
+    return view.mask.closed(view.dataset)[shards]

@@ -224,8 +224,7 @@ class Config(Section):
         self._check_phases()
         self._check_unblended()
         self._check_weights()
-        self._check_quarantine()
-        self._check_excluded()
+        self._check_masks()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 "megatron_cache",
@@ -333,24 +332,21 @@ class Config(Section):
                 "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
             )
 
-    def _check_quarantine(self) -> None:
+    def _check_masks(self) -> None:
         for k, entry in enumerate(self.quarantine):
-            where = f"quarantine[{k}]"
-            self._check_known([entry.dataset], f"{where}.dataset: ")
-            if (entry.tokens is None) == (entry.file is None):
-                raise ConfigError(where, "expected either tokens: [first, end] or file")
+            self._check_mask(f"quarantine[{k}]", entry, "tokens", "file")
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
-                raise ConfigError(f"{where}.tokens", list(entry.tokens), "[first, end], first < end")
+                raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
+        for k, out in enumerate(self.exclude):
+            self._check_mask(f"exclude[{k}]", out, "ids", "file", "view")
+            if out.view is not None and out.dataset is None:
+                raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the view is of")
 
-    def _check_excluded(self) -> None:
-        for k, entry in enumerate(self.exclude):
-            where = f"exclude[{k}]"
-            self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")
-            if (entry.ids is None) + (entry.file is None) + (entry.view is None) != 2:
-                raise ConfigError(where, "expected one of ids, file and view")
-            if entry.view is not None and entry.dataset is None:
-                raise ConfigError(f"{where}.dataset", "nothing", "the dataset that the view is of")
-            if self.order == "megatron":
-                raise ConfigError(
-                    "exclude", "not with order megatron, whose samples are not windows", fix="leave it out"
-                )
+    def _check_mask(self, where: str, entry: "QuarantineConfig | ExcludeConfig", *ways: str) -> None:
+        self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")
+        given = [way for way in ways if getattr(entry, way) is not None]
+        if len(given) != 1:
+            raise ConfigError(where, ", ".join(given) or "nothing", f"one of {', '.join(ways)}")
+        if self.order == "megatron":
+            key = where.partition("[")[0]
+            raise ConfigError(key, "not with order megatron, whose samples are not windows", fix="leave it out")

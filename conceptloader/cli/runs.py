@@ -4,8 +4,7 @@ import argparse
 import dataclasses
 
 from conceptloader import trace
-from conceptloader.cli.arguments import add_choice, positive
-from conceptloader.errors import ConfigError
+from conceptloader.cli.arguments import add_choice, positive, refuse_beside, refuse_without
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
@@ -29,16 +28,10 @@ def add_run_arguments(
 
 def open_run(arguments: argparse.Namespace) -> Run:
     """The run that the arguments name; with its steps, if they say enough."""
+    refuse_without("--global-batch", arguments, "micro_batch", "dp_size", "scheme")
     if arguments.global_batch is None:
-        for name, default in (("micro_batch", None), ("dp_size", 1), ("scheme", "strided")):
-            if getattr(arguments, name) != default:
-                rule = "expected both for a run that is planned; a log knows how the batches were shared"
-                raise ConfigError(f"--{name.replace('_', '-')}", f"found without --global-batch, {rule}")
         return trace.open_run(arguments.config, arguments.log)
-    if arguments.log is not None:
-        raise ConfigError(
-            "--global-batch", "found together with --log, which knows the batches", fix="leave one of them out"
-        )
+    refuse_beside("--global-batch", arguments, "log")
     run = trace.open_run(arguments.config)
     partition = Partition(
         micro_batch_size=arguments.micro_batch or max(1, arguments.global_batch // arguments.dp_size),

@@ -77,19 +77,12 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
-    asked = open_run(arguments)
+    refuse_without("--steps", arguments, "format", "out")
     if arguments.steps is not None:
-        if arguments.rank is not None:
-            raise ConfigError(
-                "--rank", "found together with --steps, whose table has a column dp_rank", fix="leave it out"
-            )
-        write_table(trace_steps(asked, *arguments.steps), arguments, output)
+        refuse_beside("--steps", arguments, "rank")  # of which the table has a column
+        write_table(trace_steps(open_run(arguments), *arguments.steps), arguments, output)
         return
-    for name in ("format", "out"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(
-                f"--{name}", "found without --steps, which makes a table", fix="leave it out, or use --json"
-            )
+    asked = open_run(arguments)
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
@@ -103,7 +96,7 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
 def _lines(one: SampleTrace) -> Iterator[str]:
     places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
     if one.tokens is None:
-        tokens = "empty, or quarantined: not read" if one.kind == "pack" else "quarantined: not read"
+        tokens = "not read: quarantined or excluded" + ", or an empty pack" * (one.kind == "pack")
     else:
         within = "of tokens" if one.kind == "pack" else "tokens"
         tokens = f"{within} {one.tokens[0]} to {one.tokens[1] - 1}"
@@ -124,8 +117,7 @@ def _lines(one: SampleTrace) -> Iterator[str]:
 
 
 def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
-    if arguments.until is not None and arguments.picture is None:
-        raise ConfigError("--until", "found without --picture, which it is for")
+    refuse_without("--picture", arguments, "until")
     asked = open_run(arguments)
     first, last = arguments.steps or (arguments.step, arguments.step + 1)
     shares = [share for step in range(first, last) for share in plan_step(asked, step, arguments.rank)]

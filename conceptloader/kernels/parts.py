@@ -150,29 +150,33 @@ def find_run(call: Call, member: Any, token: int) -> Any:
 @inner
 def is_left_out(call: Call, member: Any, start: int, stop: int, index: Any) -> bool:
     """Whether any of tokens [start, stop) of a member's dataset is left out of sample `index`."""
-    ranges, low, high = call.left_out, member.first_range, member.end_range
-    while low < high:  # the first one that ends behind `start`
-        middle = (low + high) // 2
-        if ranges[middle].stop <= start:
-            low = middle + 1
-        else:
-            high = middle
-    while low < member.end_range and ranges[low].start < stop:
-        if ranges[low].at <= np.int64(index):
+    ranges, k = call.left_out, find_range(call, member, start + 1)
+    while k < member.end_range and ranges[k].start < stop:
+        if ranges[k].at <= np.int64(index):
             return True
-        low += 1
+        k += 1
     return False
 
 
 @inner
-def is_quarantined(call: Call, member: Any, row: int) -> bool:
+def is_quarantined(call: Call, member: Any, row: int) -> Any:
     """Whether a shard is, as a whole: the document table included."""
-    base, top = call.shards[row].base, call.shards[row].base + call.shards[row].tokens
-    for k in range(member.first_range, member.end_range * member.quarantined):
-        known = call.left_out[k]
-        if known.start <= base and top <= known.stop and known.at == 0:
-            return True
-    return False
+    ranges, base = call.left_out, call.shards[row].base
+    k = find_range(call, member, base + call.shards[row].tokens)
+    return k < member.end_range and ranges[k].start <= base and ranges[k].at < 0
+
+
+@inner
+def find_range(call: Call, member: Any, end: int) -> Any:
+    """The first range that is left out of a member's dataset and ends at token `end` or later."""
+    low, high = member.first_range, member.end_range
+    while low < high:
+        middle = (low + high) // 2
+        if call.left_out[middle].stop < end:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @inner

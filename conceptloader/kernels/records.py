@@ -30,16 +30,16 @@ NONE, DENSE, SPANS = map(np.int64, range(3))
 CUT_OFF = -2  # in <track>_span_index
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of what is left out; quarantined: whether shards may be.
-# first_run, runs: rows of the runs of a view, 0 of them in other datasets; one more row closes them. Of packs: bins (0
-# for other samples), stop: the token behind the last one, overflow: see below.
+# one. pad: what padding holds. first_range, end_range: rows of what is left out. first_run, runs: rows of the runs of a
+# view, 0 of them in other datasets; one more row closes them. Of packs: bins (0 for other samples), stop: the token
+# behind the last one, overflow: see below.
 MEMBER = record(
-    "first_shard shards start count by_document dataset_id eos pad first_range end_range quarantined first_run runs "
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range first_run runs "
     "bins stop overflow"
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 
-# Tokens that are left out from the trainer's sample `at` on: rising and apart in a member.
+# Tokens that are left out from the trainer's sample `at` on, -1 if they are quarantined: rising and apart in a member.
 LEFT_OUT = record("start stop at")
 
 # A run of a view: its first token in the view, and in the source, whose shards these are.

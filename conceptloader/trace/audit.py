@@ -19,7 +19,7 @@ Share = tuple[int, int]
 """(micro batch, rank) of a step."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Difference:
     """Where a record first differs. what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that
     was not recorded once.
@@ -129,11 +129,9 @@ def _compare(
             ("datasets", batch["dataset_id"].tolist(), list(line.datasets)),
             ("tokens", checksums(batch["input_ids"], batch["labels"]), list(line.checksums)),
         ]
-    for what, wanted, found in pairs:
-        if wanted != found:
-            where = {"launch": launch.number, "step": line.step, "micro_batch": line.micro_batch}
-            return Difference(**where, dp_rank=line.dp_rank, what=what, expected=wanted, recorded=found)
-    return None
+    share = launch.number, line.step, line.micro_batch, line.dp_rank
+    differing = (Difference(*share, what, wanted, found) for what, wanted, found in pairs if wanted != found)
+    return next(differing, None)
 
 
 def _not_once(
@@ -148,6 +146,6 @@ def _not_once(
                 for micro_batch, row in enumerate(plan.micro_batches(step, dp_rank)):
                     times = done.get(step, Counter())[micro_batch, dp_rank]
                     if times != 1:
-                        where = {"launch": launch.number, "step": step, "micro_batch": micro_batch, "dp_rank": dp_rank}
                         what, samples = "repeated" if times else "missing", row.tolist()
-                        yield Difference(**where, what=what, expected=samples, recorded=[samples] * times)
+                        share = launch.number, step, micro_batch, dp_rank
+                        yield Difference(*share, what, samples, [samples] * times)

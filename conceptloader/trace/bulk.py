@@ -27,12 +27,14 @@ _NONE = np.zeros(0, np.int64)
 
 
 class _Parts(NamedTuple):
-    """Documents in samples: the sample's row, the document's number (-1: none is known), its tokens [start, end)."""
+    """Documents in samples: the sample's row, the document's number (-1: none is known), its tokens [start, end), how
+    many of them are inputs."""
 
     row: Ints
     document: Ints
     start: Ints
     end: Ints
+    inputs: Ints
 
 
 def sample_ranges(run: Run, first: int, stop: int | None) -> Iterator[tuple[int, int, Any]]:
@@ -50,7 +52,7 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     """pyarrow record batches of the steps [first, stop), in order: what their samples are made of.
 
     Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
-    its tokens of the dataset that the sample reads, the last one as a label only; if a dataset is a view,
+    its tokens of the dataset that the sample reads, of which the first `inputs` are in input_ids; of a view also
     source_document, the document's number in its source; and for each track of concepts the ids of those that its
     tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample that is quarantined
     or excluded, or an empty pack, has one row without document, start and end.
@@ -93,7 +95,7 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
             done += len(found.row)
     joined = _Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     order = np.lexsort((joined.start, joined.row))
-    row, document, start, end = (column[order] for column in joined)
+    row, document, start, end, inputs = (column[order] for column in joined)
     columns = {
         "step": places.step[row],
         "sample": samples[row].astype(np.int64),
@@ -109,6 +111,7 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
         "id": arrow.concat_arrays(names).take(arrow.array(order)),
         "start": arrow.array(start, mask=start < 0),
         "end": arrow.array(end, mask=start < 0),
+        "inputs": inputs,
     }
     if any(member is not None and member.dataset.runs is not None for member in run.members):
         source = np.concatenate(sources)[order]
@@ -136,7 +139,8 @@ def _pieces(
     read = read.take((read.since > samples[read.row]) & (read.start < read.stop))
     read = read.take(np.argsort(read.start, kind="stable"))
     left = np.setdiff1d(np.arange(len(windows)), read.row)
-    yield _Parts(left, *[np.full(len(left), -1)] * 3), {}
+    none, zero = np.full(len(left), -1), np.zeros(len(left), np.int64)
+    yield _Parts(left, none, none, none, zero), {}
     for shard, cut in _by_shard(member.dataset, read.start, read.stop):
         a, b, rows = cut.first, cut.end, cut.row
         if member.dataset.runs is None:
@@ -147,9 +151,9 @@ def _pieces(
         first, end = np.maximum(found.first, a[found.row]), np.minimum(found.end, b[found.row])
         # What is only a label carries no concept into the inputs.
         inputs = np.minimum(b, (read.start + read.inputs)[rows] - cut.base)
-        base = cut.base[found.row]
+        base, counts = cut.base[found.row], np.maximum(np.minimum(end, inputs[found.row]) - first, 0)
         yield (
-            _Parts(read.row[rows][found.row], document, first + base, end + base),
+            _Parts(read.row[rows][found.row], document, first + base, end + base, counts),
             {
                 track: concepts_in(member.dataset, shard, track, (a, inputs), (found.row, first, end))
                 for track in tracks

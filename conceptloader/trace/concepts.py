@@ -1,9 +1,9 @@
 """Which windows hold tokens with a concept, or with a boolean of concepts: by the index, or by reading the track."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from conceptloader.trace.run import Member
 from conceptloader.trace.where import OPERATORS, Intervals, Where
 
 logger = logging.getLogger(__name__)
+K = TypeVar("K")
 
 _CHUNK_TOKENS = 1 << 20
 
@@ -92,6 +93,50 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
             dataset.path, track, dataset.path, track,
         )  # fmt: skip
     return Scanned(dataset, track)
+
+
+def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
+    """Each dataset that has all tracks -> the expression with its ids for the concepts, -1 for those that only
+    others know.
+
+    Raises: ConfigError for a track, a concept or scores that none has.
+    """
+    tests = [*where.tests("concept")]
+    tracks = {key: _concept_tracks(dataset) for key, dataset in datasets.items()}
+    for test in tests:
+        if not any(test.name in names for names in tracks.values()):
+            known = ", ".join(sorted(set().union(*tracks.values()))) or "none"
+            raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
+    having = {key: ds for key, ds in datasets.items() if all(test.name in tracks[key] for test in tests)}
+    ids: dict[Where, dict[K, int]] = {}
+    for test in tests:
+        if test.compare and any(ds.tracks[test.name].concepts.scores is None for ds in having.values()):
+            raise test.wrong(f"the track {test.name!r} without scores", "one that has some")
+        of = {key: ds for key, ds in datasets.items() if test.name in tracks[key]}
+        ids[test] = {key: _id_of(ds, test) for key, ds in of.items()}
+        if max(ids[test].values()) < 0:
+            raise test.wrong(f"{test.concept!r} of the track {test.name!r}", f"one of {_described(of.values(), test)}")
+    return {key: where.renamed(lambda test, key=key: ids[test].get(key, -1)) for key in having}  # type: ignore[misc]
+
+
+def _concept_tracks(dataset: Dataset) -> list[str]:
+    return [name for name, track in dataset.tracks.items() if track.codec == "concepts"]
+
+
+def _id_of(dataset: Dataset, test: Where) -> int:
+    """The id of a concept, which is a number already or a name; -1 for none."""
+    names = dataset.vocabulary(test.name)
+    if isinstance(test.concept, int) or (names is None and test.concept.isdecimal()):
+        return int(test.concept) if int(test.concept) < dataset.tracks[test.name].num_ids else -1
+    return names.index(test.concept) if names is not None and test.concept in names else -1
+
+
+def _described(datasets: Collection[Dataset], test: Where) -> str:
+    """What there is in place of a concept that nobody knows."""
+    names = sorted({name for ds in datasets for name in ds.vocabulary(test.name) or ()})
+    if isinstance(test.concept, int) or not names:
+        return f"its {max(ds.tracks[test.name].num_ids for ds in datasets):,} ids"
+    return f"its {len(names):,} names, such as {', '.join(names[:10])}"
 
 
 class Sources:

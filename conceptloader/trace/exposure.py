@@ -12,7 +12,7 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
-from conceptloader.blend.exclude import NEVER
+from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
@@ -42,7 +42,7 @@ class Windows:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
-        some = ranges_of(member, np.arange(count if member.view.left_out.at.any() else 0))
+        some = ranges_of(member, np.arange(count if (member.view.mask.at > 0).any() else 0))
         self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
         self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
 
@@ -71,6 +71,8 @@ class Windows:
     def seen_before(self, tokens: Ints) -> Ints:
         """How many tokens before a place were seen."""
         parts, counts, before = self._parts
+        if not len(counts):  # all packs are empty: what they would hold is quarantined
+            return np.zeros_like(tokens)
         k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
         seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
         return seen

@@ -215,8 +215,7 @@ def explain(
     """
     first, stop = run.steps.range_of(step)
     rows = read_losses(directory, max(0, step - baseline), step + 1)
-    counts = np.array([low <= sample < high for sample, (low, high) in _planned(run, rows)], np.bool_)
-    rows = rows[counts]
+    rows = rows[_planned(run, rows)]
     whole, now = rows[rows["span"] == -1], rows[rows["step"] == step]
     losses = {int(row["sample"]): float(row["loss"]) for row in now[now["span"] == -1]}
     if not losses:
@@ -233,9 +232,8 @@ def explain(
             if loss is None or part["start"] is None:
                 continue
             member = run.member(run.blend.order.names.index(part["dataset"]))
-            read = member.parts(part["window"], part["sample"])
-            inputs = sum(p.inputs_of(part["start"], part["end"]) for p in read)
-            excess = (loss - level) * inputs / member.seq_len / len(losses) if inputs else 0.0
+            share = part["inputs"] / member.seq_len / len(losses)
+            excess = (loss - level) * share if share else 0.0
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None
             shown = [names[k] if names else k for k in part.pop(track, None) or ()]
             documents.append({**part, track: shown, "loss": loss, "excess": excess})
@@ -272,8 +270,11 @@ def _by_concept(run: Run, rows: NDArray[Any], track: str) -> dict[Any, float]:
     return {name: float(np.mean(losses)) for name, losses in found.items()}
 
 
-def _planned(run: Run, rows: NDArray[Any]) -> list[tuple[int, tuple[int, int]]]:
-    """(sample, range of its step as the run counts): what an earlier start logged of other samples does not count."""
-    first = run.steps.segments[0].start.step
-    ranges = {step: run.steps.range_of(step) for step in np.unique(rows["step"]).tolist() if step >= first}
-    return [(row["sample"], ranges.get(int(row["step"]), (0, 0))) for row in rows]
+def _planned(run: Run, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Rows of samples that the run as it counts trained in their steps; an earlier start may have logged others."""
+    steps, which = np.unique(rows["step"], return_inverse=True)
+    begin = run.steps.segments[0].start.step
+    ranges = [run.steps.range_of(step) if step >= begin else (0, 0) for step in steps.tolist()]
+    low, high = np.array(ranges, np.int64).reshape(-1, 2)[which].T
+    planned: NDArray[np.bool_] = (low <= rows["sample"]) & (rows["sample"] < high)
+    return planned

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.blend import packing
+from conceptloader.blend.mask import QUARANTINED
 from conceptloader.blend.packing import Packs
-from conceptloader.blend.samples import in_quarantined_shard
+from conceptloader.blend.samples import in_closed_shard
 from conceptloader.errors import FormatError
 from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
@@ -22,27 +23,26 @@ Bools = NDArray[np.bool_]
 
 
 class Ranges(NamedTuple):
-    """Parts of samples: which sample, by its place among those that were asked for; tokens [start, stop) of the
-    dataset, of which the first `inputs` are inputs and all but the first are labels; since: from which sample on
-    they are not read."""
+    """Parts of samples: which sample, by its place among those that were asked for; the rest as in Part."""
 
     row: Ints
     start: Ints
     stop: Ints
     inputs: Ints
+    place: Ints
     since: Ints
 
     def take(self, rows: Ints | Bools) -> "Ranges":
         """Some of them."""
-        return Ranges(self.row[rows], self.start[rows], self.stop[rows], self.inputs[rows], self.since[rows])
+        return Ranges(*(column[rows] for column in self))
 
 
 def ranges_of(member: Member, samples: Ints) -> Ranges:
     """What samples of a member are made of: one part, and of a pack any number."""
     view, size = member.view, member.seq_len
-    row = np.arange(len(samples))
+    row, place = np.arange(len(samples)), np.zeros(len(samples), np.int64)
     if view.packs is not None:
-        row, start, stop, inputs = _parts_of_packs(view.packs, samples)
+        row, start, stop, inputs, place = _parts_of_packs(view.packs, samples)
     elif member.by_document:
         start, stop = document_ranges(member.dataset, view.start + samples)
         stop = np.minimum(stop, start + size + 1)
@@ -50,26 +50,26 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     else:
         start = view.start + samples * size
         stop, inputs = start + size + 1, np.full(len(samples), size)
-    since = view.left_out.first_at(start, stop)
-    if member.by_document and view.quarantine:
-        since[[in_quarantined_shard(view, number) for number in samples.tolist()]] = 0
-    return Ranges(row, start, stop, inputs, since)
+    since = view.mask.since(start, stop)
+    if member.by_document and len(view.mask.at):
+        since[in_closed_shard(view, samples)] = QUARANTINED
+    return Ranges(row, start, stop, inputs, place, since)
 
 
-def _parts_of_packs(packs: Packs, samples: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """(row, start, stop, inputs) of the parts of packs."""
+def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
+    """(row, start, stop, inputs, place) of the parts of packs."""
     blocks, bins = np.divmod(samples, packs.packing.bins)
     order = np.argsort(blocks, kind="stable")
-    found = [np.zeros((4, 0), np.int64)]
+    found = [np.zeros((5, 0), np.int64)]
     for some in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
         count, pieces = packs.block(int(blocks[some[0]]))
         parts = pack_some(pieces, count, packs.packing)
-        for at in some.tolist():
-            mine = parts[parts["bin"] == bins[at]]
-            stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
-            found.append(np.stack([np.full(len(mine), at), mine["start"], stop, mine["tokens"]]))
-    row, start, stop, inputs = np.concatenate(found, 1)
-    return row, start, stop, inputs
+        parts = parts[np.argsort(parts["bin"], kind="stable")]
+        low, high = (np.searchsorted(parts["bin"], bins[some], side=side) for side in ("left", "right"))
+        mine, rows = parts[ragged(low, high - low)], np.repeat(some, high - low)
+        stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
+        found.append(np.stack([rows, mine["start"], stop, mine["tokens"], mine["place"]]))
+    return np.concatenate(found, 1)
 
 
 def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int) -> Ints:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import xxhash
 
 from conceptloader.base.checks import as_count
-from conceptloader.base.strict import build
+from conceptloader.base.strict import Natural, build
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
 RECORD_VERSION = 1
-_NUMBERS, _BY_SAMPLE = ("step", "micro_batch"), {"samples": int, "datasets": int, "checksums": str}
+_NUMBERS, _BY_SAMPLE = ("step", "micro_batch"), ("samples", "datasets", "checksums")
 _IGNORED = "ignore_index"
 
 
@@ -86,12 +86,12 @@ class Line:
     """One micro batch on one rank. samples, datasets, checksums: one each per sample. ignore_index: what labels
     without loss were, if some were not tokens. more: what else was noted."""
 
-    step: int
-    micro_batch: int
-    dp_rank: int
-    samples: Sequence[int]
-    datasets: Sequence[int]
-    checksums: Sequence[str]
+    step: Natural
+    micro_batch: Natural
+    dp_rank: Natural
+    samples: tuple[int, ...]
+    datasets: tuple[int, ...]
+    checksums: tuple[str, ...]
     more: Mapping[str, Any]
     ignore_index: int | None = None
 
@@ -144,16 +144,12 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
 
 
 def _line(entry: dict[str, Any], dp_rank: int) -> Line:
-    """A line, of what it says. Raises: KeyError, ValueError."""
-    known: dict[str, Any] = {name: as_count(entry.pop(name), name, 0) for name in _NUMBERS}
-    known |= {name: entry.pop(name) for name in _BY_SAMPLE}
-    for name, kind in _BY_SAMPLE.items():
-        if type(known[name]) is not list or {*map(type, known[name])} - {kind}:
-            raise ValueError(f"{name}: found {str(known[name])[:80]}, expected a list of {kind.__name__}")
-    if len({len(known[name]) for name in _BY_SAMPLE}) > 1:
+    """A line, of what it says. Raises: ValueError."""
+    said = {name: entry.pop(name) for name in (*_NUMBERS, *_BY_SAMPLE, _IGNORED) if name in entry}
+    line = build(Line, {**said, "dp_rank": dp_rank, "more": entry}, "")
+    if len({len(getattr(line, name)) for name in _BY_SAMPLE}) > 1:
         raise ValueError(f"{', '.join(_BY_SAMPLE)}: found lists of several lengths, expected one of each a sample")
-    ignored = entry.pop(_IGNORED, None)
-    return Line(dp_rank=dp_rank, more=entry, ignore_index=None if ignored is None else int(ignored), **known)
+    return line
 
 
 def _read_file(path: Path) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
-from conceptloader.blend.samples import Part, by_document, kind_of, parts_of, parts_with
+from conceptloader.blend.samples import Part, by_document, kind_of, parts_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.partition import Place
@@ -55,19 +55,9 @@ class Member:
         """False if all of a window is quarantined, or excluded from the sample that it is; or of an empty pack."""
         return bool(self.parts(window, sample))
 
-    def windows_of(self, document: int) -> range:
-        """From the first to the last sample that reads a token of a document; of packs, some between may read none."""
-        numbers = [number for number, _ in parts_with(self.view, document, self.seq_len)]
-        return range(min(numbers), max(numbers) + 1) if numbers else range(0)
-
     def parts(self, window: int, sample: int = 0) -> list[Part]:
         """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
         return [part for part in parts_of(self.view, window, self.seq_len) if part.since > sample]
-
-    def parts_with(self, document: int) -> list[tuple[int, Part]]:
-        """(sample, part) of each part that holds any token of a document, be it only as the label of its last input;
-        nothing of what is quarantined."""
-        return [found for found in parts_with(self.view, document, self.seq_len) if found[1].since]
 
 
 @dataclass(frozen=True, kw_only=True)

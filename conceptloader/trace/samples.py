@@ -116,7 +116,7 @@ def _documents(member: Member, part: Part) -> Iterator[DocumentPart]:
     dataset, start, stop = member.dataset, part.start, part.stop
     found = dataset.documents_in(start, stop)
     firsts = found.first.tolist()
-    for number, first, last in zip(found.ids.tolist(), firsts, [*firsts[1:], stop], strict=True):
+    for number, first, last in zip(found.ids.tolist(), firsts, [*firsts, stop][1:], strict=True):
         tokens = max(first, start), last
         inputs, labels = part.positions(*tokens)
         known = dataset.document_id(number) if number >= 0 else None

@@ -3,17 +3,19 @@
 Nothing here looks through the run: an answer costs the same for a run of a thousand and of a billion samples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conceptloader.blend.exclude import NEVER
+from conceptloader.blend.mask import NEVER
+from conceptloader.blend.samples import Part
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.concepts import concept_windows
-from conceptloader.trace.run import Interval, Run
+from conceptloader.trace.concepts import concept_windows, with_ids
+from conceptloader.trace.ranges import ranges_of, samples_touching
+from conceptloader.trace.run import Interval, Member, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
@@ -51,15 +53,32 @@ def when_document(
     """
     seen = []
     for index, number in _find(run, document, dataset):
-        member = run.member(index)
-        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
-        windows = np.array([window for window, _ in parts], np.int64)
+        windows, parts = _parts_with(run.member(index), number)
+        tokens = run.member(index).dataset.document_range(number)
         for k, time in _times(run, index, windows, num_samples):
-            part = parts[k][1]
-            if time["sample"] < part.since:
-                inputs, labels = part.positions(*tokens)
+            if time["sample"] < parts[k].since:
+                inputs, labels = parts[k].positions(*tokens)
                 seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
+
+
+def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
+    """The parts that hold tokens of a document, be it only as a label, and the samples of the member that these are
+    of."""
+    start, stop = member.dataset.document_range(document)
+    if member.by_document:
+        numbers = np.array([document - member.view.start])
+        numbers = numbers[(numbers >= 0) & (numbers < member.view.count)]
+    else:
+        numbers = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
+    parts = ranges_of(member, numbers)
+    holding = np.minimum(parts.stop, stop) > np.maximum(parts.start, start)
+    parts = parts.take((parts.since > 0) & (holding | member.by_document))
+    columns = (column.tolist() for column in parts[1:])
+    found = [
+        Part(start, stop, inputs, place, since=at) for start, stop, inputs, place, at in zip(*columns, strict=True)
+    ]
+    return numbers[parts.row], found
 
 
 def left_out_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
@@ -68,9 +87,9 @@ def left_out_since(run: Run, document: str | int, dataset: str | None = None) ->
     found = {}
     for index, number in _find(run, document, dataset):
         view = run.member(index).view
-        since = view.left_out.first_at(*view.dataset.document_range(number))
+        since = view.mask.since(*view.dataset.document_range(number))
         if since < NEVER:
-            found[view.name, number] = since
+            found[view.name, number] = max(since, 0)
     return found
 
 
@@ -119,8 +138,8 @@ def when_where(
     """
     column = next(where.tests("column"), None)
     if column is not None:
-        raise ConfigError("where", f"the column {column.name!r}", "concepts of tokens alone: TRACK:CONCEPT")
-    found = _resolve(run, run.find(dataset), where)
+        raise column.wrong(f"the column {column.name!r}", "concepts of tokens alone: TRACK:CONCEPT")
+    found = with_ids({index: run.member(index).dataset for index in run.find(dataset)}, where)
     return (one for index, ids in found.items() for one in _concept_seen(run, index, ids, num_samples))
 
 
@@ -148,45 +167,3 @@ def _concept_seen(run: Run, index: int, where: Where, num_samples: int | None) -
             read = np.arange(begin[k], end[k])[found.since[begin[k] : end[k]] > time["sample"]]
             if len(read):
                 yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))
-
-
-def _resolve(run: Run, indices: Sequence[int], where: Where) -> dict[int, Where]:
-    """Index of each member with all of its tracks -> the expression with its ids, -1 for concepts that it does not
-    know. Raises ConfigError for a concept that no member knows."""
-    tests = {(one.name, one.concept): one for one in where.tests("concept")}
-    known = {key: _concept_ids(run, indices, *key) for key in tests}
-    found = {}
-    for index in indices:
-        tracks = run.member(index).dataset.tracks
-        if all(track in tracks for track, _ in tests):
-            for one in where.tests("concept"):
-                if one.compare and tracks[one.name].concepts.scores is None:
-                    raise ConfigError(f"track {one.name}", f"no scores in {run.name(index)}", "some to compare")
-            found[index] = where.renamed(lambda one, index=index: known[one.name, one.concept].get(index, -1))  # type: ignore[misc]
-    return found
-
-
-def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | int) -> dict[int, int]:
-    """Index of each member that knows the concept -> its id there."""
-    tracks = {index: run.member(index).dataset.tracks for index in indices}
-    known = {index: [name for name, entry in of.items() if entry.codec == "concepts"] for index, of in tracks.items()}
-    having = [index for index, names in known.items() if track in names]
-    if not having:
-        raise ConfigError("track", repr(track), f"one that holds concepts: {sorted(set().union(*known.values()))}")
-    if isinstance(concept, int):
-        sizes = {index: tracks[index][track].num_ids for index in having}
-        if not 0 <= concept < max(sizes.values()):
-            raise ConfigError(
-                "concept", f"id {concept}", f"less than {max(sizes.values())}, the number of concepts of track {track}"
-            )
-        return {index: concept for index, size in sizes.items() if concept < size}
-    vocabularies = {index: run.member(index).dataset.vocabulary(track) or [] for index in having}
-    found = {index: names.index(concept) for index, names in vocabularies.items() if concept in names}
-    if not found:
-        all_names = sorted(set().union(*vocabularies.values()))
-        raise ConfigError(
-            "concept",
-            repr(concept),
-            f"one of {len(all_names)} names in the vocabulary of track {track}, such as {', '.join(all_names[:10])}",
-        )
-    return found

@@ -35,7 +35,7 @@ class Where:
     "concept": tokens in spans of the track `name` that carry `concept`, a name or an id, with a score of which
     `compare` (one of OPERATORS) holds for values[0]; without compare, with any score or none. "column": documents of
     whose column `name` it holds: compare is one of OPERATORS, "in" (values) or "null".
-    at: where it stands in the text, for messages.
+    at: where it stands in `text`, the value of `option`, for messages.
     """
 
     operator: str
@@ -45,6 +45,14 @@ class Where:
     compare: str = ""
     values: tuple[Value, ...] = ()
     at: int = field(default=0, compare=False)
+    text: str = field(default="", compare=False)
+    option: str = field(default="where", compare=False)
+
+    def wrong(self, found: str, expected: str) -> ConfigError:
+        """The error for this test, which points at it if it was parsed from a text."""
+        if not self.text:
+            return ConfigError(f"{self.operator} {self.name}:{self.concept}", found, expected)
+        return wrong(self.text, self.at, found, expected, self.option)
 
     def tests(self, operator: str) -> Iterator["Where"]:
         """Those of one kind that are in it, "concept" or "column"."""
@@ -173,23 +181,22 @@ class _Parser:
         plain = word.kind == "word" and word.text not in _KEYWORDS and _NAME.fullmatch(word.text)
         if not plain and word.kind != "name":
             raise self.wrong("a column, TRACK:CONCEPT, not, or (", word)
-        name = word.text.strip('"')
+        test = Where("column", name=word.text.strip('"'), at=word.at, text=self.text, option=self.option)
         if self.took(":"):
             label = self.take()
             if label.kind not in ("word", "text", "name"):
                 raise self.wrong("the name of a concept, in quotes if it is no single word", label)
-            concept = Where("concept", name=name, concept=label.text.strip("'\""), at=word.at)
+            concept = replace(test, operator="concept", concept=label.text.strip("'\""))
             if self.next.kind == "op":
                 concept = replace(concept, compare=self.take().text, values=(self.number(),))
             return concept
-        column = Where("column", name=name, at=word.at)
         if self.next.kind == "op":
-            return replace(column, compare=self.take().text, values=(self.value(),))
+            return replace(test, compare=self.take().text, values=(self.value(),))
         if self.took("is"):
             no = self.took("not")
             if not self.took("null"):
                 raise self.wrong("null, or not null")
-            null = replace(column, compare="null")
+            null = replace(test, compare="null")
             return Where("not", (null,)) if no else null
         no = self.took("not")
         if not self.took("in"):
@@ -201,9 +208,9 @@ class _Parser:
             values.append(self.value())
         if not self.took(")"):
             raise self.wrong(", or )")
-        found = replace(column, compare="in", values=tuple(values))
+        found = replace(test, compare="in", values=tuple(values))
         # Neither holds for null: a comparison with null is false.
-        known = Where("not", (replace(column, compare="null"),))
+        known = Where("not", (replace(test, compare="null"),))
         return Where("and", (known, Where("not", (found,)))) if no else found
 
     def number(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.blend.mask import QUARANTINED
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.format.spec.codecs import ConceptsCodec
@@ -161,6 +162,6 @@ def damage(looked: Looked, query: Query) -> dict[str, Any]:
     ranges = [
         {"d": source.name, "tokens": tokens, "windows": source.reading(*tokens)}
         for source in looked.sources.values()
-        for tokens in source.view.quarantine
+        for tokens in source.view.mask.ranges(QUARANTINED)
     ]
     return {"quarantine": ranges}

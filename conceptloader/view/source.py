@@ -66,6 +66,15 @@ class Source(Member):
         """Those that hold concepts."""
         return [name for name in self.readable if self.dataset.tracks[name].codec == "concepts"]
 
+    def windows_of(self, document: int) -> range:
+        """Those that read a token of a document, or the document itself."""
+        if self.by_document:
+            number = document - self.view.start
+            return range(number, number + 1) if 0 <= number < self.count else range(0)
+        start, stop = self.dataset.document_range(document)
+        found = self.reading(start, stop) if start < stop else None
+        return range(0) if found is None else range(found[0], found[1] + 1)
+
     def reading(self, first: int, stop: int) -> tuple[int, int] | None:
         """[first, last] of the windows that read some of tokens [first, stop); None if none does, or of documents."""
         if self.by_document:

@@ -162,8 +162,6 @@ def open_taken_over(
     datasets = list(open_datasets(config).values())
     if any(dataset.runs is not None for dataset in datasets):
         raise ConfigError("order: megatron", "a view", "whole datasets", "take the run over without it")
-    if config.quarantine:
-        raise ConfigError("quarantine", "not with order megatron, whose samples are not windows", fix="leave it out")
     if any(isinstance(data, list) for data in built):
         raise ConfigError(
             "order", "megatron: several validation sets are not supported", fix="take the run over without them"

@@ -10,7 +10,7 @@ import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.exclude import NOTHING, left_out
+from conceptloader.blend.mask import QUARANTINED, Mask
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member
 from tests.corpora.known import Recipe, Truth, build, join
@@ -49,8 +49,7 @@ def make_view(
         ),
         start=start,
         tracks=tuple(dataset.tracks),
-        quarantine=quarantine,
-        left_out=left_out(NOTHING, quarantine),
+        mask=Mask.of(*np.array(quarantine, np.int64).reshape(-1, 2).T, QUARANTINED),
     )
 
 
@@ -87,7 +86,7 @@ def random_case(path: Path, seed: int) -> Case:
         low = int(rng.integers(0, dataset.num_tokens))
         quarantine = [(low, low + 5)] if rng.random() < 0.4 else []
         views.append(make_view("xy"[k], dataset, 10 + k, start, count, seq_len, quarantine))
-    needs_mask = mode == "document" or loss_field or of_c or any(view.quarantine for view in views)
+    needs_mask = mode == "document" or loss_field or of_c or any(len(view.mask.at) for view in views)
     masked = needs_mask or rng.random() < 0.7
     outputs = Outputs(
         position_ids=rng.choice(["window", "document", "off"]).item(),

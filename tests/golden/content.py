@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import conceptloader as cl
-from conceptloader.blend.quarantine import read_quarantine
+from conceptloader.blend.mask import QUARANTINED, read_quarantine
 from conceptloader.blend.schema import QuarantineConfig
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.runlog import RunLog
@@ -173,6 +173,6 @@ def everything(root: Path) -> Any:
         },
         "specs": saved_specs(root),
         "run": run(root),
-        "quarantine": ranges,
+        "quarantine": {name: mask.ranges(QUARANTINED) for name, mask in ranges.items()},
     }
     return json.loads(json.dumps(found))

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import zstandard
 
 import conceptloader as cl
-from conceptloader.blend.quarantine import read_quarantine
+from conceptloader.blend.mask import read_quarantine
 from conceptloader.blend.schema import QuarantineConfig
 from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt

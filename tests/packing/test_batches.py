@@ -1,7 +1,6 @@
 """Batches of packs at their edges, and the inverse of packing; random ones are in tests/oracle."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,28 +11,10 @@ from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.testing import PlainReader, RawDocument, random_documents, write_dataset
+from conceptloader.testing import PlainReader, RawDocument, write_dataset
 from tests.batch.compare import assert_same
 from tests.packing.packed import make_view
 from tests.raises import raises
-
-
-@pytest.mark.parametrize(
-    "packing", [(1, 2, "split"), (7, 3, "split"), (7, 3, "crop"), (40, 6, "split"), (90, 2, "crop")]
-)
-@pytest.mark.parametrize("mode", ["stream-with-metadata", "document"])
-def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, packing: tuple[int, int, str], mode: str) -> None:
-    raw = random_documents(40, seed=1, mean_length=20)
-    path = Path(write_dataset(tmp_path / "d", raw, mode=mode, shards=3))
-    seq_len, bins, overflow = packing
-    low = cl.open_dataset(path).shard_starts[1]
-    view = make_view(path, seq_len, bins, overflow, [(low, low + 5)])
-    held: dict[int, list[Any]] = {document: [] for document in range(len(raw))}
-    for pack in range(len(view.packs)):
-        for part in view.packs.parts(pack):
-            held[part.document].append((pack, part))
-    for document, found in held.items():
-        assert sorted(view.packs.parts_of(document)) == sorted(found)
 
 
 def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,31 +12,22 @@ import torch
 import yaml
 
 import conceptloader as cl
-from conceptloader.blend import load_config, open_blend
+from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.format.index import ConceptIndex
-from conceptloader.ingest.index import build_index
 from conceptloader.order.mixture import Phase
-from conceptloader.order.progress.runlog import History, RunLog, RunStart
+from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
 from conceptloader.trace import (
     Recorder,
-    Run,
     audit,
-    concepts,
-    exposure,
     open_run,
     read_record,
-    trace_sample,
     trace_step,
-    when_concept,
-    when_document,
 )
 from tests.raises import raises
-from tests.trace.test_bulk import check_exposure, one_by_one, table
 
 SIZE = 32
 
@@ -120,68 +110,6 @@ def test_specs_of_packs(content: dict[str, Any]) -> None:
     assert OrderSpec.from_dict(changed.to_dict()) == changed
     # Of saved specs, as they stand beside checkpoints: each says the same for ever.
     assert [OrderSpec.from_dict(saved).hash for saved in _SAVED] == _HASHES
-
-
-def test_questions_about_a_run_of_packs(content: dict[str, Any], tmp_path: Path) -> None:
-    run = Run(blend=open_blend(load_config(content)))
-    samples = sum(run.blend.order.sizes)
-    loader = make_dataloader(content, micro_batch_size=1)
-    batches = [batch for _, batch in zip(range(30), loader, strict=False)]
-    for number, batch in enumerate(batches):
-        one = trace_sample(run, number)
-        assert one.kind == "pack"
-        for part in one.documents:
-            member = run.member(run.find(one.dataset)[0])
-            first, end = part.inputs
-            tokens = member.dataset.tokens(*part.tokens).tolist()
-            assert batch["input_ids"][0, first:end].tolist() == tokens[: end - first]
-            if part.labels:
-                assert batch["labels"][0, slice(*part.labels)].tolist() == tokens[1:]
-                assert (batch["loss_mask"][0, slice(*part.labels)] == 1).all()
-            assert (number, part.inputs, part.labels) in [
-                (seen.sample, seen.inputs, seen.labels) for seen in when_document(run, part.id, samples)
-            ]
-        count = int(batch["concepts_num_spans"][0])
-        spans = [[span.start, span.end] for span in one.spans.get("concepts", [])]
-        assert batch["concepts_spans"][0, :count].tolist() == spans
-    hits = {one.sample: one.inputs for one in when_concept(run, "concepts", "concept-3", samples)}
-    for number, batch in enumerate(batches):
-        chosen = (batch["concepts_ids"][0] == 3).any(-1).nonzero().flatten()
-        carried = int(sum((batch["concepts_span_index"][0] == k).sum() for k in chosen))
-        assert hits.get(number, 0) == carried
-
-
-@pytest.mark.parametrize("chunk", [1, 700, 1 << 20])
-def test_concepts_of_packs_with_and_without_an_index(
-    content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    path = tmp_path / "web"
-    shutil.copytree(content["datasets"]["web"]["path"], path)
-    one = {**content, "datasets": {"web": {"path": str(path), "split": [0.1, 0.9]}}, "phases": [], "skip": []}
-    one["quarantine"] = [{"dataset": "web", "tokens": [1000, 1100]}]
-    run = Run(blend=open_blend(one))
-    packs = sum(run.blend.order.sizes)
-    expected = Counter()
-    for sample in range(packs):
-        for span in trace_sample(run, sample).spans.get("concepts", []):
-            expected[sample] += (span.end - span.start) * (3 in span.record)
-    monkeypatch.setattr(concepts.Scanned, "chunk", chunk)
-    monkeypatch.setattr(ConceptIndex, "chunk", chunk)
-    for _ in range(2):
-        found = list(when_concept(run, "concepts", 3, packs))
-        assert {seen.sample: seen.inputs for seen in found if seen.inputs} == {k: n for k, n in expected.items() if n}
-        build_index(path)
-
-
-def test_steps_and_exposure_of_packs(content: dict[str, Any]) -> None:
-    start = RunStart(step=0, consumed=0, batch=[[0, 6]], micro_batch_size=3, dp_size=2, seq_len=SIZE, spec="0" * 32)
-    web = {"web": content["datasets"]["web"]}
-    tokens = [800, 830]
-    held = {**content, "datasets": web, "phases": [], "quarantine": [{"dataset": "web", "tokens": tokens}]}
-    run = Run(blend=open_blend(held), history=History([start]))
-    assert table(run, 0, 40) == one_by_one(run, 0, 40)
-    samples = [sample for step in range(40) for sample in range(6 * step, 6 * step + 6)]
-    check_exposure(run, exposure(run, until=40), samples, 40)
 
 
 def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Documents taken out of a run: what is asked of it is what walking through all of its samples says."""
+"""Documents taken out of a run: what may change at a resume, what is said, what is refused. That samples and answers
+are without them is what tests/oracle and trace/test_answers.py compare."""
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.blend.exclude import NEVER, apart
+from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, exposure, open_run, trace_sample, trace_steps, when_concept, when_document
+from conceptloader.trace import Run, open_run
 from conceptloader.trace.select.views import Ask, select
+from tests.batch.compare import assert_same, plain_reader
 from tests.raises import raises
 
 SEQ_LEN = 24
-SAMPLES = 240
 EXCLUDE: list[dict[str, Any]] = [
     {"at": 60, "ids": ["web-3", "books-7", "web-11", "nobody-1"]},
     {"at": 30, "dataset": "web", "ids": ["web-11", "web-12"]},
@@ -32,19 +32,14 @@ EXCLUDE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["stream", "document", "pack"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    mode = {"mode": "document"} if request.param == "document" else {}
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("exclude")
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
-        write_dataset(folder / name, raw, shards=2, **mode)
+        write_dataset(folder / name, raw, shards=2)
     select(folder / "books", folder / "kept", Ask(sql="document % 5 <> 0"))
     select(folder / "code", folder / "some", Ask(where="document > 10"))
-    if request.param == "pack":
-        (folder / "packed").touch()
-        shutil.rmtree(folder / "some")
-        shutil.copytree(folder / "code", folder / "some")
     return folder
 
 
@@ -57,7 +52,6 @@ def config(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Path:
         "concepts": {"concepts": {}},
         "outputs": {"document_ids": True},
         "exclude": exclude,
-        **({"packing": {"bins": 4}} if (folder / "packed").exists() else {}),
         **more,
     }
     path = folder / "run.yaml"
@@ -71,89 +65,6 @@ def run_of(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Run:
     starts = [cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)]
     starts.append(dataclasses.replace(starts[0], step=20, consumed=160, batch=[[0, 8]], dp_size=4))
     return Run(blend=blend, history=History(starts))
-
-
-def is_out(dataset: str, number: int, sample: int) -> bool:
-    """By the list above."""
-    if dataset == "web":
-        return (number == 3 and sample >= 60) or (number in (11, 12) and sample >= 30)
-    return dataset == "books" and ((number == 7 and sample >= 60) or (number % 5 == 0 and sample >= 120))
-
-
-def test_samples_with_excluded_documents_read_nothing(folder: Path) -> None:
-    run = run_of(folder, EXCLUDE)
-    samples = np.arange(SAMPLES, dtype=np.uint64)
-    found, whole = (open_reader(one.blend).read(samples) for one in (run, run_of(folder, [])))
-    if (folder / "packed").exists():  # of which only the documents themselves go
-        for sample in range(SAMPLES):
-            name = run.name(run.blend.order.sample(sample)[0])
-            ids = whole["document_ids"][sample]
-            kept = np.array([number >= 0 and not is_out(name, int(number), sample) for number in ids])
-            np.testing.assert_array_equal(found["document_ids"][sample], np.where(kept, ids, -1))
-            np.testing.assert_array_equal(found["input_ids"][sample], np.where(kept, whole["input_ids"][sample], 0))
-            parts = [(one.document, one.inputs) for one in trace_sample(run, sample).documents if one.inputs]
-            assert {one for one, _ in parts} == set(ids[kept].tolist())
-            assert sum(b - a for _, (a, b) in parts) == kept.sum()
-        return
-    out = []
-    for sample in range(SAMPLES):
-        index, _, window = run.blend.order.sample(sample)
-        member, name = run.member(index), run.name(index)
-        held = member.dataset.documents_in(*member.token_range(window)).ids.tolist()
-        out.append(any(is_out(name, number, sample) for number in held))
-    assert 8 < sum(out) < 150
-    for name, values in whole.items():
-        expected = values.copy()
-        if name in ("input_ids", "labels", "loss_mask", "concepts_num_spans", "concepts_spans", "concepts_counts"):
-            expected[out] = 0  # the id of eos
-        elif name in ("document_ids", "concepts_span_index", "concepts_ids"):
-            expected[out] = -1
-        elif name == "concepts_flags":
-            expected[out] = 0
-        np.testing.assert_array_equal(found[name], expected, name)
-    left = [k for k in range(SAMPLES) if trace_sample(run, k).tokens is None]
-    assert left == np.flatnonzero(out).tolist()
-    rows = [row for batch in trace_steps(run, 0, SAMPLES // 8) for row in batch.to_pylist()]
-    assert sorted({row["sample"] for row in rows if row["start"] is None}) == left
-
-
-def test_exposure_and_when(folder: Path) -> None:
-    run, whole = run_of(folder, EXCLUDE), run_of(folder, [])
-    seen: dict[tuple[str, int], int] = {}
-    first: dict[tuple[str, int], int] = {}
-    for sample in range(SAMPLES):
-        found = trace_sample(run, sample)
-        for part in found.documents:
-            key = found.dataset, part.document
-            seen[key] = seen.get(key, 0) + (0 if part.inputs is None else part.inputs[1] - part.inputs[0])
-            first.setdefault(key, sample)
-    table = exposure(run, until=SAMPLES // 8).documents().to_pylist()
-    assert {(row["dataset"], row["document"]): row["seen"] for row in table if row["seen"]} == {
-        key: count for key, count in seen.items() if count
-    }
-    for row in table:
-        assert row["first_sample"] == first.get((row["dataset"], row["document"])), row
-    for one in ("web-3", "web-11", "books-10", "code-30"):
-        samples = [at.sample for at in when_document(run, one, SAMPLES)]
-        before = [at.sample for at in when_document(whole, one, SAMPLES)]
-        assert samples == [k for k in before if one in [part.id for part in trace_sample(run, k).documents]]
-    by_concept = [at.sample for at in when_concept(run, "concepts", "concept-3", SAMPLES)]
-    before = [at.sample for at in when_concept(whole, "concepts", "concept-3", SAMPLES)]
-    assert set(by_concept) <= set(before)
-    assert sorted(by_concept) == [k for k in sorted(before) if _has(run, k, "concept-3")]
-    assert len(by_concept) < len(before)
-
-
-def _has(run: Run, sample: int, concept: str) -> bool:
-    """Also of the label behind the inputs."""
-    member = run.member(run.blend.order.sample(sample)[0])
-    window = run.blend.order.sample(sample)[2]
-    for part in member.parts(window, sample):
-        spans = member.dataset.spans("concepts", part.start, part.stop)
-        names = member.dataset.vocabulary("concepts") or []
-        if any(names[one] == concept for ids in spans.decode() for one in ids.tolist()):
-            return True
-    return False
 
 
 def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
@@ -197,7 +108,7 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     [
         ({"at": 0, "ids": ["nobody"]}, "found nothing of it in books, code, web"),
         ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
-        ({"at": 0}, "expected one of ids, file and view"),
+        ({"at": 0}, "expected one of ids, file, view"),
         ({"at": 0, "view": "kept"}, r"exclude\[0\].dataset: found nothing"),
         ({"at": 0, "dataset": "web", "view": "kept"}, "expected a view of"),
         ({"at": 0, "dataset": "web", "view": "books"}, "expected a view of"),
@@ -212,7 +123,8 @@ def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], problem:
 def test_ids_that_no_dataset_has_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     ids = ["web-3", "nobody", "books-2", "nobody", "no one"]
     some = [{"at": 9, "ids": ids}, {"at": 9, "dataset": "web", "ids": ids[:1]}]
-    assert cl.open_blend(config(folder, some)).excluded.keys() == {"books", "web"}
+    masks = cl.open_blend(config(folder, some)).masks
+    assert {name for name, mask in masks.items() if len(mask.at)} == {"books", "web"}
     (record,) = caplog.records
     assert "exclude[0]: found no document for 2 ids in books, code, web, such as 'nobody'" in record.getMessage()
 
@@ -224,11 +136,11 @@ RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1
 @given(ranges=RANGES, asked=st.tuples(st.integers(0, 50), st.integers(1, 9)))
 def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, int]) -> None:
     at, start, length = np.array(ranges).T
-    found = apart(start, start + length, at)
+    found = Mask.of(start, start + length, at)
     first, stop = asked[0], asked[0] + asked[1]
     since = [at for at, start, length in ranges if start < stop and first < start + length]
-    assert found.first_at(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
-    assert found.first_at(first, stop) == min(since, default=NEVER)
+    assert found.since(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
+    assert found.since(first, stop) == min(since, default=NEVER)
     assert (found.stop[:-1] <= found.start[1:]).all()
 
 
@@ -242,13 +154,13 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
-    assert (blend.excluded["a"].start.tolist(), blend.excluded["a"].stop.tolist()) == ([10], [40])
+    assert blend.masks["a"].ranges(0) == [(10, 40)]
 
 
 def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The earliest of several entries; with the step, where steps are known; nothing of documents that stay."""
     path = config(folder, [*EXCLUDE, {"at": 0, "ids": ["web-20"]}], seq_len=SEQ_LEN)
-    sizes = ["--global-batch", "8", "--samples", str(SAMPLES)]
+    sizes = ["--global-batch", "8", "--samples", "240"]
     for one, since in {"web-3": 60, "web-11": 30, "books-7": 60, "books-10": 120, "web-20": 0, "code-30": None}.items():
         for more in ([], sizes):
             assert main(["when", str(path), "--document", one, *more]) == 0
@@ -260,3 +172,27 @@ def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytes
         assert main(["when", str(path), "--document", one, "--json", *sizes]) == 0
         found = json.loads(capsys.readouterr().out)["left_out"]
         assert [entry["since"] for entry in found] == ([] if since is None else [since])
+
+
+@pytest.mark.parametrize("mode", ["pack", "window", "document"])
+def test_what_is_excluded_from_the_start_on_is_not_quarantined(tmp_path: Path, mode: str) -> None:
+    """A shard of nothing else is still read for its neighbours in a pack, whatever is quarantined elsewhere; and a loss
+    mask is needed from the first sample on."""
+    raw = random_documents(30, seed=1, mean_length=20)
+    path = write_dataset(
+        tmp_path / "d", raw, shards=3, mode="document" if mode == "document" else "stream-with-metadata"
+    )
+    config: dict[str, Any] = {"seq_len": 16, "datasets": {"d": {"path": path}}, "outputs": {"document_ids": True}}
+    config |= {"packing": {"bins": 40}} if mode == "pack" else {}
+    config["exclude"] = [{"at": 0, "ids": [one.id for one in raw[10:20]]}]
+    if mode != "window":
+        config["quarantine"] = [{"dataset": "d", "tokens": [0, 1]}]
+    blend = cl.open_blend(config)
+    samples = np.arange(sum(blend.order.sizes), dtype=np.uint64)
+    found, expected = open_reader(blend).read(samples), plain_reader(blend).read(samples)
+    assert_same(found, expected)
+    assert not set(range(10, 20)) & set(found["document_ids"].flat)
+    assert {5, 25} <= set(found["document_ids"].flat)
+    if mode == "window":
+        with raises(ConfigError, "outputs.loss_mask", "excluded documents"):
+            open_reader(cl.open_blend({**config, "outputs": {"loss_mask": False}}))

@@ -145,7 +145,7 @@ def holds(where: Where, row: dict[str, Any], spans: list[Any]) -> bool:
     return bool(OPERATORS[where.compare](value, where.values[0]))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(expressions(st.one_of(COLUMNS, CONCEPTS)))
 def test_documents(dataset: cl.Dataset, text: str) -> None:
     where = parse_where(text)
@@ -169,8 +169,8 @@ def test_documents(dataset: cl.Dataset, text: str) -> None:
         assert found_rows == expected
 
 
-@settings(max_examples=150)
-@given(expressions(CONCEPTS), st.sampled_from([3, 1 << 20]))
+@settings(max_examples=50)
+@given(expressions(CONCEPTS), st.sampled_from([40, 1 << 20]))
 def test_tokens(dataset: cl.Dataset, text: str, chunk: int) -> None:
     where = parse_where(text)
     expected = []

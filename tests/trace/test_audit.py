@@ -10,7 +10,7 @@ import pytest
 
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import Outputs
-from conceptloader.errors import FormatError, ReadError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.testing import PlainReader
 from conceptloader.trace import Recorder, Run, audit, read_record
 from tests.raises import raises
@@ -106,33 +106,27 @@ def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
         read_record(record)
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
+def test_lines_of_other_types(record: Path) -> None:
+    path = record / "000002.000001.jsonl"
+    whole = path.read_text()
+    for changed, found in (
         ({"step": "9"}, "step: found '9'"),
         ({"micro_batch": 1.5}, "micro_batch: found 1.5"),
-        ({"samples": 3}, "samples: found 3, expected a list of int"),
-        ({"samples": ["3", "4"]}, "expected a list of int"),
-        ({"checksums": [1, 2]}, "checksums: found .1, 2., expected a list of str"),
+        ({"samples": 3}, "samples: found 3"),
+        ({"samples": ["3", "4"]}, "samples[0]: found '3'"),
+        ({"checksums": [1, 2]}, "checksums[0]: found 1"),
         ({"datasets": [0]}, "found lists of several lengths"),
-    ],
-)
-def test_lines_of_other_types(record: Path, changed: dict[str, object], said: str) -> None:
-    edit(record / "000002.000001.jsonl", 10, lambda line: line.update(changed))
-    with pytest.raises(FormatError, match=rf"000002.000001.jsonl, line \d+: .*{said}"):
-        read_record(record)
-
-
-def test_a_record_of_another_version(record: Path) -> None:
-    path = record / "000002.000001.jsonl"
-    path.write_text(path.read_text().replace('"record_version":1', '"record_version":2', 1))
+    ):
+        edit(path, 10, lambda line, changed=changed: line.update(changed))  # type: ignore[misc]
+        with raises(FormatError, "000002.000001.jsonl, line 8", found):
+            read_record(record)
+        path.write_text(whole)
+    path.write_text(whole.replace('"record_version":1', '"record_version":2', 1))
     with raises(FormatError, "line 1", "record_version: found 2, known is 1"):
         read_record(record)
 
 
 def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
-    from conceptloader.errors import ConfigError
-
     recorder = Recorder(tmp_path, 1, 0, starts()[0])
     with raises(ConfigError, "outputs.dataset_id"):
         recorder.write(0, 0, {"sample_index": np.zeros(1), "input_ids": np.zeros((1, 2)), "labels": np.zeros((1, 2))})

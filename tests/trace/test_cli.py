@@ -13,7 +13,7 @@ from conceptloader.cli import main
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
-from conceptloader.trace import Recorder
+from conceptloader.trace import Recorder, open_run, trace_step, when_concept, when_document
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +56,8 @@ def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
 def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "run.yaml"
     by_log = answer(capsys, "trace", config, "--log", folder / "run", "--steps", "2:5", "--indices-only")["shares"]
-    by_hand = answer(
-        capsys,
-        "trace",
-        config,
-        "--global-batch",
-        8,
-        "--micro-batch",
-        2,
-        "--dp-size",
-        2,
-        "--steps",
-        "2:5",
-        "--indices-only",
-    )["shares"]
+    sizes = ["--global-batch", "8", "--micro-batch", "2", "--dp-size", "2", "--steps", "2:5", "--indices-only"]
+    by_hand = answer(capsys, "trace", config, *sizes)["shares"]
     assert by_log == by_hand
     assert [(s["step"], s["dp_rank"], s["micro_batch"]) for s in by_log] == [
         (step, dp_rank, micro_batch) for step in (2, 3, 4) for dp_rank in (0, 1) for micro_batch in (0, 1)
@@ -94,41 +82,27 @@ def test_a_picture_of_the_plan(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "c.svg").exists()
 
 
-def test_trace_is_what_the_batch_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--step", 3)["samples"]
+def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, common = open_run(folder / "run.yaml", folder / "run"), (folder / "run.yaml", "--log", folder / "run")
+    samples = json.loads(json.dumps([one.to_dict() for one in trace_step(run, 3)]))
     assert [one["sample"] for one in samples] == list(range(24, 32))
-    for one in samples:
-        (place,) = one["places"]
-        batch = np.load(folder / f"3.{place['micro_batch']}.{place['dp_rank']}.npz")
-        slot = place["slot"]
-        assert batch["sample_index"][slot] == one["sample"]
-        spans = one["spans"]["concepts"]
-        assert len(spans) == batch["concepts_num_spans"][slot]
-        for k, span in enumerate(spans):
-            assert [span["start"], span["end"]] == batch["concepts_spans"][slot, k].tolist()
-            assert span["begins_before"] + 2 * span["ends_after"] == batch["concepts_flags"][slot, k]
-            assert span["record"] == batch["concepts_ids"][slot, k, : batch["concepts_counts"][slot, k]].tolist()
-    alone = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--sample", 26)["samples"]
-    assert alone == [samples[2]]
-    ours = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--step", 3, "--rank", 1)["samples"]
-    assert ours == [one for one in samples if one["places"][0]["dp_rank"] == 1]
-
-
-def test_when_is_the_inverse_of_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = (folder / "run.yaml", "--log", folder / "run", "--samples", 48)
-    samples = [one for step in range(6) for one in answer(capsys, "trace", *common[:3], "--step", step)["samples"]]
-    seen = answer(capsys, "when", *common, "--document", "web-3")["seen"]
-    assert [one["sample"] for one in seen] == [
-        one["sample"] for one in samples if "web-3" in [part["id"] for part in one["documents"]]
-    ]
-    number = {part["document"] for one in samples for part in one["documents"] if part["id"] == "web-3"}.pop()
-    assert answer(capsys, "when", *common, "--dataset", "web", "--document-number", number)["seen"] == seen
-    seen = answer(capsys, "when", *common, "--concept", "concept-5")["seen"]
-    assert [one["sample"] for one in seen if one["inputs"]] == [
-        one["sample"] for one in samples if any(5 in span["record"] for span in one["spans"]["concepts"])
-    ]
-    assert answer(capsys, "when", *common, "--concept-id", 5)["seen"] == seen
-    assert len(answer(capsys, "when", *common, "--concept-id", 5, "--limit", 2)["seen"]) == 2
+    assert answer(capsys, "trace", *common, "--step", 3)["samples"] == samples
+    assert answer(capsys, "trace", *common, "--sample", 26)["samples"] == [samples[2]]
+    ranks = [one for one in samples if one["places"][0]["dp_rank"] == 1]
+    assert answer(capsys, "trace", *common, "--step", 3, "--rank", 1)["samples"] == ranks
+    number = run.blend.datasets["web"].find_document("web-3")[0]
+    document = json.loads(json.dumps([one.to_dict() for one in when_document(run, "web-3", 48)]))
+    concept = [one.to_dict() for one in when_concept(run, "concepts", 5, 48)]
+    assert document
+    assert concept
+    for words, expected in (
+        (["--document", "web-3"], document),
+        (["--dataset", "web", "--document-number", number], document),
+        (["--concept", "concept-5"], sorted(concept, key=lambda one: one["sample"])),
+        (["--concept-id", 5], sorted(concept, key=lambda one: one["sample"])),
+        (["--concept-id", 5, "--limit", 2], sorted(concept[:2], key=lambda one: one["sample"])),
+    ):
+        assert answer(capsys, "when", *common, "--samples", 48, *words)["seen"] == expected
 
 
 def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,20 +120,8 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     indices = [word.format(config=config) for word in INDICES]
     expected = {
         (*indices, "--log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
-        (
-            "trace",
-            config,
-            "--log",
-            log,
-            "--sample",
-            "5",
-        ): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
-        (
-            "trace",
-            config,
-            "--sample",
-            "5",
-        ): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
+        ("trace", config, "--log", log, "--sample", "5"): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
+        ("trace", config, "--sample", "5"): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
         ("when", config, "--log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
         ("when", config, "--document", "web-3"): r"sample  step .*\n +\d+  \? +\? +\? +\? +web ",
         ("audit", config, "--record", f"{log}/record"): r"48 samples of steps 0 to 5, in 1 starts .*\nas configured",
@@ -176,35 +138,20 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         ([*INDICES], "steps are not known without"),
         (["trace", "{config}", "--step", "3"], "steps are not known without"),
         ([*INDICES, "--log", "{folder}"], "found no start of a run"),
-        (
-            [*INDICES, "--log", "{folder}/run", "--global-batch", "8"],
-            "found together with --log",
-        ),
-        (
-            [*INDICES, "--global-batch", "8", "--dp-size", "3"],
-            "not divisible by",
-        ),
-        (
-            [*INDICES, "--log", "{folder}/run", "--dp-size", "3"],
-            "--dp-size: found without --global-batch",
-        ),
-        (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme: found without --global-batch"),
-        (["when", "{config}", "--concept", "a", "--micro-batch", "2"], "--micro-batch: found without --global-batch"),
+        ([*INDICES, "--log", "{folder}/run", "--global-batch", "8"], "--global-batch and --log"),
+        ([*INDICES, "--global-batch", "8", "--dp-size", "3"], "not divisible by"),
+        ([*INDICES, "--log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch"),
+        (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch"),
+        (["when", "{config}", "--concept", "a", "--micro-batch", "2"], "--micro-batch without --global-batch"),
         (["exposure", "{config}", "--samples", "8", "--dataset", "a"], "--dataset: found with --by source, expected"),
-        (
-            [*INDICES, "--log", "{folder}/run", "--until", "9"],
-            "--until: found without --picture",
-        ),
+        ([*INDICES, "--log", "{folder}/run", "--until", "9"], "--until without --picture"),
         (
             ["trace", "{config}", "--log", "{folder}/run", "--step", "0", "--until", "9"],
             "--until without --indices-only",
         ),
         (["trace", "{config}", "--log", "{folder}/run", "--step", "0", "--top", "9"], "--top without --losses"),
         (["trace", "{config}", "--sample", "0", "--indices-only"], "--indices-only and --sample"),
-        (
-            [*INDICES, "--log", "{folder}/run", "--rank", "2"],
-            "dp_rank: found 2, expected 0 to 1",
-        ),
+        ([*INDICES, "--log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
         (["when", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],
 )

@@ -1,7 +1,6 @@
 """The concept index says what a walk through the track says, whoever wrote it, and refuses to say anything else."""
 
 import contextlib
-import itertools
 import json
 import shutil
 import signal
@@ -14,8 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.cli import main
@@ -26,18 +23,22 @@ from conceptloader.ingest import index as write
 from conceptloader.ingest.index import build_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, parse_where, when_concept, when_where
-from conceptloader.trace.where import Where
 from tests.raises import raises
-from tests.trace.conftest import NUM_SAMPLES, SEQ_LEN
-from tests.trace.test_when import concepts
 
 CONCEPTS = 12
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module", params=["spans", "dense"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = random_documents(120, seed=4, mean_length=60, tracks={"concepts": CONCEPTS, "quality": 3})
-    return Path(write_dataset(tmp_path / "data", raw, shards=4, encoding="spans"))
+    folder = tmp_path_factory.mktemp(request.param)
+    return Path(write_dataset(folder / "data", raw, shards=4, encoding=request.param))
+
+
+@pytest.fixture
+def dataset(made: Path, tmp_path: Path) -> Path:
+    """A copy of its own."""
+    return Path(shutil.copytree(made, tmp_path / "data"))
 
 
 def walked(path: Path, track: str) -> list[list[tuple[int, int]]]:
@@ -55,56 +56,57 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}
 
 
-def check_spans_and_counts(dataset: Path, track: str) -> None:
-    index = build_index(dataset, track)
-    assert index is not None
-    for concept, expected in enumerate(walked(dataset, track)):
-        start, end = index.spans(concept)
-        assert list(zip(start.tolist(), end.tolist(), strict=True)) == expected
-        assert index.count(concept) == (len(expected), sum(b - a for a, b in expected))
-    assert index.spans(CONCEPTS + 5)[0].tolist() == []
-    tokens = [{t for a, b in spans for t in range(a, b)} for spans in walked(dataset, track)]
-    asked = [0, 1, 2]
-    assert index.together(asked).tolist() == [[len(tokens[a] & tokens[b]) for b in asked] for a in asked]
-    assert index.together(asked)[0, 1] > 0
+@pytest.mark.parametrize("several_row_groups", [False, True])
+def test_spans_and_counts_are_those_of_the_track(
+    dataset: Path, several_row_groups: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if several_row_groups:
+        monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
+        monkeypatch.setattr(write, "_ROW_GROUP", 11)
+    for track in ("concepts", "quality"):
+        index, expected = build_index(dataset, track), walked(dataset, track)
+        assert index is not None
+        for concept, wanted in enumerate(expected):
+            start, end = index.spans(concept)
+            assert list(zip(start.tolist(), end.tolist(), strict=True)) == wanted
+            assert index.count(concept) == (len(wanted), sum(b - a for a, b in wanted))
+        assert index.spans(CONCEPTS + 5)[0].tolist() == []
+        if several_row_groups:
+            file = parquet.ParquetFile(Path(ix.index_directory(str(dataset), track)) / "00000.parquet")
+            assert file.num_row_groups == -(-file.metadata.num_rows // 11) > 3
+        elif track == "concepts":
+            tokens = [{t for a, b in spans for t in range(a, b)} for spans in expected]
+            asked = [0, 3, 7]
+            assert index.together(asked).tolist() == [[len(tokens[a] & tokens[b]) for b in asked] for a in asked]
 
 
 def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index(dataset)
     directory = Path(ix.index_directory(str(dataset), "concepts"))
     expected = bytes_of(directory)
     assert len(expected) == 4 + 2
-    for tasks in (3, 9):
-        shutil.rmtree(directory)
-        for task in reversed(range(tasks)):
-            assert build_index(dataset, task=(task, tasks)) is None
-        build_index(dataset)
-        assert bytes_of(directory) == expected, tasks
-    build_index(dataset, anew=True, workers=2)
+    shutil.rmtree(directory)
+    for task in (2, 1, 0):
+        if not task:
+            with cl.open_dataset(dataset) as found, raises(FormatError, found="the first is 0"):
+                write.join_shards(found, "concepts")
+        assert build_index(dataset, task=(task, 3)) is None
+    build_index(dataset)
     assert bytes_of(directory) == expected
+    if "dense" not in str(made):
+        build_index(dataset, anew=True, workers=2)
+        assert bytes_of(directory) == expected
     monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
     build_index(dataset, anew=True)
     assert bytes_of(directory) == expected
 
 
-def test_spans_and_counts_are_those_of_the_track(dataset: Path) -> None:
-    check_spans_and_counts(dataset, "concepts")
-
-
-def test_large_shards_have_several_row_groups(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
-    monkeypatch.setattr(write, "_ROW_GROUP", 11)
-    check_spans_and_counts(dataset, "quality")
-    file = parquet.ParquetFile(Path(ix.index_directory(str(dataset), "quality")) / "00000.parquet")
-    assert file.num_row_groups == -(-file.metadata.num_rows // 11) > 3
-
-
 @pytest.mark.slow
 def test_a_killed_build_goes_on(tmp_path: Path) -> None:
-    raw = random_documents(900, seed=4, mean_length=60, tracks={"concepts": CONCEPTS})
-    path = Path(write_dataset(tmp_path / "data", raw, shards=24))
+    raw = random_documents(1500, seed=4, mean_length=60, tracks={"concepts": CONCEPTS})
+    path = Path(write_dataset(tmp_path / "data", raw, shards=40))
     directory = Path(ix.index_directory(str(path), "concepts"))
     command = [sys.executable, "-m", "conceptloader", "index", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -129,13 +131,6 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     assert not [name for name in done if name.endswith(".tmp")]
 
 
-def test_a_missing_shard_is_named(dataset: Path) -> None:
-    for task in (0, 1):
-        build_index(dataset, task=(task, 3))
-    with cl.open_dataset(dataset) as found, raises(FormatError, found="no spans of 1 shards, the first is 2"):
-        write.join_shards(found, "concepts")
-
-
 def answers(path: Path) -> list[Any]:
     """All that an index says."""
     with cl.open_dataset(path) as found:
@@ -145,146 +140,50 @@ def answers(path: Path) -> list[Any]:
         return [*spans, *(column.tolist() for column in index.counts())]
 
 
-@pytest.mark.parametrize("name", ["index.json", "concepts.parquet", "00002.parquet"])
-@pytest.mark.parametrize("where", ["middle", "last", "cut"])
-def test_every_damage_is_refused(dataset: Path, name: str, where: str) -> None:
-    build_index(dataset)
-    file = Path(ix.index_directory(str(dataset), "concepts")) / name
-    data = bytearray(file.read_bytes())
-    if where == "cut":
-        del data[-1]
-    else:
-        data[{"middle": len(data) // 2, "last": -1}[where]] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(FormatError):
-        answers(dataset)
+def test_every_damage_is_refused_or_changes_nothing(made: Path, tmp_path: Path) -> None:
+    """In any file: the last byte, one byte less, and bytes all over it."""
+    shutil.copytree(made, tmp_path / "data")
+    build_index(tmp_path / "data")
+    expected = answers(tmp_path / "data")
+    for name in ("index.json", "concepts.parquet", "00002.parquet"):
+        file = Path(ix.index_directory(str(tmp_path / "data"), "concepts")) / name
+        data = file.read_bytes()
+        for broken in (data[:-1], data[:-1] + bytes([data[-1] ^ 1])):
+            file.write_bytes(broken)
+            with pytest.raises(FormatError):
+                answers(tmp_path / "data")
+        for at in range(0, len(data), 1 + len(data) // 60):
+            file.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+            with contextlib.suppress(FormatError):
+                assert answers(tmp_path / "data") == expected, f"byte {at} of {name} changes an answer"
+        file.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["concepts.parquet", "00000.parquet"])
-def test_every_byte_is_compared(tmp_path: Path, name: str) -> None:
-    raw = random_documents(30, seed=4, mean_length=30, tracks={"concepts": CONCEPTS})
-    path = Path(write_dataset(tmp_path / "data", raw))
-    build_index(path)
-    file = Path(ix.index_directory(str(path), "concepts")) / name
-    data, expected = file.read_bytes(), answers(path)
-    for at in range(0, len(data), 3):
-        file.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
-        with contextlib.suppress(FormatError):
-            assert answers(path) == expected, f"byte {at} changes an answer"
-
-
-def test_every_byte_of_a_part_is_compared_before_it_is_joined(tmp_path: Path) -> None:
+def test_damage_of_a_part_of_the_dataset_and_of_another_one(tmp_path: Path) -> None:
     raw = random_documents(60, seed=4, mean_length=40, tracks={"concepts": CONCEPTS})
     path = Path(write_dataset(tmp_path / "data", raw, shards=2))
     build_index(path)
     directory, expected, kept = Path(ix.index_directory(str(path), "concepts")), answers(path), tmp_path / "kept"
+    other = write_dataset(tmp_path / "other", random_documents(30, seed=9, tracks={"concepts": CONCEPTS}))
+    shutil.copytree(directory, ix.index_directory(other, "concepts"))
+    with cl.open_dataset(other) as found, pytest.raises(FormatError, match="expected the dataset as it is now"):
+        open_index(found, "concepts")
+    assert build_index(other) is not None
     shutil.rmtree(directory)
     build_index(path, task=(0, 1))
     directory.rename(kept)
     data = (kept / "00000.concepts.parquet").read_bytes()
-    for at in range(0, len(data), 41):
+    for at in range(0, len(data), 1 + len(data) // 40):  # before parts are joined
         shutil.copytree(kept, directory)
         (directory / "00000.concepts.parquet").write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         with contextlib.suppress(FormatError):
             build_index(path)
             assert answers(path) == expected, f"byte {at} changes an answer"
         shutil.rmtree(directory)
-
-
-def test_damage_of_the_dataset_stays_what_it_is(dataset: Path) -> None:
-    for file in dataset.glob("*.concepts.data"):
+    for file in path.glob("*.concepts.data"):
         file.write_bytes(b"\xff" * file.stat().st_size)
     with raises(FormatError, "concepts.data"):
-        build_index(dataset)
-
-
-def test_an_index_of_another_dataset_is_refused_and_made_anew(dataset: Path, tmp_path: Path) -> None:
-    build_index(dataset)
-    other = write_dataset(tmp_path / "other", random_documents(30, seed=9, tracks={"concepts": CONCEPTS}))
-    shutil.copytree(ix.index_directory(str(dataset), "concepts"), ix.index_directory(other, "concepts"))
-    with cl.open_dataset(other) as found, pytest.raises(FormatError, match="expected the dataset as it is now"):
-        open_index(found, "concepts")
-    assert build_index(other) is not None
-
-
-@pytest.fixture(scope="module")
-def indexed(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same run over copies with indices."""
-    import dataclasses
-
-    from conceptloader.blend import open_blend
-
-    folder = tmp_path_factory.mktemp("indexed")
-    datasets = {}
-    for name, entry in run.blend.config.datasets.items():
-        shutil.copytree(entry.path, folder / name)
-        build_index(folder / name, "concepts")
-        build_index(folder / name, "quality")
-        datasets[name] = dataclasses.replace(entry, path=str(folder / name))
-    return Run(blend=open_blend(dataclasses.replace(run.blend.config, datasets=datasets)), history=run.history)
-
-
-def rows(run: Run, track: str, concept: Any) -> list[tuple[Any, ...]]:
-    seen = when_concept(run, track, concept, NUM_SAMPLES)
-    return [(s.sample, s.dataset, s.epoch, s.window, s.inputs, s.labels, tuple(s.places)) for s in seen]
-
-
-def test_when_answers_alike_with_and_without_an_index(run: Run, indexed: Run) -> None:
-    for track, concept in itertools.product(("concepts", "quality"), range(3)):
-        expected = rows(run, track, concept)
-        assert expected
-        assert rows(indexed, track, concept) == expected
-
-
-@pytest.fixture(scope="module")
-def walked_run(run: Run) -> list[list[set[int]]]:
-    return [concepts(run, index, "concepts") for index in range(3)]
-
-
-LEAVES = st.integers(0, 5).map(lambda k: Where("concept", name="concepts", concept=f"concept-{k}"))
-EXPRESSIONS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        inner.map(lambda one: Where("not", (one,))),
-        st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3)).map(
-            lambda pair: Where(pair[0], tuple(pair[1]))
-        ),
-    ),
-    max_leaves=6,
-)
-
-
-def text(where: Where) -> str:
-    if where.operator == "concept":
-        return "concepts:" + (f"'{where.concept}'" if str(where.concept).endswith(("1", "2")) else str(where.concept))
-    if where.operator == "not":
-        return f"not ({text(where.parts[0])})"
-    return "(" + f" {where.operator} ".join(text(part) for part in where.parts) + ")"
-
-
-def holds(where: Where, ids: set[int]) -> bool:
-    if where.operator == "concept":
-        return int(str(where.concept).removeprefix("concept-")) in ids
-    inner = [holds(part, ids) for part in where.parts]
-    return not inner[0] if where.operator == "not" else (all if where.operator == "and" else any)(inner)
-
-
-@settings(max_examples=25)
-@given(EXPRESSIONS)
-def test_booleans_equal_a_walk_through_the_tokens(
-    run: Run, indexed: Run, walked_run: list[list[set[int]]], where: Where
-) -> None:
-    expected = set()
-    for sample in range(NUM_SAMPLES):
-        index, _, window = run.blend.order.sample(sample)
-        first = run.member(index).view.start + window * SEQ_LEN
-        has = [holds(where, ids) for ids in walked_run[index][first : first + SEQ_LEN + 1]]
-        if any(has):
-            expected.add((sample, sum(has[:-1]), sum(has[1:])))
-    asked = parse_where(text(where))
-    assert asked == where
-    for one in (run, indexed):
-        assert {(at.sample, at.inputs, at.labels) for at in when_where(one, asked, NUM_SAMPLES)} == expected
+        build_index(path)
 
 
 @pytest.mark.parametrize(
@@ -322,14 +221,16 @@ def test_expressions_that_are_none(expression: str, column: int, problem: str) -
 
 
 def test_concepts_that_nobody_knows(run: Run) -> None:
-    with raises(ConfigError, found="id 6", expected="less than 6"):
+    for asked, place, found in (
+        ("concepts:concept-1 or concepts:red", "where, column 23", "'red' of the track 'concepts'"),
+        ("concepts:concept-1 or tokens > 3", "where, column 23", "the column 'tokens'"),
+        ("concepts:concept-1 > 0.5", "where, column 1", "without scores"),
+        ("colour:red", "where, column 1", "no track 'colour'"),
+    ):
+        with raises(ConfigError, place, found):
+            when_where(run, parse_where(asked))
+    with raises(ConfigError, "concept concepts:6", expected="6 ids"):
         when_concept(run, "concepts", 6)
-    with raises(ConfigError, found="'red'", expected="one of 6 names"):
-        when_where(run, parse_where("concepts:concept-1 or concepts:red"))
-    with raises(ConfigError, "where", "the column 'tokens'"):
-        when_where(run, parse_where("concepts:concept-1 or tokens > 3"))
-    with raises(ConfigError, "track concepts", "no scores"):
-        when_where(run, parse_where("concepts:concept-1 > 0.5"))
 
 
 def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,8 +259,10 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("encoding", ["spans", "dense"])
-@pytest.mark.parametrize("parameters", [{"ids": "u2"}, {"ids": "u2", "scores": "f2"}, {"scores": "f4"}])
+@pytest.mark.parametrize(
+    ("encoding", "parameters"),
+    [("spans", {"ids": "u2"}), ("dense", {"ids": "u2", "scores": "f2"}), ("spans", {"scores": "f4"})],
+)
 def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, parameters: dict[str, str]) -> None:
     track = cl.TrackOptions(encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)])
     build = cl.create_build(tmp_path / "data", cl.BuildOptions(tracks={"concepts": track}), plan=[0, 1])

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from conceptloader.blend import load_config, open_blend
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ResumeError
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader, make_dataloader
-from conceptloader.trace import Recorder, Run, audit, open_run, read_record, trace_sample, trace_step, when_document
+from conceptloader.trace import Recorder, audit, open_run, read_record, trace_step, when_document
 
 
 def train(config: Path, output: Path, step: int, steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -28,22 +27,6 @@ def train(config: Path, output: Path, step: int, steps: int, state: dict[str, An
     recorder.close()
     loader.close()
     return loader.state_dict()
-
-
-def test_samples_that_are_documents(tmp_path: Path) -> None:
-    raw = random_documents(20, mean_length=12)
-    content = {"seq_len": 8, "datasets": {"chats": {"path": write_dataset(tmp_path / "d", raw, mode="document")}}}
-    run = Run(blend=open_blend(load_config(content)))
-    for document in raw:
-        (seen,) = when_document(run, document.id)
-        length = len(document.tokens)
-        assert seen.inputs == (0, min(length, 8))
-        assert seen.labels == (None if length == 1 else (0, min(length - 1, 8)))
-        (part,) = trace_sample(run, seen.sample).documents
-        assert (part.id, part.inputs, part.labels) == (document.id, seen.inputs, seen.labels)
-    assert {len(document.tokens) > 8 for document in raw} == {True, False}
-    with pytest.raises(ConfigError, match="seq_len: found nothing"):
-        trace_sample(Run(blend=open_blend(load_config({"datasets": content["datasets"]}))), 0)
 
 
 def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
@@ -74,50 +57,29 @@ def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
                 assert [(one.inputs, one.labels) for one in seen] == [(part.inputs, part.labels)]
 
 
-def test_what_is_quarantined_is_not_seen(tmp_path: Path) -> None:
-    raw = random_documents(30, mean_length=20)
-    content: dict[str, Any] = {"seq_len": 8, "datasets": {"web": {"path": write_dataset(tmp_path / "d", raw)}}}
-    free = Run(blend=open_blend(load_config(content)))
-    dataset = free.blend.datasets["web"]
-    bad = list(dataset.document_range(7))
-    run = Run(blend=open_blend(load_config({**content, "quarantine": [{"dataset": "web", "tokens": bad}]})))
-    seen = {one.sample for one in when_document(free, "doc-7")}
-    assert seen
-    assert when_document(run, "doc-7") == []
-    for sample in seen:
-        one = trace_sample(run, sample)
-        assert (one.tokens, one.documents, one.spans) == (None, [], {})
-    assert when_document(run, "doc-25") == when_document(free, "doc-25") != []
-
-
-def test_a_configuration_that_does_not_give_the_past_is_refused(tmp_path: Path) -> None:
-    config = tmp_path / "run.yaml"
-    content = {"seq_len": 16, "datasets": {"web": {"path": write_dataset(tmp_path / "d", random_documents(60))}}}
-    config.write_text(yaml.safe_dump(content))
-    (tmp_path / "run").mkdir()
-    state = train(config, tmp_path / "run", 0, 3)
-    train(config, tmp_path / "run", 3, 2, state)
-    config.write_text(yaml.safe_dump({**content, "seed": 5}))
-    with pytest.raises(ResumeError, match="seed: saved 1234, now 5"):
-        open_run(config, tmp_path / "run")
-    difference = audit(open_run(config), read_record(tmp_path / "run/record")).difference
-    assert difference is not None
-    assert (difference.step, difference.what) == (0, "tokens")
-
-
-def test_a_configuration_that_gives_another_order_than_the_last_start_is_said(
+def test_a_configuration_that_gives_another_order_than_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was trained since cannot be told from what is only planned."""
-    config = tmp_path / "run.yaml"
+    """What was trained since the last start cannot be told from what is only planned: that is said. What is known to
+    have been trained may not change."""
+    config, output = tmp_path / "run.yaml", tmp_path / "run"
     content = {"seq_len": 16, "datasets": {"web": {"path": write_dataset(tmp_path / "d", random_documents(60))}}}
     config.write_text(yaml.safe_dump(content))
-    (tmp_path / "run").mkdir()
-    train(config, tmp_path / "run", 0, 3)
-    open_run(config, tmp_path / "run")
+    output.mkdir()
+    state = train(config, output, 0, 3)
+    open_run(config, output)
     assert not caplog.records
-    config.write_text(yaml.safe_dump({**content, "seed": 5, "skip": [{"at": 8, "count": 4}]}))
-    open_run(config, tmp_path / "run")
+    changed = yaml.safe_dump({**content, "seed": 5, "skip": [{"at": 8, "count": 4}]})
+    config.write_text(changed)
+    open_run(config, output)
     (record,) = caplog.records
     found = r"step 0 was started \(seed: saved 1234, now 5; skips: saved \[\], now \[\(8, 4\)\]\); samples from 0 on"
     assert re.search(found, record.getMessage())
+    config.write_text(yaml.safe_dump(content))
+    train(config, output, 3, 2, state)
+    config.write_text(changed)
+    with pytest.raises(ResumeError, match="seed: saved 1234, now 5"):
+        open_run(config, output)
+    difference = audit(open_run(config), read_record(output / "record")).difference
+    assert difference is not None
+    assert (difference.step, difference.what) == (0, "tokens")

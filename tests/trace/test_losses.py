@@ -21,6 +21,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, explain, open_run, read_losses, trace_sample
 from conceptloader.trace import losses as losses_module
+from tests.raises import raises
 from tests.trace.conftest import SEQ_LEN, starts
 
 
@@ -64,6 +65,8 @@ def test_losses_of_labels_and_of_spans(tmp_path: Path) -> None:
 
 KILLED = """
 import sys, numpy, conceptloader as cl
+from conceptloader.trace import losses
+losses._ROWS = 100  # which are packed before the kill
 log = cl.LossLog(sys.argv[1], int(sys.argv[2]))
 for step in range(10**9):
     log.write(step, {"sample_index": numpy.arange(8) + 8 * step}, numpy.full(8, step, "f4"))
@@ -91,10 +94,11 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
     assert steps >= set(range(max(done) + 1))
     assert max(steps) <= max(done) + 1
     assert all(loss == step for step, _, _, loss in found)
-    journals = len(list((tmp_path / "l").glob("*.journal")))
-    cl.LossLog(tmp_path / "l", 1).close()  # takes over what rank 1 left
-    assert len(list((tmp_path / "l").glob("*.journal"))) == journals - 1 == 1
-    assert as_rows(read_losses(tmp_path / "l", 0, 10**9)) == found
+    assert len(list((tmp_path / "l").glob("*.parquet"))) >= 2
+    for journals in (1, 1):  # what rank 1 left is taken over, once
+        cl.LossLog(tmp_path / "l", 1).close()
+        assert len(list((tmp_path / "l").glob("*.journal"))) == journals
+        assert as_rows(read_losses(tmp_path / "l", 0, 10**9)) == found
 
 
 FORKED = """
@@ -132,23 +136,6 @@ def test_a_log_that_a_living_process_writes_is_not_taken_over(tmp_path: Path) ->
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}
 
 
-def test_a_start_that_packed_and_was_killed_is_taken_over_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(losses_module, "_ROWS", 4)
-    if (killed := os.fork()) == 0:
-        log = cl.LossLog(tmp_path)
-        for step in range(5):
-            log.write(step, {"sample_index": [step * 2, step * 2 + 1]}, np.full(2, step, np.float32))
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(killed, 0)
-    written = as_rows(read_losses(tmp_path, 0, 99))
-    assert len(written) == 10
-    for _ in range(2):
-        cl.LossLog(tmp_path).close()
-        assert as_rows(read_losses(tmp_path, 0, 99)) == written
-
-
 def test_a_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
     with cl.LossLog(tmp_path) as log:
         log.write(0, {"sample_index": [1, 2]}, np.array([0.5, 0.25]))
@@ -181,17 +168,14 @@ def test_a_row_that_was_cut_off_and_a_file_that_is_none(tmp_path: Path) -> None:
         cl.LossLog(tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    ("batch", "losses", "track", "problem"),
-    [
-        ({}, np.zeros(2), None, "outputs.sample_index: off"),
-        ({"sample_index": [1, 2]}, np.zeros(3), None, "losses: found 3, expected 2"),
-        ({"sample_index": [1, 2]}, np.zeros(2), "concepts", "found no concepts_spans in the batch"),
-    ],
-)
-def test_batches_that_do_not_fit(tmp_path: Path, batch: Any, losses: Any, track: str | None, problem: str) -> None:
-    with cl.LossLog(tmp_path, track=track) as log, pytest.raises(ConfigError, match=problem):
-        log.write(0, batch, losses)
+def test_batches_that_do_not_fit(tmp_path: Path) -> None:
+    for batch, losses, track, place in (
+        ({}, np.zeros(2), None, "outputs.sample_index"),
+        ({"sample_index": [1, 2]}, np.zeros(3), None, "losses"),
+        ({"sample_index": [1, 2]}, np.zeros(2), "concepts", "track"),
+    ):
+        with cl.LossLog(tmp_path, track=track) as log, raises(ConfigError, place):
+            log.write(0, batch, losses)
 
 
 def loss_of(sample: int, launch: int = 0) -> float:
@@ -289,14 +273,8 @@ def test_one_line_in_a_trainer_and_the_command(tmp_path: Path, capsys: pytest.Ca
                             if len(part):
                                 for name in span.names or ():
                                     expected.setdefault(name, []).append(float(part.mean()))
-    command = [
-        "trace",
-        str(tmp_path / "run.yaml"),
-        "--log",
-        str(tmp_path / "log"),
-        "--losses",
-        str(tmp_path / "losses"),
-    ]
+    folders = {"--log": tmp_path / "log", "--losses": tmp_path / "losses"}
+    command = ["trace", str(tmp_path / "run.yaml"), *(str(word) for pair in folders.items() for word in pair)]
     assert main([*command, "--step", "5", "--json", "--top", "100"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {one["sample"] for one in found["documents"] if one["excess"] > 0.01} == {42}

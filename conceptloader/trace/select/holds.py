@@ -10,9 +10,9 @@ from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.concepts import Sources
+from conceptloader.trace.concepts import Sources, with_ids
 from conceptloader.trace.select.columns import DocumentColumns
-from conceptloader.trace.where import OPERATORS, Intervals, Where, parse_where, wrong
+from conceptloader.trace.where import OPERATORS, Intervals, Where, parse_where
 
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text in single quotes"}
 _COMPUTE = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
@@ -25,11 +25,11 @@ class TokenTest:
         where = parse_where(text, "spans")
         column = next(where.tests("column"), None)
         if column is not None:
-            found = f"the column {column.name!r}"
-            raise wrong(text, column.at, found, "concepts of tokens, TRACK:CONCEPT; columns go into --where", "spans")
+            expected = "concepts of tokens, TRACK:CONCEPT; columns go into --where"
+            raise column.wrong(f"the column {column.name!r}", expected)
         if dataset.mode == "document":
             raise ConfigError("spans", f"{dataset.path} has mode document: only whole documents are selected")
-        self._where = with_ids(dataset, where, text, "spans")
+        self._where = with_ids({"": dataset}, where)[""]
         self.sources = Sources(dataset, self._where)
 
     def __call__(self, first: int, last: int) -> Intervals:
@@ -47,11 +47,11 @@ class DocumentTest:
 
     def __init__(self, dataset: Dataset, text: str, known: DocumentColumns) -> None:
         self._arrow, self._compute = need("pyarrow", "where"), need("pyarrow.compute", "where")
-        self._where = with_ids(dataset, parse_where(text), text)
+        self._where = with_ids({"": dataset}, parse_where(text))[""]
         self._keys: set[str] = set()  # of records
         self.columns = {one.name for one in self._where.tests("column")}
         for one in self._where.tests("column"):
-            self._check(one, known, text)
+            self._check(one, known)
         self._tests = [*self._where.tests("concept")]
         self._sources = Sources(dataset, self._where) if self._tests else None
 
@@ -92,58 +92,35 @@ class DocumentTest:
         known[known] = np.logical_or.reduce([compare(values[known], one).astype(bool) for one in test.values])
         return known
 
-    def _check(self, test: Where, known: DocumentColumns, text: str) -> None:
+    def _check(self, test: Where, known: DocumentColumns) -> None:
         if known.record_of(test.name) is not None:
             self._keys.add(test.name)
             wanted = _KINDS[type(test.values[0])] if test.values else ""
         elif test.name not in known.types:
             names = ", ".join(sorted(known.types))
-            raise wrong(text, test.at, f"an unknown column {test.name!r}", f"one of {names}")
+            raise test.wrong(f"an unknown column {test.name!r}", f"one of {names}")
         elif test.compare == "null":
             return
         else:
-            wanted = self._kind(test, known.types[test.name], text)
+            wanted = self._kind(test, known.types[test.name])
         for value in test.values:
             if _KINDS[type(value)] != wanted:
-                raise wrong(text, test.at, f"{value!r} for the column {test.name!r}", wanted)
+                raise test.wrong(f"{value!r} for the column {test.name!r}", wanted)
 
-    def _kind(self, test: Where, kind: Any, text: str) -> str:
+    def _kind(self, test: Where, kind: Any) -> str:
         """What values of an Arrow type are compared with."""
         types = self._arrow.types
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if types.is_nested(kind):
             expected = f"{test.name}:CONCEPT, if it is a track of concepts; for the rest there is --sql"
-            raise wrong(text, test.at, f"the column {test.name!r} of lists", expected)
+            raise test.wrong(f"the column {test.name!r} of lists", expected)
         if types.is_boolean(kind):
             return _KINDS[bool]
         if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
             return _KINDS[int]
         if types.is_string(kind) or types.is_large_string(kind):
             return _KINDS[str]
-        raise wrong(text, test.at, f"the column {test.name!r} of type {kind}", "numbers or text, or --sql")
-
-
-def with_ids(dataset: Dataset, where: Where, text: str, option: str = "where") -> Where:
-    """The expression with the ids that a dataset has for its concepts. Raises: ConfigError for others, and for scores
-    that a track does not have."""
-
-    def resolved(test: Where) -> int:
-        track = dataset.tracks.get(test.name)
-        if track is None or track.codec != "concepts":
-            known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
-            found = f"no track {test.name!r} of concepts in {dataset.path}"
-            raise wrong(text, test.at, found, f"one of {', '.join(known) or 'none'}", option)
-        if test.compare and track.concepts.scores is None:
-            raise wrong(text, test.at, f"the track {test.name!r} without scores", "one that has some", option)
-        names = dataset.vocabulary(test.name)
-        if names is None and str(test.concept).isdecimal() and int(test.concept) < track.num_ids:
-            return int(test.concept)
-        if names is None or test.concept not in names:
-            expected = f"one of its {track.num_ids:,} {'ids' if names is None else 'names'}"
-            raise wrong(text, test.at, f"{test.concept!r} of the track {test.name!r}", expected, option)
-        return names.index(str(test.concept))
-
-    return where.renamed(resolved)
+        raise test.wrong(f"the column {test.name!r} of type {kind}", "numbers or text, or --sql")
 
 
 def _intervals(sources: Sources, tests: list[Where], first: int, last: int) -> list[Intervals]:

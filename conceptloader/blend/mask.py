@@ -1,0 +1,183 @@
+"""Masks: tokens of a dataset that give no loss from a sample on, while every sample keeps its place in the order.
+
+A configuration says `quarantine` (ranges of corrupt tokens, which are never read) or `exclude` (documents, from a
+sample on). Both become a Mask, and all other modules know masks only.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.blend.schema import ExcludeConfig, QuarantineConfig
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.ids import AMBIGUOUS, find_many
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.paths import with_default
+
+logger = logging.getLogger(__name__)
+
+QUARANTINED = -1
+"""`at` of tokens that must not be read: before every sample, so that it is told from an exclusion at sample 0."""
+NEVER = np.iinfo(np.int64).max
+
+
+class Mask(NamedTuple):
+    """Tokens [start, stop) of a dataset from the trainer's sample `at` on; int64 [n] each, rising and apart."""
+
+    start: Ints
+    stop: Ints
+    at: Ints
+
+    @classmethod
+    def of(cls, start: Ints, stop: Ints, at: Ints | int) -> "Mask":
+        """Of ranges in any order, none of them empty: where several hold, the earliest."""
+        if not len(start):
+            return NOTHING
+        at = np.broadcast_to(at, start.shape)
+        bounds = np.unique(np.concatenate([start, stop]))
+        since = np.full(len(bounds), NEVER)
+        order = np.argsort(-at, kind="stable")
+        low, high = np.searchsorted(bounds, start[order]).tolist(), np.searchsorted(bounds, stop[order]).tolist()
+        for a, b, one in zip(low, high, at[order].tolist(), strict=True):
+            since[a:b] = one
+        change = np.flatnonzero(np.diff(since, prepend=NEVER))
+        found = bounds[change], np.append(bounds[change[1:]], bounds[-1]), since[change]
+        return cls(*(column[found[2] < NEVER] for column in found))
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Mask.of(*map(np.concatenate, zip(self, other, strict=True)))
+
+    def since(self, start: Any, stop: Any) -> Any:
+        """From which sample on any of tokens [start, stop) is masked, of one range or of many; NEVER for none."""
+        low, high = np.searchsorted(self.stop, start, side="right"), np.searchsorted(self.start, stop)
+        pairs = np.stack([low, np.maximum(low, high)], -1).reshape(-1)
+        found = np.minimum.reduceat(np.append(self.at, NEVER), pairs)[::2] if len(pairs) else pairs
+        found = np.where(low < high, found.reshape(np.shape(low)), NEVER)
+        return found if found.ndim else int(found)
+
+    def ranges(self, at: int) -> list[tuple[int, int]]:
+        """Those that are masked from `at` on, QUARANTINED or a sample."""
+        some = self.at == at
+        return list(zip(self.start[some].tolist(), self.stop[some].tolist(), strict=True))
+
+    def prints(self) -> dict[int, str]:
+        """`at` -> fingerprint of what is masked from there on; rising."""
+        return {at: fingerprint(self.ranges(at)) for at in np.unique(self.at).tolist()}
+
+    def closed(self, dataset: Dataset) -> NDArray[np.bool_]:
+        """The shards of a dataset that are quarantined as a whole: their files, document tables too, are not opened.
+        Those of a view's source never are, as a mask has tokens of the view."""
+        if dataset.runs is not None or not (self.at < 0).any():
+            return np.zeros(dataset.num_shards, np.bool_)
+        start, stop = np.array(dataset.shard_starts[:-1]), np.array(dataset.shard_starts[1:])
+        k = np.searchsorted(self.stop, stop)
+        last = np.minimum(k, len(self.stop) - 1)
+        covered: NDArray[np.bool_] = (k == last) & (self.start[last] <= start) & (self.at[last] < 0)
+        return covered
+
+
+NOTHING = Mask(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str, int]) -> dict[str, Mask]:
+    """Dataset -> its quarantined ranges, files read.
+
+    num_tokens: of each dataset. Raises ConfigError for a range outside its dataset, ReadError.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    for k, entry in enumerate(entries):
+        ranges = [(f"quarantine[{k}].tokens", entry.tokens)] if entry.tokens else _read_ranges(entry.file or "")
+        size = num_tokens[entry.dataset]
+        for where, (first, end) in ranges:
+            if not 0 <= first < end <= size:
+                expected = f"tokens of {entry.dataset}: 0 <= first < end <= {size}"
+                raise ConfigError(where, f"[{first}, {end}]", expected)
+            found.setdefault(entry.dataset, []).append((first, end))
+    bounds = {name: np.array(ranges, np.int64) for name, ranges in found.items()}
+    return {name: Mask.of(pairs[:, 0], pairs[:, 1], QUARANTINED) for name, pairs in bounds.items()}
+
+
+def read_excluded(
+    entries: Sequence[ExcludeConfig], datasets: Mapping[str, Dataset], roots: Sequence[str] | None
+) -> dict[str, Mask]:
+    """Dataset -> what is excluded of it, for those of which something is; files and views read.
+
+    Raises: ConfigError for ids that no dataset has, and for a view of another source; FormatError, ReadError.
+    """
+    found: dict[str, list[tuple[Ints, Ints, Ints]]] = {}
+    for k, entry in enumerate(entries):
+        names = list(datasets) if entry.dataset is None else [entry.dataset]
+        ids: Sequence[str] = entry.ids or ()
+        if entry.file is not None:
+            ids = [word for line in _read_lines(entry.file, "ids to exclude") if (word := line.strip())]
+        total, unknown = 0, dict.fromkeys(ids)
+        for name in names:
+            if entry.view is None:
+                start, stop = _of_ids(datasets[name], ids, unknown)
+            else:
+                start, stop = _complement(datasets[name], entry.view, roots, f"exclude[{k}].view")
+            total += len(start)
+            if len(start):
+                found.setdefault(name, []).append((start, stop, np.full(len(start), entry.at)))
+        if not total:
+            raise ConfigError(f"exclude[{k}]", f"nothing of it in {', '.join(names)}", "ids as in the input")
+        if unknown:
+            logger.warning(
+                "exclude[%d]: found no document for %d ids in %s, such as %r: nothing is excluded for these",
+                k, len(unknown), ", ".join(names), next(iter(unknown)),
+            )  # fmt: skip
+    return {name: Mask.of(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
+
+
+def _read_lines(path: str, what: str) -> list[str]:
+    """Of a text file, ended by line feeds alone: an id may hold other separators. Raises: ReadError that says what it
+    is."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReadError(f"{path}: cannot read {what}: {error}") from error
+
+
+def _read_ranges(path: str) -> list[tuple[str, tuple[int, int]]]:
+    """(where, range) of lines of "first end"; # starts a comment."""
+    ranges = []
+    for number, line in enumerate(_read_lines(path, "quarantined ranges"), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}, line {number}"
+        if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+            raise ConfigError(where, repr(line[:80]), "two token numbers: first end")
+        ranges.append((where, (int(words[0]), int(words[1]))))
+    return ranges
+
+
+def _of_ids(dataset: Dataset, ids: Sequence[str], unknown: dict[str, None]) -> tuple[Ints, Ints]:
+    """The tokens of documents with these ids; `unknown` loses those that are found."""
+    numbers: list[int] = []
+    many = np.full(len(ids), AMBIGUOUS) if dataset.runs is not None else find_many(dataset, ids)
+    for one, number in zip(ids, many.tolist(), strict=True):
+        having = dataset.find_document(one) if number == AMBIGUOUS else [number] if number >= 0 else []
+        if having:
+            unknown.pop(one, None)
+        numbers += having
+    ranges = np.array([dataset.document_range(number) for number in sorted(set(numbers))], np.int64).reshape(-1, 2)
+    some = ranges[:, 0] < ranges[:, 1]
+    return ranges[some, 0], ranges[some, 1]
+
+
+def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where: str) -> tuple[Ints, Ints]:
+    """The tokens of a dataset that a view of the same files lacks."""
+    with open_dataset(path, with_default(path, roots)) as view:
+        same = view.manifest.stream_fingerprint() == dataset.manifest.stream_fingerprint()
+        if view.runs is None or not same:
+            raise ConfigError(where, str(path), f"a view of {dataset.source}, or of what that is a view of")
+        start, stop = np.append(0, view.runs.end), np.append(view.runs.source, view.manifest.num_tokens)
+        some = start < stop
+        return dataset.placed(start[some], stop[some])[1:]

@@ -5,6 +5,8 @@ import os
 import platform
 import subprocess
 import sys
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -55,6 +57,25 @@ def draw(reports: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def processor() -> str:
+    """What the system calls it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of this package, of what it needs and of its baselines."""
+    found = {}
+    for name in ("conceptloader", "numpy", "torch", "megatron-core", "grain", "datatrove", "litdata", "ai2-olmo-core"):
+        try:
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return found
+
+
 def main(names: list[str]) -> int:
     OUTPUT.mkdir(exist_ok=True)
     reports, failed = [], []
@@ -67,7 +88,14 @@ def main(names: list[str]) -> int:
             print(f"{script.name} failed with exit code {run.returncode}", file=sys.stderr)
             continue
         reports.append(json.loads(run.stdout.splitlines()[-1]))
-    machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}
+    machine = {
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "versions": versions(),
+    }
     (OUTPUT / "results.json").write_text(json.dumps({"machine": machine, "reports": reports}, indent=1))
     draw(reports, OUTPUT / "results.png")
     print(f"results: {OUTPUT / 'results.json'}, {OUTPUT / 'results.png'}", file=sys.stderr)

@@ -1,8 +1,10 @@
-"""What the site needs beside the pages: a reference of every public name, and no link that leads out of it."""
+"""What the site needs besides the pages: a reference of every public name, an index of tests, no outward links."""
 
+import ast
 import posixpath
 import re
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
@@ -16,7 +18,7 @@ CHAPTERS = {
     "order": "The order of samples",
     "format": "Datasets",
     "ingest": "Building datasets",
-    "trace": "Asking a run",
+    "trace": "Runs",
     "view": "Batches as text",
     "batch": "Digests",
     "base": "Keys",
@@ -44,8 +46,22 @@ def reference() -> str:
     return "\n".join(page)
 
 
+def tests() -> str:
+    """The page: what each file of tests says that it is for."""
+    root = Path(__file__).parents[1]
+    page = ["# Index of tests", "", "What each file of tests checks, in its own words.", ""]
+    for folder, files in groupby(sorted(root.glob("tests/**/test_*.py")), lambda path: path.parent):
+        page += [f"## {folder.relative_to(root)}", "", "| file | checks |", "| --- | --- |"]
+        for file in files:
+            summary = (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").split("\n\n")[0]
+            page.append(f"| `{file.name}` | {' '.join(summary.split()).replace('|', chr(92) + '|')} |")
+        page.append("")
+    return "\n".join(page)
+
+
 def on_files(files: Any, config: Any) -> Any:
     files.append(File.generated(config, "reference.md", content=reference()))
+    files.append(File.generated(config, "tests.md", content=tests()))
     return files
 
 

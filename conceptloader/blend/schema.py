@@ -1,4 +1,4 @@
-"""The configuration, one schema for every framework. docs/config.md explains it to users; keys here and there agree."""
+"""The configuration, one schema for every framework. docs/configuration.md has all keys, and agrees with this."""
 
 import dataclasses
 from collections.abc import Collection, Mapping

@@ -46,7 +46,7 @@ else tokens. --unit says which; it must be given where the offsets could be eith
 only for tokenizers that give back every text exactly.
 
 A recipe (--recipe) with chunks, as in build, has annotations in files with a row for each chunk of a document: INPUT
-are the documents then, whose text (or tokens) has to be that of the dataset (docs/concepts.md).
+are the documents then, whose text (or tokens) has to be that of the dataset (docs/annotations.md).
 """
 
 USAGE = "DATASET INPUT [INPUT ...] --track NAME --out DIR [options]"

@@ -26,8 +26,8 @@ a row of parquet, CSV or Arrow. start and end count characters (Unicode code poi
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
 Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of documents' metadata.
-With --chat a record is a conversation (docs/ingest.md). Options may stand in a file (--recipe), and those for
-annotations in files of their own stand there only (chunks, docs/concepts.md).
+With --chat a record is a conversation (docs/datasets.md). Options may stand in a file (--recipe), and those for
+annotations in files of their own stand there only (chunks, docs/annotations.md).
 
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8

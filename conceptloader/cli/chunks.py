@@ -17,7 +17,7 @@ from conceptloader.ingest.chunks.options import Chunks
 
 
 def add_chunks(add: Add) -> None:
-    meaning = "annotations in files of their own, a row for each chunk of a document (docs/concepts.md has the keys)"
+    meaning = "annotations in files of their own, a row for each chunk of a document (docs/annotations.md has the keys)"
     add("--chunks", type=json_object, metavar="MAPPING", help=f"in a recipe: {meaning}")
 
 

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     }
     data = {key: value for key, value in given.items() if value}
     blend = open_blend(load_config(data, base_dir=os.path.dirname(out)), datasets)
-    text = "# Keys: docs/config.md. Try it: conceptloader trace FILE --sample 0; conceptloader doctor FILE\n"
+    text = "# Keys: docs/configuration.md. Try it: conceptloader trace FILE --sample 0; conceptloader doctor FILE\n"
     text = text.replace("FILE", os.path.basename(out)) + yaml.safe_dump(data, sort_keys=False)
     write_file(out, text.encode("utf-8"))
     samples = sum(blend.order.sizes)

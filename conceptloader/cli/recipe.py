@@ -60,7 +60,7 @@ def _check_moved(where: str, option: str) -> None:
         key = f"chunks: {{{_CHUNKS[option]}: ...}}"
         key += "}" * (key.count("{") - key.count("}"))
         raise ConfigError(
-            where, "an option that is a key of the recipe now", key, "write it there (--recipe, docs/concepts.md)"
+            where, "an option that is a key of the recipe now", key, "write it there (--recipe, docs/annotations.md)"
         )
 
 

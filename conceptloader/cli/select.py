@@ -9,7 +9,7 @@ from conceptloader.trace.select.views import Ask, select
 
 DESCRIPTION = """\
 Write a small dataset that refers to documents of another one: those of which an expression holds, with some ids, or a
-random share. It is a dataset like any other in blends, splits, commands and Python. docs/views.md has the language.
+random share. It is a dataset like any other in blends, splits, commands and Python. docs/subsets.md has the language.
 
   conceptloader select data/web --where "quality >= 0.7 and concepts:medicine" --out data/web-medicine
   conceptloader select data/web --by quality:0,0.5,1 --out data/web    (data/web-0-0.5 and data/web-0.5-1)

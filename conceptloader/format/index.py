@@ -1,6 +1,6 @@
 """The concept index of a track, which lies beside the dataset: which spans carry a concept, without reading the track.
 
-Two kinds of parquet files, sorted by concept, and a JSON file that names all of them. docs/answers.md has the columns.
+Two kinds of parquet files, sorted by concept, and a JSON file that names all of them. docs/runs.md has the columns.
 """
 
 import os

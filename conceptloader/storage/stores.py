@@ -1,7 +1,7 @@
 """Object stores behind one call: a range of an object, with the size and the version of the whole.
 
 obstore serves s3, gs and az, since a request costs a fourth of the processor time that it does by fsspec
-(docs/remote.md); http.py serves http(s), whose servers may redirect; every other URL goes to fsspec. All take
+(docs/object-stores.md); http.py serves http(s), whose servers may redirect; every other URL goes to fsspec. All take
 credentials and endpoints from the environment.
 """
 

@@ -1,5 +1,7 @@
-"""The expressions of `select` and `when`: columns of documents, concepts of tokens, and, or, not. docs/views.md has the
-language; nothing is evaluated but what stands in this page."""
+"""The expressions of `select` and `when`: columns of documents, concepts of tokens, and, or, not.
+
+docs/subsets.md has the language, and nothing else is evaluated.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -114,7 +116,7 @@ def parse_where(text: str, option: str = "where") -> Where:
 
 def wrong(text: str, at: int, found: str, expected: str, option: str = "where") -> ConfigError:
     """The error for the character `at` of an expression."""
-    expected = expected or "an expression as in docs/views.md"
+    expected = expected or "an expression as in docs/subsets.md"
     return ConfigError(f"{option}, column {at + 1}", found, f"{expected}\n{text}\n{' ' * at}^")
 
 

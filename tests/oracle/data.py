@@ -1,4 +1,4 @@
-"""What the bytes of a dataset say: docs/format.md, and "What a view is" of docs/views.md. All is read at once."""
+"""What the bytes of a dataset say: docs/format.md, and "What a view is" of docs/subsets.md. All is read at once."""
 
 import itertools
 import json

@@ -1,7 +1,7 @@
 """Training and evaluation written by hand, in numpy, to compare a trainer's losses with: no engine and no loader.
 
 `documents` makes a corpus as plain lists, `write` makes a dataset of it. `windows` and `packed` cut it into samples as
-docs/loader.md and docs/packing.md say. `ByHand` is a model of two tables that computes its losses, gradients and SGD
+docs/pytorch.md and docs/packing.md say. `ByHand` is a model of two tables that computes its losses, gradients and SGD
 steps itself; `Tables` is the same model for torch. Which sample comes when is not decided here: see `in_order`.
 
 Everything is float64, so that a trainer's losses are equal up to rounding (rtol 1e-9), or nearly so in float32 (1e-5).

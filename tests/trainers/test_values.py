@@ -73,7 +73,7 @@ def samples_of(source: Any, kind: dict[str, Any], stop: int) -> list[Sample]:
 
 
 def with_masks(logits: torch.Tensor, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """As docs/concepts.md says: (sum of losses, labels)."""
+    """As docs/annotations.md says: (sum of losses, labels)."""
     losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
     mask = batch["loss_mask"].flatten()
     return (losses * mask * batch["loss_weight"].flatten()).sum(), mask.sum()

@@ -1,4 +1,4 @@
-"""The pictures of docs/view.md, from the demo's corpus: `python -m tests.view.screenshots`."""
+"""The pictures of docs/runs.md, from the demo's corpus: `python -m tests.view.screenshots`."""
 
 import io
 import json

@@ -30,7 +30,7 @@ def open_dataset(
 ) -> "Dataset":
     """Open a dataset directory: reads and checks its manifest, opens no shard.
 
-    path: a directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/remote.md).
+    path: a directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/object-stores.md).
     roots: directories that may hold files of the dataset; by default the directory that holds `path`, so that joined
     and adopted neighbours work. allow_pickle: permit tracks of codec pickle, which execute code when decoded.
     codecs: codec objects by name, for tracks whose codec is not built in. check_files: when files are first opened,

@@ -1,0 +1,116 @@
+"""Figures of one run of the benchmarks, written into the pages: python benchmarks/figures.py [--check]
+
+Blocks between `<!-- bench:NAME -->` and `<!-- /bench -->` of README.md and docs/ are made of bench-output/results.json,
+so that no figure stands in two places with two values.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/performance.md"]
+BLOCK = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+US = "conceptloader"
+Result = dict[str, Any]
+
+
+class Figures:
+    """Results of one run, looked up by report, row and contender."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.machine = results["machine"]
+        self.reports = results["reports"]
+
+    def one(self, title: str, row: str, name: str) -> Result:
+        """The only result of this report, row and contender."""
+        found = [
+            result
+            for report in self.reports
+            for result in report["results"]
+            if (report["title"], result["row"], result["name"]) == (title, row, name)
+        ]
+        if len(found) != 1:
+            sys.exit(f"results.json: expected one result of {title!r}, {row!r}, {name!r}, found {len(found)}")
+        return found[0]
+
+    def claims(self) -> str:
+        """The three bullets of the README."""
+        start, row = "Megatron: configuration to first batch", "1e+08 samples, 4 datasets"
+        ours, theirs = self.one(start, row, US), self.one(start, row, "megatron-core")
+        memory = [self.one(start, row, f"{one['name']}, memory")["median"] for one in (ours, theirs)]
+        window, tracks = ("reads", "warm, batches of 16"), ("metadata", "warm, batches of 16")
+        read, spans = self.one(*window, US), self.one(*tracks, US)
+        datatrove, megatron = self.one(*window, "datatrove"), self.one(*window, "Megatron GPTDataset")
+        unpickled = self.one(*tracks, "naive: unpickle a record per span")
+        return (
+            "- **Start:** the first Megatron-LM batch of 10^8 samples of 4 datasets comes after "
+            f"{number(ours['median'])} s and {number(memory[0])} MB; megatron-core takes {number(theirs['median'])} s and "
+            f"{number(memory[1])} MB.\n"
+            f"- **Read:** a window of 4,097 tokens takes {number(micro(read))} us; datatrove takes "
+            f"{number(datatrove['ratio'])} times as long, Megatron's GPTDataset {number(megatron['ratio'])} times.\n"
+            f"- **Annotations:** with 6 spans of 5 concepts it takes {number(micro(spans))} us; unpickling a record per "
+            f"span takes {number(unpickled['ratio'])} times as long.\n"
+        )
+
+    def table(self) -> str:
+        """Every row that has a baseline; ratios are the baseline's time through conceptloader's."""
+        lines = ["| work | conceptloader | baselines |", "| --- | --- | --- |"]
+        for report in self.reports:
+            rows: dict[str, list[Result]] = {}
+            for result in report["results"]:
+                if result["ratio"]:
+                    rows.setdefault(result["row"], []).append(result)
+            for row, (ours, *others) in rows.items():
+                if others:
+                    beside = "; ".join(f"{one['name']} {number(one['ratio'])}x" for one in others)
+                    spread = f"{number(ours['median'])} {ours['unit']} ({number(ours['low'])}-{number(ours['high'])})"
+                    lines.append(f"| {report['title']}: {row} | {spread} | {beside} |")
+        return "\n".join(lines) + "\n"
+
+    def machine_line(self) -> str:
+        """Where and when all of it was measured."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.machine["versions"].items())
+        return (
+            f"{self.machine['date']}; {self.machine['cores']} cores of {self.machine['processor']}, Python "
+            f"{self.machine['python']}; {versions}.\n"
+        )
+
+    def block(self, name: str) -> str:
+        return {"claims": self.claims, "table": self.table, "machine": self.machine_line}[name]()
+
+
+def micro(result: Result) -> float:
+    """In microseconds."""
+    return float(result["median"]) * {"ns": 1e-3, "us": 1.0, "s": 1e6}[result["unit"]]
+
+
+def number(value: float) -> str:
+    """Two digits, since a third of them is the machine's mood."""
+    digits = float(f"{value:.2g}")
+    return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=ROOT / "bench-output/results.json")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a page says something else")
+    options = parser.parse_args()
+    figures = Figures(json.loads(options.results.read_text()))
+    stale = []
+    for page in PAGES:
+        text = (ROOT / page).read_text("utf-8")
+        new = BLOCK.sub(lambda match: match[1] + figures.block(match[2]) + match[3], text)
+        if new != text:
+            stale.append(page)
+            if not options.check:
+                (ROOT / page).write_text(new, "utf-8")
+    print("changed:" if not options.check else "stale:", ", ".join(stale) or "nothing")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -48,12 +48,12 @@ class Figures:
         unpickled = self.one(*tracks, "naive: unpickle a record per span")
         return (
             "- **Start:** the first Megatron-LM batch of 10^8 samples of 4 datasets comes after "
-            f"{number(ours['median'])} s and {number(memory[0])} MB; megatron-core takes {number(theirs['median'])} s and "
-            f"{number(memory[1])} MB.\n"
+            f"{number(ours['median'])} s and {number(memory[0])} MB; megatron-core takes {number(theirs['median'])} s "
+            f"and {number(memory[1])} MB.\n"
             f"- **Read:** a window of 4,097 tokens takes {number(micro(read))} us; datatrove takes "
             f"{number(datatrove['ratio'])} times as long, Megatron's GPTDataset {number(megatron['ratio'])} times.\n"
-            f"- **Annotations:** with 6 spans of 5 concepts it takes {number(micro(spans))} us; unpickling a record per "
-            f"span takes {number(unpickled['ratio'])} times as long.\n"
+            f"- **Annotations:** with 6 spans of 5 concepts it takes {number(micro(spans))} us; unpickling a record "
+            f"per span takes {number(unpickled['ratio'])} times as long.\n"
         )
 
     def table(self) -> str:

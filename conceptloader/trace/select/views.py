@@ -33,7 +33,7 @@ _NAME = re.compile(r"[\w-][\w.-]{0,99}")
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """What to select. where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only
-    documents with one of these ids. spans: an expression of concepts: of the documents only the tokens of which it holds.
+    documents with one of these. spans: an expression of concepts: of the documents only the tokens of which it holds.
     by: a column, of which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1]
     does. metadata, on, seed: see DocumentColumns."""
 

@@ -169,7 +169,7 @@ setup(
         *(f"conceptloader.integrations.{name}" for name in ADAPTERS),
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
-    package_data={"conceptloader": ["py.typed"], "conceptloader.view": ["static/*"]},
+    package_data={"conceptloader": ["py.typed"], "conceptloader.viewer": ["static/*"]},
     install_requires=["numpy>=1.26", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     setup_requires=linkers_of_the_build(),
     distclass=Platform,

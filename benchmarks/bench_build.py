@@ -11,8 +11,8 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import find_sources
 
 FILES, DOCUMENTS = 8, 24_000  # documents of a file: 270 MB of tokens in all
 
@@ -44,7 +44,7 @@ def build(name: str, workers: int) -> None:
 def write_arrays(at_once: int) -> None:
     """The same with a writer in one's own program, from memory; so many documents a call."""
     shutil.rmtree(target, ignore_errors=True)
-    handle = cl.create_build(target, cl.BuildOptions(token_type="u2"), plan=list(range(FILES)))
+    handle = cl.create_writer(target, cl.BuildOptions(token_type="u2"), plan=list(range(FILES)))
     offsets = np.arange(at_once + 1) * DOCUMENT
     for shard in range(FILES):
         with handle.shard(shard) as writer:

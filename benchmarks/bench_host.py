@@ -41,7 +41,7 @@ def configuration() -> str:
     names = [f"host-{k:03d}" for k in range(DATASETS)]
     datasets = {name: {"path": hollow(name, SHARDS, 10**8)} for name in names}
     file = ROOT / "host.yaml"
-    file.write_text(json.dumps({"seq_len": 4096, "weights": "sizes", "datasets": datasets}))
+    file.write_text(json.dumps({"seq_len": 4096, "weights": "by_size", "datasets": datasets}))
     return str(file)
 
 

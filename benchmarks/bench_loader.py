@@ -31,7 +31,7 @@ def ours(outputs: dict, batches: int = BATCHES, batch: int = BATCH) -> None:
             "code": {"path": path, "weight": 0.3, "split": [0.5, 1]},
         },
         "outputs": outputs,
-        "loader": {"threads": THREADS},
+        "loader": {"num_threads": THREADS},
     }
     with cl.make_dataloader(config, micro_batch_size=batch) as loader:
         for _, _batch in zip(range(batches), loader, strict=False):

@@ -21,7 +21,7 @@ few = samples[:64].tolist()
 
 
 def reader(concepts: dict, path: str = path, outputs: dict = TOKENS_ONLY):
-    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "concepts": concepts, "outputs": outputs}
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "tracks": concepts, "outputs": outputs}
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 
@@ -32,7 +32,7 @@ def each_batch(batches, samples: np.ndarray = samples) -> None:
 
 def window_bytes(concepts: dict, outputs: dict) -> float:
     """Of the tensors that leave the loader, for each window; what two of them share counts once."""
-    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": four_kinds}}, "concepts": concepts, "outputs": outputs}
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": four_kinds}}, "tracks": concepts, "outputs": outputs}
     with cl.make_dataloader(config, micro_batch_size=BATCH) as loader:
         batch = next(iter(loader))
     begun, total = 0, 0
@@ -71,7 +71,7 @@ def naive(per_token: bool) -> None:
                 pickle.loads(file.read(int(index[record + 1] - index[record])))
 
 
-padded, ragged, alone = reader({"concepts": {}}), reader({"concepts": {"layout": "ragged"}}), reader({})
+padded, ragged, alone = reader({"concepts": {}}), reader({"tracks": {"layout": "ragged"}}), reader({})
 report.race(
     "warm, batches of 16",
     [
@@ -105,7 +105,7 @@ report.race(
 files = {file.name: file.stat().st_size for file in Path(four_kinds).glob("00000.*")}
 report.fact("four kinds, on disk", US, sum(files.values()) / files["00000.stream.bin"], "x the bare tokens of 4 bytes")
 report.fact("four kinds, a window, one tensor of tokens", US, window_bytes({"concepts": {}}, TOKENS_ONLY), "bytes")
-report.fact("the same, ragged", US, window_bytes({"concepts": {"layout": "ragged"}}, TOKENS_ONLY), "bytes")
+report.fact("the same, ragged", US, window_bytes({"tracks": {"layout": "ragged"}}, TOKENS_ONLY), "bytes")
 report.fact("the same, tokens alone", US, window_bytes({}, TOKENS_ONLY), "bytes")
 report.fact("four kinds, a window, default outputs", US, window_bytes({"concepts": {}}, {}), "bytes")
 report.finish()

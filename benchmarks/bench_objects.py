@@ -34,7 +34,7 @@ OURS = """
     import conceptloader as cl
     began = time.perf_counter()
     loader = cl.make_dataloader({{"seq_len": 4096, "datasets": {{"web": {{"path": {path!r}}}}},
-        "loader": {{"threads": 4, "prefetch": 8}}}}, micro_batch_size={batch})
+        "loader": {{"num_threads": 4, "prefetch_batches": 8}}}}, micro_batch_size={batch})
     batches = iter(loader)
 """
 DATATROVE = """

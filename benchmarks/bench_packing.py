@@ -26,7 +26,7 @@ lengths = np.clip(rng.lognormal(np.log(1000) - 0.5, 1, DOCUMENTS), 10, 40_000).a
 path = ROOT / "packing"
 if not (path / "manifest.json").exists():
     options = cl.BuildOptions(token_type="u2", tokenizer=cl.Tokenizer(name="random", vocab_size=50_000, eos_id=1))
-    with cl.create_build(path, options, plan=[0]).shard(0) as writer:
+    with cl.create_writer(path, options, plan=[0]).shard(0) as writer:
         for length in lengths.tolist():
             writer.add_document(rng.integers(2, 50_000, length))
     cl.finalize(path)
@@ -85,7 +85,7 @@ for count in (100_000, 1_000_000, 10_000_000):
 report.fact("fill", "OLMo-core", tokens / (len(packs) * SEQ_LEN), "of the tokens of a pack")
 joined = ROOT / "packing-many"
 if not (joined / "manifest.json").exists():
-    cl.join([path] * (10_000_000 // DOCUMENTS), joined)
+    cl.concat([path] * (10_000_000 // DOCUMENTS), joined)
 for some, count in ((path, DOCUMENTS), (joined, 10_000_000)):
     config = {"seq_len": SEQ_LEN, "packing": {"bins": BINS}, "datasets": {"d": {"path": str(some)}}}
     start = time.process_time()

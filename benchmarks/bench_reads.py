@@ -9,7 +9,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.trace.select.views import Ask, select
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
 
@@ -51,7 +51,7 @@ def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1, batch: int = BAT
 
 view = ROOT / "bare-view"
 if not view.exists():
-    select(path, view, Ask(sql="document % 10 > 0"))
+    filter_dataset(path, view, FilterOptions(sql="document % 10 > 0"))
 whole, bare, full, viewed = reader(**TOKENS_ONLY), reader(position_ids="off"), reader(), reader(str(view))
 samples = windows.astype(np.uint64)
 dataset = cl.open_dataset(path).windows(SEQ_LEN)

@@ -36,7 +36,7 @@ def corpus(
         tokenizer=cl.Tokenizer(name="random", vocab_size=50_000),
         tracks={"concepts": cl.TrackOptions(encoding=encoding)} if span else {},
     )
-    build = cl.create_build(path, options, plan=list(range(shards)))
+    build = cl.create_writer(path, options, plan=list(range(shards)))
     rng = np.random.default_rng(0)
     for shard in range(shards):
         with build.shard(shard) as writer:
@@ -67,7 +67,7 @@ def annotated(tokens: int = 1 << 22) -> str:
         tokenizer=cl.Tokenizer(name="random", vocab_size=100_000),
         tracks={"concepts": cl.TrackOptions(parameters={"ids": "u2"})},
     )
-    build, rng = cl.create_build(path, options, plan=[0]), np.random.default_rng(0)
+    build, rng = cl.create_writer(path, options, plan=[0]), np.random.default_rng(0)
     with build.shard(0) as writer:
         while writer.tokens < tokens:
             borders = np.cumsum([0, *(1 + rng.geometric(1 / 106, 1 + rng.poisson(5.42)))])

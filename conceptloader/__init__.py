@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from conceptloader.errors import (
         ConceptloaderError,
         ConfigError,
-        EndlessError,
         FormatError,
         InputError,
         MissingPackageError,
         ReadError,
         ResumeError,
+        UnboundedLoaderError,
     )
     from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
     from conceptloader.format.spec.manifest import Tokenizer
     from conceptloader.format.spec.options import BuildOptions, TrackOptions
-    from conceptloader.format.tools.convert import convert
-    from conceptloader.format.tools.join import join
+    from conceptloader.format.tools.concat import concat
+    from conceptloader.format.tools.reencode import reencode
     from conceptloader.format.tools.verify import verify
-    from conceptloader.format.write.build import create_build, open_build
+    from conceptloader.format.write.build import create_writer, open_writer
     from conceptloader.format.write.finalize import finalize
     from conceptloader.ingest.adopt.adopt import adopt
+    from conceptloader.ingest.align.rules import SpanAlignment
     from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
     from conceptloader.ingest.build.simple import build
-    from conceptloader.ingest.place.rules import SpanRules
-    from conceptloader.ingest.rows.columns import Columns
+    from conceptloader.ingest.records.columns import Columns
     from conceptloader.order.mixture import Mixture, Phase
     from conceptloader.order.partition import Partition, Plan
     from conceptloader.order.permutation import Permutation
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from conceptloader.order.skips import Skip
     from conceptloader.torch.collate import collate_fn
     from conceptloader.torch.concepts import (
-        annotation,
-        negatives,
-        soft_or,
+        annotation_status,
+        noisy_or,
+        sample_negatives,
         span_concepts,
         span_mask,
         span_targets,
@@ -75,28 +75,28 @@ if TYPE_CHECKING:
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.trace.losses import LossLog
-    from conceptloader.view.decode import DecodedSample, DecodedSpan, decode
+    from conceptloader.viewer.decode import DecodedSample, DecodedSpan, decode
 
 _MODULES = ("errors", "testing", "trace")
 _HOMES = {
     "base.hashing": "derive_key",
     "batch.digest": "batch_digest",
     "blend": "Blend Config build_mixture load_config open_blend",
-    "errors": "ConceptloaderError ConfigError EndlessError FormatError InputError MissingPackageError "
+    "errors": "ConceptloaderError ConfigError UnboundedLoaderError FormatError InputError MissingPackageError "
     "ReadError ResumeError",
     "format.read.dataset": "Dataset DocumentView Windows open_dataset",
     "format.spec.manifest": "Tokenizer",
     "format.spec.options": "BuildOptions TrackOptions",
-    "format.tools.convert": "convert",
-    "format.tools.join": "join",
+    "format.tools.reencode": "reencode",
+    "format.tools.concat": "concat",
     "format.tools.verify": "verify",
-    "format.write.build": "create_build open_build",
+    "format.write.build": "create_writer open_writer",
     "format.write.finalize": "finalize",
     "ingest.adopt.adopt": "adopt",
     "ingest.annotate.annotate": "AnnotateOptions annotate",
     "ingest.build.simple": "build",
-    "ingest.place.rules": "SpanRules",
-    "ingest.rows.columns": "Columns",
+    "ingest.align.rules": "SpanAlignment",
+    "ingest.records.columns": "Columns",
     "order.mixture": "Mixture Phase",
     "order.partition": "Partition Plan",
     "order.permutation": "Permutation",
@@ -106,7 +106,8 @@ _HOMES = {
     "order.sequential": "Sequential",
     "order.skips": "Skip",
     "torch.collate": "collate_fn",
-    "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts token_values",
+    "torch.concepts": "annotation_status noisy_or sample_negatives span_concepts span_mask span_targets "
+    "token_concepts token_values",
     "torch.dataset": "SampleDataset",
     "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
@@ -117,23 +118,101 @@ _HOMES = {
     "trace.losses": "LossLog",
     "view.decode": "DecodedSample DecodedSpan decode",
 }
+# What was called otherwise before the first release.
+_RENAMED = {
+    "join": "concat",
+    "convert": "reencode",
+    "create_build": "create_writer",
+    "open_build": "open_writer",
+    "SpanRules": "SpanAlignment",
+    "EndlessError": "UnboundedLoaderError",
+    "annotation": "annotation_status",
+    "soft_or": "noisy_or",
+    "negatives": "sample_negatives",
+}
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
-    "ConfigError", "Dataset", "DatasetLosses", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
-    "EndlessError", "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader",
-    "LossLog", "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
-    "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanRules",
-    "StepMetrics", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",
-    "annotation", "batch_digest", "build", "build_mixture", "collate_fn", "convert", "create_build", "decode",
-    "derive_key", "errors", "finalize", "join", "load_config", "log_steps", "make_dataloader", "negatives",
-    "on_step", "open_blend", "open_build", "open_dataset", "soft_or", "span_concepts", "span_mask", "span_targets",
-    "testing", "to_prometheus", "token_concepts", "token_values", "trace", "verify",
+    "AnnotateOptions",
+    "BatchSchedule",
+    "Blend",
+    "BuildOptions",
+    "Columns",
+    "ConceptloaderError",
+    "Config",
+    "ConfigError",
+    "Dataset",
+    "DatasetLosses",
+    "DecodedSample",
+    "DecodedSpan",
+    "DistributedSampler",
+    "DocumentView",
+    "EpochSampler",
+    "EvaluationLoader",
+    "FillInMiddle",
+    "FormatError",
+    "InputError",
+    "Loader",
+    "LossLog",
+    "MissingPackageError",
+    "Mixture",
+    "MixtureSampler",
+    "OrderSpec",
+    "Partition",
+    "Permutation",
+    "Phase",
+    "Plan",
+    "ReadError",
+    "ResumeError",
+    "RunLog",
+    "RunStart",
+    "SampleDataset",
+    "Sequential",
+    "Skip",
+    "SpanAlignment",
+    "StepMetrics",
+    "Tokenizer",
+    "TrackOptions",
+    "TrainedLoader",
+    "UnboundedLoaderError",
+    "Windows",
+    "__version__",
+    "adopt",
+    "annotate",
+    "annotation_status",
+    "batch_digest",
+    "build",
+    "build_mixture",
+    "collate_fn",
+    "concat",
+    "create_writer",
+    "decode",
+    "derive_key",
+    "errors",
+    "finalize",
+    "load_config",
+    "log_steps",
+    "make_dataloader",
+    "noisy_or",
+    "on_step",
+    "open_blend",
+    "open_dataset",
+    "open_writer",
+    "reencode",
+    "sample_negatives",
+    "span_concepts",
+    "span_mask",
+    "span_targets",
+    "testing",
+    "to_prometheus",
+    "token_concepts",
+    "token_values",
+    "trace",
+    "verify",
 ]  # fmt: skip
 
 # Objects of the lower layers show themselves in notebooks, which is imported when one asks.
-shown.draw = lambda thing, *place, **options: import_module("conceptloader.view").show(thing, *place, **options)
+shown.draw = lambda thing, *place, **options: import_module("conceptloader.viewer").show(thing, *place, **options)
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 
@@ -151,7 +230,8 @@ if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
                 raise MissingPackageError(
                     f"conceptloader.{name}: the torch package is not installed; pip install torch"
                 ) from error
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        now = f"; it is now {_RENAMED[name]!r}" if name in _RENAMED else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
 
 
 def __dir__() -> list[str]:

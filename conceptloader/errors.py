@@ -119,7 +119,7 @@ class ResumeError(ConceptloaderError, ValueError):
     CODE = "resume"
 
 
-class EndlessError(ConceptloaderError, TypeError):
+class UnboundedLoaderError(ConceptloaderError, TypeError):
     """A loader without an end was asked for its length. A TypeError, which is what `len` means by "has none"."""
 
     CODE = "endless"

@@ -3,14 +3,14 @@ which is above all layers."""
 
 from typing import Any
 
-draw: Any = None  # is conceptloader.view.show
+draw: Any = None  # is conceptloader.viewer.show
 
 
 class Shown:
     """An object that a notebook shows by itself."""
 
     def show(self, i: int = 0, **options: Any) -> Any:
-        """HTML for a notebook, with number `i` of what it has; see conceptloader.view.show for the options."""
+        """HTML for a notebook, with number `i` of what it has; see conceptloader.viewer.show for the options."""
         return draw(self, i, **options)
 
     def _repr_html_(self) -> str:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from conceptloader.blend import Outputs
 from conceptloader.kernels.kernel import Array as Array
-from conceptloader.kernels.records import CUT_OFF as CUT_OFF
+from conceptloader.kernels.records import TRUNCATED as TRUNCATED
 
 Batch = dict[str, Any]
 """Arrays by name; max_seqlen is an int."""
@@ -58,7 +58,7 @@ class FieldLayout:
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
-    max_spans have CUT_OFF for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
+    max_spans have TRUNCATED for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
     its records are handed out as what its codec makes of them; they are read as ragged bytes. item: the type of
     what a record has many of. source: its name in datasets, if that is another. labels: it stands at the labels."""
 
@@ -113,10 +113,10 @@ class BatchLayout:
     document_ids        i64 [B, S], -1 where the shard has no document table, and on padding
     cu_seqlens          i32 [n + 1], borders of the n sequences in the B * S inputs; max_seqlen, an int
     dataset_id, sample_index   i64 [B]
-    random              i64 [B], at least 0, see `order.reference.sample_random`
+    sample_seed         i64 [B], at least 0, see `order.reference.sample_random`
     loss_weight         f32 [B, S], of the label's token; 0 where nothing was read
     FIELD               [B, S], in the type that it has in the dataset, of the input's token or the label's; 0 likewise
-    T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none, CUT_OFF
+    T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none, TRUNCATED
     T_num_spans         i32 [B]
     T_spans             i32 [B, max_spans, 2], [start, end) clipped to the inputs; 0 beyond num_spans
     T_flags             u8 [B, max_spans]: 1 begins before the inputs, 2 ends after them
@@ -153,7 +153,7 @@ class BatchLayout:
             "document_ids": ArraySpec(row, I8, blank=-1, along=True),
             "dataset_id": ArraySpec((samples,), I8),
             "sample_index": ArraySpec((samples,), I8),
-            "random": ArraySpec((samples,), I8),
+            "sample_seed": ArraySpec((samples,), I8),
         }
         left_out = {"input_ids", "labels"} if out.shared_labels else {"tokens"}
         left_out |= {name for name in specs.keys() & vars(out).keys() if getattr(out, name) in (False, "off")}

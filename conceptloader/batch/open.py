@@ -26,8 +26,8 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
 
 MAX_SAMPLE_BYTES = 1 << 30
-RANDOM = "sample random"  # what the key of outputs.random is derived for
-_ALL = Outputs(document_ids=True, random=True)
+RANDOM = "sample random"  # what the key of outputs.sample_seed is derived for
+_ALL = Outputs(document_ids=True, sample_seed=True)
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def batch_layout(blend: Blend) -> BatchLayout:
     config = blend.config
     if config.seq_len is None:
         raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
-    layout = decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
+    layout = decide_layout(blend.views, config.seq_len, config.outputs, config.tracks)
     return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 
@@ -156,15 +156,15 @@ def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
 
 def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
-    if not outputs.eos_loss and (tokenizer is None or tokenizer.eos_id is None):
+    if not outputs.loss_on_eos and (tokenizer is None or tokenizer.eos_id is None):
         raise ConfigError(
-            "outputs.eos_loss", f"found false, but dataset {view.name} names no eos token", fix="set it to true"
+            "outputs.loss_on_eos", f"found false, but dataset {view.name} names no eos token", fix="set it to true"
         )
     shards = view.dataset.manifest.shards
     if outputs.needs_documents and ((shards.documents == 0) & (shards.tokens > 0)).any():
         logger.warning(
             "dataset %s: files of it do not say where documents begin, so that position_ids: document, cu_seqlens, "
-            "document_ids and loss_mask_borders of the outputs know of none; adopt them with --document-end",
+            "document_ids and mask_document_boundaries of the outputs know of none; adopt them with --document-end",
             view.name,
         )
     types = {dict(layout.fields).get(LOSS_FIELD) for layout in view.dataset.manifest.layouts}
@@ -215,7 +215,7 @@ def _check_codecs(where: str, kinds: Mapping[str, str], options: ConceptOptions)
 
 
 def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq_len: int) -> TrackLayout:
-    where = f"concepts.{name}"
+    where = f"tracks.{name}"
     having = [view for view in views if name in view.tracks]
     if not having:
         known = sorted({track for view in views for track in view.tracks})

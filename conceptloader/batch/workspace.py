@@ -60,7 +60,7 @@ class Shape:
             arrays[name] = [[at[name]], [1]]
         arrays["seq_len"][0], arrays["row_length"][0] = layout.seq_len, layout.seq_len + wants.shared_labels
         arrays["document_positions"][0] = wants.position_ids == "document"
-        arrays["mask_borders"][0], arrays["eos_loss"][0] = wants.loss_mask_borders, wants.eos_loss
+        arrays["mask_boundaries"][0], arrays["loss_on_eos"][0] = wants.mask_document_boundaries, wants.loss_on_eos
         arrays["ignore_index"][0] = wants.ignore_index or 0
         arrays["random_key"][0] = np.uint64(layout.random_key).view(np.int64)
         for t, track in enumerate(layout.read_tracks):

@@ -108,7 +108,7 @@ class Blend:
             self.spec,
             consumed,
             allow_changed=allow_changed,
-            on_new_seq_len=self.config.on_new_seq_len,
+            on_seq_len_change=self.config.on_seq_len_change,
             new_stage=new_stage,
         )
         return dataclasses.replace(self, spec=spec)
@@ -160,7 +160,7 @@ def open_blend(
     opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
-    excluded = read_excluded(config.exclude, opened, config.roots)
+    excluded = read_excluded(config.exclude, opened, config.allowed_roots)
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
@@ -197,10 +197,10 @@ def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> 
         if key not in opened:
             opened[key] = open_dataset(
                 entry.path,
-                roots=with_default(entry.path, config.roots),
+                roots=with_default(entry.path, config.allowed_roots),
                 allow_pickle=entry.allow_pickle,
                 codecs=codecs,
-                check_files=config.loader.check_files,
+                verify_files=config.loader.verify_files,
             )
     same: dict[tuple[str, ...], Dataset] = {}
     for dataset in opened.values():
@@ -222,9 +222,9 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
             if track not in ds.tracks:
                 raise unknown(f"datasets.{name}.tracks", track, ds.tracks, f"track of {ds.path}:")
     known = {track for ds in datasets.values() for track in ds.tracks}
-    for track in config.concepts:
+    for track in config.tracks:
         if track not in known and not some_tracks:
-            raise unknown(f"concepts.{track}", track, known, "track")
+            raise unknown(f"tracks.{track}", track, known, "track")
         if not config.allow_mixed_vocabularies:
             check_concepts({name: ds for name, ds in datasets.items() if track in _tracks(config, name, ds)}, track)
     tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}
@@ -243,7 +243,7 @@ def _tracks(config: Config, name: str, ds: Dataset) -> list[str]:
     wanted, weights = config.datasets[name].tracks, config.outputs.weights
     if wanted is not None:
         return list(wanted)
-    named = [*config.concepts, *([weights.name] if weights is not None else [])]
+    named = [*config.tracks, *([weights.name] if weights is not None else [])]
     return [track for track in dict.fromkeys(named) if track in ds.tracks]
 
 
@@ -259,7 +259,8 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         elif seq_len is None:
             raise ConfigError("seq_len", "nothing", "the number of tokens of a window or a pack")
         elif config.packing is not None:
-            packing = PackingRule(**vars(config.packing))
+            bins, overflow = config.packing.rule
+            packing = PackingRule(bins=bins, overflow=overflow)
             windows = len(Packs(ds, Packing(seq_len=seq_len, **vars(packing)), token_range))
         else:
             windows = len(ds.windows(seq_len, token_range, tracks=()))
@@ -280,7 +281,7 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
     phases = list(config.phases)
     if not phases or phases[0].start > 0:
         given: dict[str, float] = {
-            name: member.windows if config.weights == "sizes" else config.datasets[name].weight or 0
+            name: member.windows if config.weights == "by_size" else config.datasets[name].weight or 0
             for name, member in members.items()
         }
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)

@@ -118,10 +118,10 @@ def read_excluded(
             ids = [word for line in _read_lines(entry.file, "ids to exclude") if (word := line.strip())]
         total, unknown = 0, dict.fromkeys(ids)
         for name in names:
-            if entry.view is None:
+            if entry.subset is None:
                 start, stop = _of_ids(datasets[name], ids, unknown)
             else:
-                start, stop = _complement(datasets[name], entry.view, roots, f"exclude[{k}].view")
+                start, stop = _complement(datasets[name], entry.subset, roots, f"exclude[{k}].subset")
             total += len(start)
             if len(start):
                 found.setdefault(name, []).append((start, stop, np.full(len(start), entry.at)))

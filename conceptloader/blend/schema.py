@@ -8,7 +8,7 @@ from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, Phase
-from conceptloader.order.progress.resume import OnNewSeqLen
+from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
 from conceptloader.order.skips import Skip
 
@@ -19,7 +19,7 @@ MAX_BINS = 4096
 class DatasetConfig(Section):
     """path: of a dataset directory. weight: its proportion in the blend; None if it only takes part in phases.
     split: the share [from, to) of the dataset, moved to starts of documents. tracks: those to read; None for the ones
-    that the section `concepts` names. max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
+    that the section `tracks` names. max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
     """
 
     path: str
@@ -44,11 +44,15 @@ class ExcludeConfig(Section):
     """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out: those with
     these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks."""
 
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        "view": "it is now `subset`",
+    }
+
     at: Natural
     dataset: str | None = None
     ids: tuple[str, ...] | None = None
     file: str | None = None
-    view: str | None = None
+    subset: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,34 +73,42 @@ class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
     position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
-    loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
-    end-of-document labels. ignore_index: what replaces labels without loss, those where loss_mask is 0; below 0, since
-    tokens are not; None to leave them. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a
-    number for each sample, of the seed and the sample's index alone. loss_weight: what the loss of each label is to be
+    mask_document_boundaries: no loss where the label is the first token of another document. loss_on_eos: False for no
+    loss on end-of-document labels. ignore_index: what replaces labels without loss, those where loss_mask is 0; below
+    0, since tokens are not; None to keep them. shared_labels: input_ids and labels are views of one tensor, `tokens`.
+    sample_seed: a number for each sample, a function of the seed and the sample's index. loss_weight: what the loss of each label is to be
     multiplied by; a name alone is that of a LossWeight. fields: others, by name; each stands at the inputs that it
     belongs to, or at the labels.
     """
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        "loss_mask_borders": "it is now `mask_document_boundaries`",
+        "eos_loss": "it is now `loss_on_eos`",
+        "random": "it is now `sample_seed`",
+    }
 
     shared_labels: bool = False
     loss_mask: bool = True
     position_ids: Literal["window", "document", "off"] = "window"
     document_ids: bool = False
     cu_seqlens: bool = False
-    loss_mask_borders: bool = False
+    mask_document_boundaries: bool = False
     dataset_id: bool = True
     sample_index: bool = True
-    random: bool = False
-    eos_loss: bool = True
+    sample_seed: bool = False
+    loss_on_eos: bool = True
     ignore_index: Negative | None = None
     loss_weight: str | LossWeight | None = None
     fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.loss_mask and (self.loss_mask_borders or not self.eos_loss or self.ignore_index is not None):
+        if not self.loss_mask and (
+            self.mask_document_boundaries or not self.loss_on_eos or self.ignore_index is not None
+        ):
             raise ConfigError(
                 "outputs.loss_mask",
-                "found false, but loss_mask_borders, eos_loss: false and ignore_index need it",
+                "found false, but mask_document_boundaries, loss_on_eos: false and ignore_index need it",
                 fix="set it to true",
             )
         if self.shared_labels and self.ignore_index is not None:
@@ -116,7 +128,7 @@ class Outputs(Section):
     @property
     def needs_documents(self) -> bool:
         """Whether the document table has to be read."""
-        return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.loss_mask_borders
+        return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.mask_document_boundaries
 
     def check_weights(self, names: Collection[str], option: str) -> None:
         """Raise ConfigError if the loss has weights, but the model gets `names` of a batch only, as `option` says.
@@ -141,7 +153,13 @@ class PackingConfig(Section):
     """
 
     bins: Annotated[int, within(2, MAX_BINS)] = 64
-    overflow: Overflow = "split"
+    overflow: Literal["split", "truncate", "error"] = "split"
+
+    @property
+    def rule(self) -> tuple[int, Overflow]:
+        """(bins, overflow) in the words of order specs, which are older than these."""
+        words: dict[str, Overflow] = {"split": "split", "truncate": "crop", "error": "refuse"}
+        return self.bins, words[self.overflow]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,17 +179,24 @@ class ConceptOptions(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig(Section):
-    """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended.
+    """num_threads read, prefetch_batches micro batches are read ahead. warn_after_s, timeout_s: seconds after which a
+    blocked read is logged, and raises.
 
     prefetch_bytes: what may be read ahead while a late read holds up the rest and threads have nothing to do.
-    check_files: compare a sample of each file with the manifest when it is first opened.
+    verify_files: compare a sample of each file with the manifest when it is first opened.
     """
 
-    threads: Count = 2
-    prefetch: Annotated[int, within(0, 1 << 16)] = 4
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        "threads": "it is now `num_threads`",
+        "prefetch": "it is now `prefetch_batches`",
+        "check_files": "it is now `verify_files`",
+    }
+
+    num_threads: Count = 2
+    prefetch_batches: Annotated[int, within(0, 1 << 16)] = 4
     prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
-    check_files: bool = True
+    verify_files: bool = True
     warn_after_s: Positive = 30
     timeout_s: Positive = 300
 
@@ -181,7 +206,7 @@ class Config(Section):
     """Everything that a configuration file may say. Paths are absolute once `load_config` has read it.
 
     seq_len: tokens of a window; None where the framework says it. megatron_cache: the --data-cache-path of a Megatron
-    run to be taken over, with order megatron only. roots: further directories of files of the datasets.
+    run to be taken over, with order megatron only. allowed_roots: further directories of files of the datasets.
     split_documents: the share [from, to) of the documents of each dataset, of what its own `split` leaves, counted as
     Megatron-LM's --split does.
 
@@ -189,6 +214,9 @@ class Config(Section):
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        "concepts": "it is now `tracks`",
+        "roots": "it is now `allowed_roots`",
+        "on_new_seq_len": "it is now `on_seq_len_change`",
         "shuffle": "write `order: shuffled`, which is the default, or `order: sequential`",
         "sequence_length": "write `seq_len`",
         "max_length": "write `seq_len`",
@@ -202,20 +230,20 @@ class Config(Section):
     order: OrderKind = "shuffled"
     datasets: dict[str, DatasetConfig]
     split_documents: tuple[float, float] | None = None
-    weights: Literal["given", "sizes"] = "given"
+    weights: Literal["manual", "by_size"] = "manual"
     temperature: Positive = 1.0
     phases: tuple[Phase, ...] = ()
     skip: tuple[Skip, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
-    on_new_seq_len: OnNewSeqLen = "refuse"
+    on_seq_len_change: OnSeqLenChange = "error"
     allow_mixed_tokenizers: bool = False
     allow_mixed_vocabularies: bool = False
-    roots: tuple[str, ...] | None = None
+    allowed_roots: tuple[str, ...] | None = None
     megatron_cache: str | None = None
     outputs: Outputs = dataclasses.field(default_factory=Outputs)
-    concepts: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
+    tracks: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
     loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
 
     def __post_init__(self) -> None:
@@ -296,7 +324,7 @@ class Config(Section):
     def _check_unblended(self) -> None:
         if self.order == "shuffled":
             return
-        unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "sizes"}
+        unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "by_size"}
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
         for key, found in unused.items():
             if found:
@@ -307,15 +335,15 @@ class Config(Section):
             return
         given = [name for name, dataset in self.datasets.items() if dataset.weight is not None]
         at_start = bool(self.phases) and self.phases[0].start == 0
-        if given and (self.weights == "sizes" or at_start):
-            other = "weights: sizes" if self.weights == "sizes" else "phases[0], which starts at 0,"
+        if given and (self.weights == "by_size" or at_start):
+            other = "weights: by_size" if self.weights == "by_size" else "phases[0], which starts at 0,"
             raise ConfigError(
                 f"datasets.{given[0]}.weight", f"found {other} as well", fix="give the proportions in one place"
             )
-        if self.weights == "sizes":
+        if self.weights == "by_size":
             if at_start:
                 raise ConfigError(
-                    "phases[0].start", "found 0 with weights: sizes", fix="give the proportions in one place"
+                    "phases[0].start", "found 0 with weights: by_size", fix="give the proportions in one place"
                 )
             return
         in_phases = {name for phase in self.phases for name in phase.weights}
@@ -325,7 +353,7 @@ class Config(Section):
                 raise ConfigError(
                     f"datasets.{name}.weight",
                     "missing, and no phase names it",
-                    fix="give a weight, take it out, or set weights: sizes",
+                    fix="give a weight, take it out, or set weights: by_size",
                 )
         if not given and not at_start and len(self.datasets) > 1:
             raise ConfigError(
@@ -338,9 +366,9 @@ class Config(Section):
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
                 raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
         for k, out in enumerate(self.exclude):
-            self._check_mask(f"exclude[{k}]", out, "ids", "file", "view")
-            if out.view is not None and out.dataset is None:
-                raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the view is of")
+            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset")
+            if out.subset is not None and out.dataset is None:
+                raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the subset is of")
 
     def _check_mask(self, where: str, entry: "QuarantineConfig | ExcludeConfig", *ways: str) -> None:
         self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")

@@ -37,7 +37,7 @@ def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
         for number, (found, other) in enumerate(zip(names[name], names[most], strict=False)):
             if found != other:
                 raise ConfigError(
-                    f"concepts.{track}",
+                    f"tracks.{track}",
                     f"id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model would take them "
                     "for one",
                     fix="build the datasets with one vocabulary, or, if you tell them apart by dataset_id, set "

@@ -28,40 +28,57 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 # the module of the command that is given is imported.
 GROUPS = {
     "Datasets": {
-        "build": "build a dataset from jsonl, parquet, CSV or Arrow",
-        "adopt": "use token files of Megatron, datatrove or OLMo where they are",
-        "annotate": "attach a track to a dataset that exists",
-        "join": "make one dataset of several, by reference",
-        "select": "a view: some documents of a dataset as a dataset, without copying a token",
-        "index": "an index of the concepts of a dataset: which tokens carry each",
-        "verify": "check that a dataset is what its manifest says",
+        "build": "build a dataset from JSONL, Parquet, CSV or Arrow",
+        "adopt": "use token files of Megatron, datatrove or OLMo in place",
+        "annotate": "add a track to a dataset",
+        "concat": "concatenate datasets by reference",
+        "filter": "select documents or spans as a zero-copy subset",
+        "index": "build the concept index of a track",
+        "verify": "check a dataset",
     },
     "Inspect": {
-        "inspect": "show windows, documents or concepts of a dataset",
-        "stats": "count documents, spans and concepts",
-        "view": "look at a dataset or a run in the browser",
+        "inspect": "show windows, documents or concepts",
+        "stats": "count documents, tokens, spans and concepts; plot",
+        "viewer": "browse a dataset or run in the browser",
     },
     "Runs": {
         "init": "write a configuration for datasets",
-        "trace": "the documents and the concepts of a step, past or ahead",
-        "when": "every step and rank at which a document or a concept is seen",
-        "exposure": "how often each source, document or concept was seen until a step",
-        "audit": "replay a recorded run and name the first step that differs",
-        "doctor": "check a configuration and its storage before a long run",
+        "trace": "show what a step contains, past or future",
+        "locate": "find the steps that contain a document or concept",
+        "exposure": "count how often documents or concepts are seen",
+        "audit": "replay a recorded run, name the first step that differs",
+        "doctor": "check a configuration and the storage before a long run",
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-# What commands were called before: what does the same now, with an example.
+# What commands and options were called before: what does the same now, with an example.
 RENAMED = {
+    "join": ("concat", "concat data/a data/b --out data/both"),
+    "select": ("filter", 'filter data/web --where "tokens > 50" --out data/long'),
+    "view": ("viewer", "viewer run.yaml --run-log checkpoints"),
+    "when": ("locate", "locate run.yaml --document tin-7"),
     "import": ("build --preset", "build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer bytes"),
     "finalize": ("build --finalize", "build --finalize --out data/corpus"),
     "vocabulary": ("build --vocabulary-only", "build corpus/ --vocabulary-only --out concepts.txt"),
     "convert": ("build --from-dataset", "build --from-dataset data/code --encoding spans --out data/code-spans"),
     "sample": ("inspect --random", "inspect data/corpus --random 3 --seq-len 128"),
     "concepts": ("inspect --search", "inspect data/atlas --search astronomy"),
-    "plan": ("trace --indices-only", "trace run.yaml --log checkpoints --step 1200 --indices-only"),
-    "explain": ("trace --losses", "trace run.yaml --log checkpoints --step 1200 --losses losses"),
+    "plan": ("trace --indices-only", "trace run.yaml --run-log checkpoints --step 1200 --indices-only"),
+    "explain": ("trace --losses", "trace run.yaml --run-log checkpoints --step 1200 --losses losses"),
     "bench": ("doctor", "doctor run.yaml"),
+}
+RENAMED_OPTIONS = {
+    "--log": "--run-log",
+    "--global-batch": "--global-batch-size",
+    "--micro-batch": "--micro-batch-size",
+    "--picture": "--plot",
+    "--anew": "--rebuild",
+    "--skip-bad": "--bad-records",
+    "--max-lost-spans": "--max-unaligned-spans",
+    "--concepts-vocabulary": "--vocabulary",
+    "--token-type": "--token-dtype",
+    "--unit": "--offset-unit",
+    "--multiple": "--pad-to-multiple-of",
 }
 
 _USAGE = "conceptloader <command> [options]"
@@ -71,7 +88,7 @@ _EPILOG = """\
   conceptloader inspect data/corpus --window 0 --seq-len 128
 
 <command> --help shows examples and options.
-Exit codes: 0 success, 1 the data is bad, 2 usage error.
+Exit codes: 0 success, 1 data error, 2 usage error.
 """
 
 
@@ -88,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{given[0]!r} is now {now!r}, such as: conceptloader {example}")
     if not given[0].startswith("-") and given[0] not in COMMANDS:
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
+    for option in (argument.partition("=")[0] for argument in given):
+        if option in RENAMED_OPTIONS:
+            parser.error(f"{option!r} is now {RENAMED_OPTIONS[option]!r}")
     try:
         arguments = parser.parse_args(with_recipe(given, parser))
     except ConceptloaderError as error:

@@ -7,7 +7,7 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 DESCRIPTION = """\
 Make a dataset of existing token files without copying them. Only a manifest and a table of documents are written.

@@ -21,8 +21,8 @@ from conceptloader.cli.recipe import add_recipe
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.lost import Losses, TrackLoss
 from conceptloader.ingest.chunks.build import annotate_chunked
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
+from conceptloader.ingest.records.tokenizer import load_tokenizer
+from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
 Make a dataset that has the tokens and tracks of another one, where they are, and a new track: concepts, quality scores,
@@ -42,8 +42,8 @@ these have other names: --column id=doc_id --column start=begin --column concept
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
 
 Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
-else tokens. --unit says which; it must be given where the offsets could be either. The text is decoded from the tokens:
-only for tokenizers that give back every text exactly.
+else tokens. --offset-unit says which; it must be given where the offsets could be either. The text is decoded from the
+tokens: only for tokenizers that reproduce every text exactly.
 
 A recipe (--recipe) with chunks, as in build, has annotations in files with a row for each chunk of a document: INPUT
 are the documents then, whose text (or tokens) has to be that of the dataset (docs/annotations.md).
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("annotations").add_argument
     meaning = "what start and end count (default: characters where the text is known, as in build; else tokens)"
-    group("--unit", choices=["characters", "tokens"], help=meaning)
+    group("--offset-unit", choices=["characters", "tokens"], help=meaning)
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
     meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         with chunks.chunked(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments) as given:
             manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
     else:
-        with building.bad_records(arguments.skip_bad) as on_bad:
+        with building.bad_records(arguments.bad_records) as on_bad:
             manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root, on_bad)
     records = sum(manifest.shards.tracks[arguments.track].records.tolist())
     done = manifest.extra["annotated"][arguments.track]
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
     lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
     if bad := done.get("bad_rows"):
-        lines.append(f"{bad:,} rows could not be read and were left out, see {arguments.skip_bad}")
+        lines.append(f"{bad:,} rows could not be read and were left out, see {arguments.bad_records}")
     lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
     output.result(value, lines + (joined.lines() if joined else []))
     return 0

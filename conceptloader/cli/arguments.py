@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError
 T = TypeVar("T")
 Add = Callable[..., Any]  # add_argument of a parser or a group
 
-SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_lost_spans"
+SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_unaligned_spans"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _END = 1 << 63
 
@@ -145,17 +145,17 @@ def add_max_line_bytes(add: Add) -> None:
 
 
 def add_span_rules(add: Add) -> None:
-    """The options of `SpanRules`."""
+    """The options of `SpanAlignment`."""
     align = "a token belongs to the span with its first character (default), any, or more than half of its characters"
     add_choice(add, "--align", "first any majority", align)
     eos = "the eos of a document belongs to no span (default), or to the one that ends last"
     add_choice(add, "--eos-span", "none last", eos)
     add_max_lost_spans(add)
     overlap = "spans that overlap: an error (default); a track per level; or segments with all concepts"
-    add_choice(add, "--overlap", "refuse levels union", overlap)
+    add_choice(add, "--overlap", "error levels union", overlap)
     add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
 
 
 def add_max_lost_spans(add: Add) -> None:
     meaning = "of a track's spans that may be left without a token (default: 0.01)"
-    add("--max-lost-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)
+    add("--max-unaligned-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)

@@ -10,9 +10,9 @@ from conceptloader.trace import audit, open_run, read_record
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = """\
-Compare what the ranks of a run recorded (conceptloader.trace.Recorder: samples, datasets and checksums of the tokens of
-each micro batch) with what the configuration and the data give now. Exit code 1 if they differ, with the first step,
-micro batch and rank.
+Compare the batch log of a run (conceptloader.trace.BatchRecorder: samples, datasets and checksums of the tokens of each
+micro batch) with what the configuration and the data give now. Exit code 1 if they differ, with the first step, micro
+batch and rank.
 
   conceptloader audit run.yaml --record run/record
 """
@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", metavar="CONFIG", help="configuration of the run, a YAML file")
     add("--record", required=True, metavar="DIR", help="what the ranks recorded")
-    add("--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, for a run that changed its data stage")
+    add("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, for a run that changed its data stage")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     try:
-        asked = open_run(arguments.config, arguments.log)
+        asked = open_run(arguments.config, arguments.run_log)
     except ResumeError as error:  # which is what the audit is to find the first step of
         logger.warning("%s", error)
         asked = open_run(arguments.config)

@@ -12,11 +12,11 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options
 from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
 from conceptloader.ingest.build.simple import with_chat
-from conceptloader.ingest.rows.chat import ChatRules, load_rules
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import Source, find_sources
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
+from conceptloader.ingest.records.chat import ChatRules, load_rules
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import Source, find_sources
+from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
 Build a dataset from text with spans, or from tokens with spans. A record is one document: a line of jsonl (.gz, .zst),
@@ -29,7 +29,7 @@ Further columns: spans_<track> makes another track of concepts, metadata (an obj
 With --chat a record is a conversation (docs/datasets.md). Options may stand in a file (--recipe), and those for
 annotations in files of their own stand there only (chunks, docs/annotations.md).
 
-  conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
+  conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
   conceptloader build --recipe build.yaml
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_token_arguments(parser)
 
     group = parser.add_argument_group("concepts").add_argument
-    group("--concepts-vocabulary", metavar="FILE", help="their names, one per line or a JSON list")
-    add_pairs(group, "--vocabulary", "TRACK=FILE", "the same for another track")
+    names = "names of the track's concepts (by default `concepts`), one per line or a JSON list"
+    group("--vocabulary", action="append", default=[], metavar="[TRACK=]FILE", help=names)
     meaning = "spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4"
     add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
@@ -74,7 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--chat", action="store_true", help="records are conversations, see above")
     group("--chat-template", metavar="FILE", help="in Jinja (default: that of the --tokenizer folder)")
     group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of longer ones")
-    group("--multiple", type=positive, metavar="N", help="fill up to a multiple of N tokens, for context parallelism")
+    group(
+        "--pad-to-multiple-of",
+        type=positive,
+        metavar="N",
+        help="fill up to a multiple of N tokens, for context parallelism",
+    )
 
     building.add_build_arguments(parser)
     other_builds.add_arguments(parser)
@@ -90,7 +95,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
-        names = "dry_run", "concepts_vocabulary", "vocabulary", "scores", "track", "field", "ignored"
+        names = "dry_run", "vocabulary", "scores", "track", "field", "ignored"
         refuse_beside("chunks", arguments, *names)
         return chunks.build(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments, output)
     sources = find_sources(arguments.inputs)
@@ -102,37 +107,40 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             tracks=arguments.track,
             metadata_columns=arguments.metadata_column,
             fields=dict(arguments.field),
-            strict=arguments.skip_bad is None,
+            strict=arguments.bad_records is None,
             **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes", "prefix"),
         )
-    vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
-    if arguments.concepts_vocabulary is not None:
-        vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
+    named = (("concepts", given) if "=" not in given else given.split("=", 1) for given in arguments.vocabulary)
+    vocabularies = {track: load_vocabulary(file) for track, file in named}
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:
         _show_plan(sources, options, output)
         return 0
-    with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
+    with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(
             sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),
             on_bad=on_bad, watch=watch,
         )  # fmt: skip
-    output.result(asdict(summary), building.summary_lines(summary, arguments.skip_bad))
+    output.result(asdict(summary), building.summary_lines(summary, arguments.bad_records))
     return 0
 
 
 def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """How conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
-        if (arguments.chat_template, arguments.max_tokens, arguments.multiple) != (None, None, None):
-            raise ConfigError("build", "found --chat-template, --max-tokens or --multiple without --chat", fix="add it")
+        if (arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of) != (None, None, None):
+            raise ConfigError(
+                "build", "found --chat-template, --max-tokens or --pad-to-multiple-of without --chat", fix="add it"
+            )
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
     names = "chunks", "prefix", "text", "tokens", "track", "metadata_column", "field"
     refuse_beside("--chat", arguments, *names)
-    return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
+    return load_rules(
+        arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of or 1
+    )
 
 
 def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output) -> None:

@@ -24,10 +24,10 @@ from conceptloader.cli.arguments import (
     size,
 )
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import IngestOptions
+from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions
 from conceptloader.ingest.build.complete import Summary
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
 
 
 def add_workers(add: Add) -> None:
@@ -41,7 +41,11 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add("--eos", metavar="TOKEN|ID", help="that ends a document (default: the tokenizer's)")
     add("--no-eos", action="store_true", help="do not append an eos token to each document")
     add("--bos", metavar="TOKEN|ID", help="token to put in front of each document, or its id (default: none)")
-    add("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+    add(
+        "--token-dtype",
+        choices=list(TOKEN_DTYPES),
+        help="stored type (default: the smallest that holds the vocabulary)",
+    )
 
 
 def add_concept_rules(add: Add) -> None:
@@ -60,7 +64,7 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_skip_bad(add: Add, what: str = "leave out bad records, and list") -> None:
-    add("--skip-bad", metavar="FILE", help=f"{what} them in FILE")
+    add("--bad-records", metavar="FILE", help=f"{what} them in FILE")
 
 
 def workers(arguments: argparse.Namespace) -> int:
@@ -86,7 +90,8 @@ def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies
         append_eos=not arguments.no_eos,
         bos=find_token(tokenizer, arguments.bos, "--bos"),
         vocabularies=vocabularies,
-        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
+        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode"),
+        token_type=TOKEN_DTYPES.get(arguments.token_dtype),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
 
@@ -118,12 +123,15 @@ class BadRecords:
             lines = self._file.read().splitlines(keepends=True)
             if not all(line.startswith(b'{"file": ') for line in lines):
                 raise ConfigError(
-                    f"--skip-bad {path}", "a file that is no list of bad records", "such a one, or none", "name another"
+                    f"--bad-records {path}",
+                    "a file that is no list of bad records",
+                    "such a one, or none",
+                    "name another",
                 )
             if lines and not lines[-1].endswith(b"\n"):  # the power went
                 self._file.truncate(self._file.tell() - len(lines.pop()))
         except OSError as error:
-            raise ConfigError(f"--skip-bad {path}", f"cannot be written: {error.strerror}") from error
+            raise ConfigError(f"--bad-records {path}", f"cannot be written: {error.strerror}") from error
         self._there = Counter(lines)
         self._listed.update(json.loads(line)["problem"] for line in lines)
 
@@ -140,7 +148,7 @@ class BadRecords:
         total, missing = sum(wrong.values()), sum((Counter(wrong) - self._listed).values())
         if missing:
             raise ConfigError(
-                f"--skip-bad {self._path}",
+                f"--bad-records {self._path}",
                 f"{total - missing:,} of the {total:,} chunks that were left without annotation",
                 f"all: {dataset} was complete before, and its join is removed",
                 "build it once more (--overwrite) to list them, or leave this option out",

@@ -24,8 +24,8 @@ def add_chunks(add: Add) -> None:
 def read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None = None) -> Chunks:
     """preset: keys that `chunks` adds to, or replaces. Raises: ConfigError."""
     where = "--chunks" if arguments.recipe is None else f"{arguments.recipe}: chunks"
-    careful = preset is None and arguments.skip_bad is None
-    default = {"wrong": "refuse" if careful else "unannotated"}
+    careful = preset is None and arguments.bad_records is None
+    default = {"wrong": "error" if careful else "unannotated"}
     chunks = convert(Chunks, {**default, **(preset or {}), **(arguments.chunks or {})}, where)
     return replace(chunks, files=parquet_files(chunks.files))
 
@@ -41,7 +41,7 @@ def read_documents(arguments: argparse.Namespace) -> Documents:
 @contextmanager
 def chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace) -> Iterator[Chunked]:
     """With a progress bar of the join, and the list of what is bad."""
-    with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.skip_bad) as on_bad:
+    with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.bad_records) as on_bad:
         yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
 
 
@@ -53,5 +53,5 @@ def build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, o
             given.on_bad.check_all(joined.wrong, given.path)
     assert summary is not None
     value = {**asdict(summary), "chunks": joined.to_json(), "groups": given.library.groups()}
-    output.result(value, [*summary_lines(summary, arguments.skip_bad), *joined.lines()])
+    output.result(value, [*summary_lines(summary, arguments.bad_records), *joined.lines()])
     return 0

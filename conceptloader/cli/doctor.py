@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="DATASET|CONFIG", help="directory or URL of a dataset, or a configuration (YAML)")
     add("--tokens-per-second-needed", type=above_zero, metavar="X", help="answer whether the loader delivers them")
     add("--cold", action="store_true", help="drop the files from the page cache first")
-    add("--threads", type=positive, metavar="N", help="default: the configuration's loader.threads, or 2")
+    add("--threads", type=positive, metavar="N", help="default: the configuration's loader.num_threads, or 2")
     add("--seq-len", type=positive, metavar="S", help=f"default: the configuration's, or {_SEQ_LEN}")
     add("--batch", type=positive, default=16, metavar="B", help="samples of a batch (default: 16)")
     add("--seconds", type=above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         output.result({"source": masked(arguments.source), "problems": problems}, problems)
         return 1
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
-    threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
-    prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0
+    threads = arguments.threads or max(1, min(loader.num_threads, loader.prefetch_batches))
+    prefetch = max(loader.prefetch_batches, threads) if arguments.threads or loader.prefetch_batches else 0
     taken = reader.layout.carve(arguments.batch).size * (prefetch + 2)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if taken > there:
@@ -92,8 +92,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "tracks": [track.name for track in reader.layout.tracks],
         "seq_len": reader.layout.seq_len,
         "seed": blend.config.seed,
-        "threads": threads,
-        "prefetch": prefetch,
+        "num_threads": threads,
+        "prefetch_batches": prefetch,
         "cold": arguments.cold,
         "single": _plain(single),
         "batches": _plain(batches),
@@ -112,7 +112,7 @@ def _problems(blend: Blend, arguments: argparse.Namespace) -> list[str]:
             if "://" not in dataset.path
             for problem in verify(
                 dataset.path,
-                roots=blend.config.roots,
+                roots=blend.config.allowed_roots,
                 write_checksums=False,
                 threads=len(os.sched_getaffinity(0)),
                 progress=progress,
@@ -138,13 +138,14 @@ def _open(arguments: argparse.Namespace) -> Blend:
         )
     if arguments.tracks is not None:
         names = [name for name in arguments.tracks.split(",") if name]
-        config = replace(config, concepts={name: config.concepts.get(name, ConceptOptions()) for name in names})
+        config = replace(config, tracks={name: config.tracks.get(name, ConceptOptions()) for name in names})
     if config.order == "sequential":
-        config = replace(config, order="shuffled", weights="sizes")
+        config = replace(config, order="shuffled", weights="by_size")
     seed = random.getrandbits(32) if arguments.seed is None else arguments.seed
     seq_len = arguments.seq_len or config.seq_len or _SEQ_LEN
     return open_blend(
-        replace(config, seq_len=seq_len, seed=seed, skip=(), roots=arguments.root or config.roots), datasets
+        replace(config, seq_len=seq_len, seed=seed, skip=(), allowed_roots=arguments.root or config.allowed_roots),
+        datasets,
     )
 
 

@@ -14,8 +14,8 @@ Count, from the order and the starts of the run, what was seen until a step, pas
 document or each concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint
 that has seen them. Steps that a restart did again count once.
 
-  conceptloader exposure run.yaml --log checkpoints --until 20000 --by source
-  conceptloader exposure run.yaml --log checkpoints --until 20000 --by document --documents ids.txt --save-every 500
+  conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by source
+  conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by document --documents ids.txt --save-every 500
   conceptloader exposure run.yaml --samples 1000000 --by concept --format parquet --out concepts.parquet
 """
 

@@ -9,7 +9,7 @@ from conceptloader.format.index import ConceptIndex
 from conceptloader.ingest.index import build_index
 
 DESCRIPTION = """\
-Write, beside the dataset, which spans carry each concept of a track, so that `conceptloader when --concept` and
+Write, beside the dataset, which spans carry each concept of a track, so that `conceptloader locate --concept` and
 `exposure` need not read the track. An index that is there is only answered from.
 
   conceptloader index data/corpus --workers 8
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--track", default="concepts", metavar="NAME", help="a track of concepts (default: concepts)")
     add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
     add("--task", type=task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
-    add("--anew", action="store_true", help="remove the index that is there first")
+    add("--rebuild", action="store_true", help="remove the index that is there first")
     add("--top", type=positive, default=10, metavar="N", help="print the N most frequent concepts (default: 10)")
     add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
 

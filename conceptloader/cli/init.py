@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             name: {"path": path if "://" in path else os.path.relpath(path, os.path.dirname(out))}
             for name, path in zip(datasets, paths, strict=True)
         },
-        "weights": "sizes" if len(datasets) > 1 else None,
+        "weights": "by_size" if len(datasets) > 1 else None,
         "roots": [root if "://" in root else os.path.abspath(root) for root in arguments.root or ()],
         "concepts": {track: {} for track in sorted(found)},
     }

@@ -12,7 +12,7 @@ from conceptloader.cli.arguments import positive, refuse_beside, refuse_without
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.ingest.rows.tokenizer import find_tokenizer
+from conceptloader.ingest.records.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
 Show what a dataset holds at some place: documents, text (when the tokenizer is known), spans with their concepts by

@@ -12,14 +12,14 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec.vocabulary import dump_vocabulary
-from conceptloader.format.tools.convert import convert
+from conceptloader.format.tools.reencode import reencode
 from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.chunks.atlas import atlas
-from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
+from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.storage.durable import write_file
 
 _OF_PRESETS = (
-    "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_type", "encoding", "mode",
+    "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_dtype", "encoding", "mode",
     "chunks", "shard_input_bytes", "max_line_bytes", "skip_bad", "overwrite", *SPAN_RULES,
 )  # fmt: skip
 
@@ -65,8 +65,8 @@ def build_preset(arguments: argparse.Namespace, output: Output) -> int:
 def finalize(arguments: argparse.Namespace, output: Output) -> int:
     """Refuses missing, foreign and differently configured shards, and spans that were lost when they were given to
     tokens."""
-    refuse_all_but("--finalize", arguments, "out", "max_lost_spans")
-    output.manifest(arguments.out, finalize_within(arguments.out, arguments.max_lost_spans))
+    refuse_all_but("--finalize", arguments, "out", "max_unaligned_spans")
+    output.manifest(arguments.out, finalize_within(arguments.out, arguments.max_unaligned_spans))
     return 0
 
 
@@ -75,7 +75,7 @@ def encode_again(arguments: argparse.Namespace, output: Output) -> int:
     refuse_all_but("--from-dataset", arguments, "out", "encoding", "track", "root")
     source = arguments.from_dataset
     tracks = arguments.track or sorted(load_manifest(source, arguments.root)[0].tracks)
-    manifest = convert(source, arguments.out, dict.fromkeys(tracks, arguments.encoding), arguments.root)
+    manifest = reencode(source, arguments.out, dict.fromkeys(tracks, arguments.encoding), arguments.root)
     encodings = {name: sorted({e or "none" for e in manifest.shards.tracks[name].encoding}) for name in manifest.tracks}
     value = {"path": arguments.out, "encodings": encodings, "stream_fingerprint": manifest.stream_fingerprint()}
     lines = [f"{arguments.out}: " + ", ".join(f"{name}: {' and '.join(kinds)}" for name, kinds in encodings.items())]

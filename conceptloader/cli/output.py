@@ -125,7 +125,7 @@ def save_picture(figure: Any, path: str) -> None:
         figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)
         write_file(path, picture.getvalue())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--picture {path}", f"cannot be written: {error}") from error
+        raise ConfigError(f"--plot {path}", f"cannot be written: {error}") from error
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:

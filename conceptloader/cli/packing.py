@@ -11,7 +11,7 @@ from conceptloader.blend.packing import Packing, Packs
 from conceptloader.cli.output import save_picture, table
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.trace.ranges import pack_some
-from conceptloader.view.plots import new_figure
+from conceptloader.viewer.plots import new_figure
 
 SAMPLED_BLOCKS = 400
 

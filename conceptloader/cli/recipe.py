@@ -12,7 +12,7 @@ from conceptloader.errors import ConfigError
 INPUTS = "inputs"
 # Options of before that are keys of `chunks` in a recipe.
 _CHUNKS = {
-    "chunks-from": "files", "join": "join", "labels": "labels", "chunk-starts": "starts", "chunk-number": "number",
+    "chunks-from": "files", "join": "concat", "labels": "labels", "chunk-starts": "starts", "chunk-number": "number",
     "chunk-start": "start", "chunk-end": "end", "chunk-status": "status", "annotated": "annotated",
     "chunk-text": "text", "chunk-damaged": "damaged", "concept-table": "concepts: {path",
     "concept-key": "concepts: {key", "concept-kind": "concepts: {kind", "concept-name": "concepts: {name",

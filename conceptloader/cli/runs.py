@@ -17,10 +17,10 @@ def add_run_arguments(
     """The configuration, and where its steps are known from."""
     parser.add_argument("config", metavar=name, help=meaning)
     group = parser.add_argument_group("steps").add_argument
-    group("--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, which is beside the checkpoints")
-    group("--global-batch", type=positive, metavar="N", help="without a log: samples of a step, over all ranks")
+    group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, which is beside the checkpoints")
+    group("--global-batch-size", type=positive, metavar="N", help="without a log: samples of a step, over all ranks")
     meaning = "samples of a micro batch (default: a rank's share of a step)"
-    group("--micro-batch", type=positive, metavar="N", help=meaning)
+    group("--micro-batch-size", type=positive, metavar="N", help=meaning)
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
     scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
     add_choice(group, "--scheme", "strided contiguous", scheme)
@@ -28,16 +28,16 @@ def add_run_arguments(
 
 def open_run(arguments: argparse.Namespace) -> Run:
     """The run that the arguments name; with its steps, if they say enough."""
-    refuse_without("--global-batch", arguments, "micro_batch", "dp_size", "scheme")
-    if arguments.global_batch is None:
-        return trace.open_run(arguments.config, arguments.log)
-    refuse_beside("--global-batch", arguments, "log")
+    refuse_without("--global-batch-size", arguments, "micro_batch", "dp_size", "scheme")
+    if arguments.global_batch_size is None:
+        return trace.open_run(arguments.config, arguments.run_log)
+    refuse_beside("--global-batch-size", arguments, "log")
     run = trace.open_run(arguments.config)
     partition = Partition(
-        micro_batch_size=arguments.micro_batch or max(1, arguments.global_batch // arguments.dp_size),
+        micro_batch_size=arguments.micro_batch_size or max(1, arguments.global_batch_size // arguments.dp_size),
         dp_size=arguments.dp_size,
         scheme=arguments.scheme,
     )
-    schedule = BatchSchedule.constant(arguments.global_batch)
+    schedule = BatchSchedule.constant(arguments.global_batch_size)
     start = RunStart.of(run.blend.spec, schedule, partition, run.blend.config.seq_len)
     return dataclasses.replace(run, history=History([start]))

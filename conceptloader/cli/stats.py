@@ -7,8 +7,8 @@ from typing import Any
 from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.view.plots import figure_of
-from conceptloader.view.stats import dataset_stats, heading, name_of, percentile_line
+from conceptloader.viewer.plots import figure_of
+from conceptloader.viewer.stats import dataset_stats, heading, name_of, percentile_line
 
 DESCRIPTION = """\
 Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
@@ -17,8 +17,8 @@ for each concept its spans, and the share of all tokens that it covers. Text, JS
 With --packing only: what packs of documents would be like (docs/packing.md), for each choice of --seq-len and --bins:
 how many, how full, what share of the documents does not fit whole into one, and what share windows would cut.
 
-  conceptloader stats data/corpus --top 30 --picture corpus.png
-  conceptloader stats data/corpus --packing --seq-len 2048 4096 --bins 16 64 256 --picture packing.png
+  conceptloader stats data/corpus --top 30 --plot corpus.png
+  conceptloader stats data/corpus --packing --seq-len 2048 4096 --bins 16 64 256 --plot packing.png
 """
 
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
-    parser.add_argument("--picture", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
     parser.add_argument("--packing", action="store_true", help="what packs of documents would be like, and no more")
     parser.add_argument("--seq-len", type=positive, nargs="+", default=[2048, 4096, 8192], metavar="S")
     parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K")
@@ -38,13 +38,13 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             from conceptloader.cli.packing import draw_packing, packing_lines, packing_stats
 
             choices = packing_stats(dataset, arguments.seq_len, arguments.bins)
-            if arguments.picture is not None:
-                draw_packing(choices, arguments.picture)
+            if arguments.plot is not None:
+                draw_packing(choices, arguments.plot)
             output.result({"dataset": dataset.path, "packing": choices}, packing_lines(choices))
             return
         value = dataset_stats(dataset, arguments.track)
-    if arguments.picture is not None:
-        save_picture(figure_of(value, arguments.top), arguments.picture)
+    if arguments.plot is not None:
+        save_picture(figure_of(value, arguments.top), arguments.plot)
     output.result(value, _lines(value, arguments.top))
 
 

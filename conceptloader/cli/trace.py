@@ -12,7 +12,7 @@ from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
 from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_step, trace_steps
-from conceptloader.view.plots import plot_mixture
+from conceptloader.viewer.plots import plot_mixture
 
 DESCRIPTION = """\
 Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
@@ -20,25 +20,25 @@ ids in the input, with the positions of the inputs and of the labels that are th
 exactly as they are in the batch: [start, end), with < or > where a span goes on outside; the range of its loss weights
 and token fields, and all of them with --json. Tokens that a build inserted (--prefix) are spans of the track prefix.
 
-  conceptloader trace run.yaml --log checkpoints --step 1200
+  conceptloader trace run.yaml --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
-  conceptloader trace run.yaml --log checkpoints --steps 0:20000 --format parquet --out steps.parquet
+  conceptloader trace run.yaml --run-log checkpoints --steps 0:20000 --format parquet --out steps.parquet
 
 With --steps, a row for each document that a sample reads from, as a table: --format jsonl (default) or parquet.
 
 --indices-only shows which samples every rank and micro batch of the steps reads, by index, dataset and window; with a
 log, steps are those of the run as it was started and restarted, and then as it would go on.
 
-  conceptloader trace run.yaml --log checkpoints --steps 1200:1202 --indices-only
-  conceptloader trace run.yaml --global-batch 512 --micro-batch 4 --dp-size 16 --step 0 --indices-only
-  conceptloader trace run.yaml --log checkpoints --step 1200 --indices-only --until 20000 --picture mixture.png
+  conceptloader trace run.yaml --run-log checkpoints --steps 1200:1202 --indices-only
+  conceptloader trace run.yaml --global-batch-size 512 --micro-batch-size 4 --dp-size 16 --step 0 --indices-only
+  conceptloader trace run.yaml --run-log checkpoints --step 1200 --indices-only --until 20000 --plot mixture.png
 
 --losses joins a loss log (conceptloader.LossLog, one line in the trainer) with what was in a step: its loss beside the
 usual one, the documents that raised it most, and the concepts that they are about. `excess` is a document's part of the
 rise of the loss: its share of the sample times what the sample's loss is above the usual one, the mean of the steps
 before.
 
-  conceptloader trace run.yaml --log checkpoints --losses losses --step 1200
+  conceptloader trace run.yaml --run-log checkpoints --losses losses --step 1200
 """
 
 _OF_INDICES = "picture", "until"
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
     group = parser.add_argument_group("samples of ranks").add_argument
     group("--indices-only", action="store_true", help="which samples each rank reads, not what is in them")
-    group("--picture", metavar="FILE", help="also draw the mixture over the run (.png, .svg, .pdf)")
+    group("--plot", metavar="FILE", help="also draw the mixture over the run (.png, .svg, .pdf)")
     group("--until", type=positive, metavar="STEP", help="the end of the picture (default: of an epoch)")
     group = parser.add_argument_group("losses").add_argument
     group("--losses", metavar="DIR", help="the loss log: what raised the loss of --step")
@@ -117,7 +117,7 @@ def _lines(one: SampleTrace) -> Iterator[str]:
 
 
 def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
-    refuse_without("--picture", arguments, "until")
+    refuse_without("--plot", arguments, "until")
     asked = open_run(arguments)
     first, last = arguments.steps or (arguments.step, arguments.step + 1)
     shares = [share for step in range(first, last) for share in plan_step(asked, step, arguments.rank)]
@@ -125,12 +125,12 @@ def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
         [share["step"], share["dp_rank"], share["micro_batch"], "  ".join(map(_short, share["samples"]))]
         for share in shares
     ]
-    if arguments.picture is not None:
+    if arguments.plot is not None:
         begin, order = asked.steps.range_of(first)[0], asked.blend.order
         end = max(sum(order.sizes), begin + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= begin:
             raise ConfigError("--until", str(arguments.until), f"a step after {first}, which is marked")
-        save_picture(plot_mixture(order, end, begin), arguments.picture)
+        save_picture(plot_mixture(order, end, begin), arguments.plot)
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
 
 

@@ -8,7 +8,7 @@ from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.ingest.rows.tokenizer import TextTokenizer
+from conceptloader.ingest.records.tokenizer import TextTokenizer
 
 _WIDTH = 100
 

@@ -24,7 +24,7 @@ VERSION = 1
 HEAD = "index.json"
 CONCEPTS = "concepts.parquet"
 _CHUNK_TOKENS = 1 << 22
-REPAIR = "write it again: conceptloader index DATASET --anew"
+REPAIR = "write it again: conceptloader index DATASET --rebuild"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
     positions = array_at(batch.position_ids, sample * size, size, np.int64)
     names = array_at(batch.dataset_id, sample, 1, np.int64)
     numbers = array_at(batch.sample_index, sample, 1, np.int64)
-    randoms = array_at(batch.random, sample, 1, np.uint64)
+    seeds = array_at(batch.sample_seed, sample, 1, np.uint64)
     set_all(inputs[tokens:], pad)
     set_all(labels[max(0, tokens - 1) :], pad)
     set_all(mask[max(0, tokens - 1) :], 0)
@@ -37,8 +37,8 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
         positions[i] = i
     set_all(names, member.dataset_id)
     set_all(numbers, np.int64(index))
-    for i in range(len(randoms)):  # order.reference.sample_random
-        randoms[i] = mix64(np.uint64(batch.random_key) + mix64(index + GOLDEN)) >> ONE
+    for i in range(len(seeds)):  # order.reference.sample_random
+        seeds[i] = mix64(np.uint64(batch.random_key) + mix64(index + GOLDEN)) >> ONE
     for k in range(len(call.columns)):
         field = call.columns[k]
         first = min(size, max(0, tokens - field.labels))
@@ -95,7 +95,7 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
     mask = array_at(batch.loss_mask, sample * size + named.place, count, np.float32)
     eos, at = member.eos, (named.start - low) * item + shard.loss
     set_all(mask, 1)
-    if eos >= 0 and not batch.eos_loss:
+    if eos >= 0 and not batch.loss_on_eos:
         for i in range(len(mask)):
             if labels[i] == eos:
                 mask[i] = 0.0

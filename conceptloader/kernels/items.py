@@ -5,7 +5,7 @@ import numpy as np
 from conceptloader.kernels import records
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.packing import add_document
-from conceptloader.kernels.records import CUT_OFF, DENSE, Call, Tokens
+from conceptloader.kernels.records import DENSE, TRUNCATED, Call, Tokens
 from conceptloader.kernels.system import (
     DOCUMENTS,
     GROW,
@@ -123,7 +123,7 @@ def begin_document(call: Call, begin: int, stop: int, number: int, packed: bool)
     size, row = batch.seq_len, state.sample * batch.seq_len
     count = min(stop, size) - begin
     if begin > 0:  # what goes on from before the sample begins with it
-        if batch.mask_borders and not packed:  # there the token before has no label in this document
+        if batch.mask_boundaries and not packed:  # there the token before has no label in this document
             array_at(batch.loss_mask, row + begin - 1, 1, np.float32)[0] = 0.0
         if batch.cu_seqlens and begin < size:
             array_at(batch.cu_seqlens, state.sequences, 1, np.int32)[0] = np.int32(row + begin)
@@ -149,7 +149,7 @@ def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: i
     index = array_at(out.span_index, call.state[0].sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
     if slot >= out.max_spans:
         if out.mark:
-            set_all(index, CUT_OFF)
+            set_all(index, TRUNCATED)
         return OK if out.cut_spans else wrong(call, records.MANY_SPANS, from_start, slot + 1, out.max_spans)
     count[0] = np.int32(slot + 1)
     set_all(index, slot)

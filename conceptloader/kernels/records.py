@@ -27,7 +27,7 @@ SHARD = record("base tokens item offset code documents first_document loss block
 # score_code: see system.take.
 TRACK = record("kind field entries records data_size top_concept id_bytes score_bytes id_code score_code")
 NONE, DENSE, SPANS = map(np.int64, range(3))
-CUT_OFF = -2  # in <track>_span_index
+TRUNCATED = -2  # in <track>_span_index
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
 # one. pad: what padding holds. first_range, end_range: rows of what is left out. first_run, runs: rows of the runs of a
@@ -49,8 +49,8 @@ RUN = record("first source")
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
 # then lies where input j + 1 does. ignore_index: 0 for none.
 ARRAYS = record(
-    "input_ids labels loss_mask position_ids document_ids dataset_id sample_index random cu_seqlens "
-    "seq_len row_length document_positions mask_borders eos_loss ignore_index random_key"
+    "input_ids labels loss_mask position_ids document_ids dataset_id sample_index sample_seed cu_seqlens "
+    "seq_len row_length document_positions mask_boundaries loss_on_eos ignore_index random_key"
 )
 
 # Those of a track: addresses, under their names; `values` (and `scores`) with room for `capacity` concepts, if it is

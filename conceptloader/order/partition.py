@@ -19,7 +19,7 @@ from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.schedule import BatchSchedule
 
 Scheme = Literal["contiguous", "strided"]
-Tail = Literal["drop", "wrap", "short"]
+LastBatch = Literal["drop", "wrap", "partial"]
 
 
 class Place(NamedTuple):
@@ -115,10 +115,10 @@ class Plan:
 
     partition, schedule: how a batch is dealt out, and how large it is.
     num_samples: end of a finite run or epoch; None for an endless one.
-    tail: what happens to a last batch that is not full:
+    last_batch: what happens to a last batch that is not full:
         "drop": it is not trained;
         "wrap": it is filled up from sample 0 on, so that every rank gets full micro batches;
-        "short": its micro batches end early, on some ranks at zero samples (evaluation that counts each sample once).
+        "partial": its micro batches end early, on some ranks at zero samples (evaluation that counts each sample once).
 
     Raises ConfigError if the first batch does not divide into micro batches for all ranks. A later size is checked when
     it is asked for, since another machine may have taken over by then.
@@ -127,25 +127,26 @@ class Plan:
     partition: Partition
     schedule: BatchSchedule
     num_samples: int | None = None
-    tail: Tail = "drop"
+    last_batch: LastBatch = "drop"
     stop_step: int | None = field(init=False, repr=False, compare=False)
     """One past the last step, None if the run is endless."""
     stop: int | None = field(init=False, repr=False, compare=False)
-    """Samples consumed when the plan has ended, None if it is endless; fewer than num_samples with tail "drop"."""
-    _end: int | None = field(init=False, repr=False, compare=False)  # where micro batches end: behind a tail's filling
+    """Samples consumed at the end, None if the plan is endless; fewer than num_samples with last_batch "drop"."""
+    # Where micro batches end: after what pads a last batch.
+    _end: int | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.partition.check_batch(self.schedule.batch_size(self.schedule.consumed))
-        if self.tail not in get_args(Tail):
-            raise ConfigError("tail", repr(self.tail), f"one of {get_args(Tail)}")
+        if self.last_batch not in get_args(LastBatch):
+            raise ConfigError("last_batch", repr(self.last_batch), f"one of {get_args(LastBatch)}")
         stop_step = stop = end = None
         if self.num_samples is not None:
             as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
             stop_step = self.schedule.step_of(self.num_samples)
-            stop_step += self.schedule.consumed_at(stop_step) < self.num_samples and self.tail != "drop"
+            stop_step += self.schedule.consumed_at(stop_step) < self.num_samples and self.last_batch != "drop"
             end = self.schedule.consumed_at(stop_step)
             stop = min(end, self.num_samples)
-            end = stop if self.tail == "short" else end
+            end = stop if self.last_batch == "partial" else end
         for name, value in (("stop_step", stop_step), ("stop", stop), ("_end", end)):
             object.__setattr__(self, name, value)
 
@@ -160,7 +161,7 @@ class Plan:
     def rest(self, dp_rank: int, consumed: int) -> Iterator[tuple[U64Array, int]]:
         """(sample indices of `dp_rank`, samples consumed by all ranks after it) of each micro batch from `consumed` on.
 
-        As micro_batches; with tail "short" those are left out in which no rank has a sample.
+        As micro_batches; with last_batch "partial" those are left out in which no rank has a sample.
         """
         if self.stop is not None and consumed >= self.stop:
             return
@@ -217,12 +218,12 @@ class Plan:
                 f"it was saved {consumed - step_start} samples into a global batch. Micro batches of "
                 f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks cannot go on there, and a "
                 f"global batch that starts there would leave out {saved.stop - shifted.stop} samples at the run's end",
-                fix="resume with micro batches that divide it, from a state between two steps, or with tail short",
+                fix="resume with micro batches that divide it, from a state between two steps, or set last_batch to partial",
             )
         return shifted
 
     def range_of(self, step: int) -> tuple[int, int]:
-        """[first, last + 1) of the positions of `step`; positions from num_samples on are the tail's filling."""
+        """[first, last + 1) of the positions of `step`; positions from num_samples on are the last batch's filling."""
         if self.stop_step is not None and step >= self.stop_step:
             raise ConfigError(f"step {step}", f"{self.num_samples} samples end before step {self.stop_step}")
         return self.schedule.range_of(step)
@@ -230,7 +231,7 @@ class Plan:
     def micro_batches(self, step: int, dp_rank: int) -> list[U64Array]:
         """Trainer sample indices of `dp_rank` in `step`: one uint64 array a micro batch.
 
-        Each has micro_batch_size entries, fewer (or none) only in the last step of a plan with tail "short".
+        Each has micro_batch_size entries, fewer (or none) only in the last step of a plan with last_batch "partial".
         """
         start, stop = self.range_of(step)
         self.partition.check_batch(stop - start)
@@ -242,7 +243,7 @@ class Plan:
         if self.num_samples is None or before + self.partition.group <= self.num_samples:
             return samples
         end = np.uint64(self.num_samples)
-        found: U64Array = samples[samples < end] if self.tail == "short" else samples % end
+        found: U64Array = samples[samples < end] if self.last_batch == "partial" else samples % end
         return found
 
     def place(self, position: int) -> Place | None:

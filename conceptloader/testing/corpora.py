@@ -8,7 +8,7 @@ import numpy as np
 
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import create_build
+from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 
 ConceptSpan = tuple[int, int, list[int]]
@@ -82,7 +82,7 @@ def write_dataset(
         tracks=tracks,
     )
     plan = [[len(documents) * k // shards for k in (shard, shard + 1)] for shard in range(shards)]
-    build = create_build(path, options, plan=plan)
+    build = create_writer(path, options, plan=plan)
     for shard, (low, high) in enumerate(plan):
         with build.shard(shard) as writer:
             for document in documents[low:high]:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from conceptloader.batch.layout import (
     BEGINS_BEFORE,
-    CUT_OFF,
     ENDS_AFTER,
     LOSS_FIELD,
     LOSS_WEIGHT,
+    TRUNCATED,
     Allocate,
     Array,
     Batch,
@@ -73,8 +73,8 @@ class PlainReader:
             sequences += [row * self.layout.seq_len + border for border in (*borders, self.layout.seq_len)]
         if "sample_index" in arrays:
             arrays["sample_index"][:] = samples
-        if "random" in arrays:
-            arrays["random"][:] = [epoch_key(self.layout.random_key, number) >> 1 for number in numbers]
+        if "sample_seed" in arrays:
+            arrays["sample_seed"][:] = [epoch_key(self.layout.random_key, number) >> 1 for number in numbers]
         batch: Batch = dict(arrays)
         for track in self.layout.tracks:
             if track.ragged:
@@ -180,7 +180,7 @@ class PlainReader:
             return
         mask = arrays["loss_mask"][row, labels]
         mask[:] = sample[LOSS_FIELD][1:] != 0 if LOSS_FIELD in sample else 1
-        if not self.layout.outputs.eos_loss:
+        if not self.layout.outputs.loss_on_eos:
             mask[arrays["labels"][row, labels] == eos] = 0
 
     def _fill_documents(self, arrays: dict[str, Array], row: int, dataset: Dataset, start: int) -> list[int]:
@@ -190,7 +190,7 @@ class PlainReader:
         if out.document_ids:
             arrays["document_ids"][row] = documents.ids[np.searchsorted(documents.first, positions, side="right") - 1]
         borders = documents.first[documents.first > start] - start
-        if out.loss_mask_borders:
+        if out.mask_document_boundaries:
             arrays["loss_mask"][row, borders - 1] = 0
         inside: list[int] = borders[borders < size].tolist()
         return inside
@@ -231,7 +231,7 @@ class PlainReader:
             arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = before + k
         if track.mark:
             for k in range(used, len(spans)):
-                arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = CUT_OFF
+                arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = TRUNCATED
         values, scores = self._values(view, track, spans, counts.tolist())
         if track.ragged:
             first = row * track.max_spans + before + 1  # lengths for now; summed up at the end

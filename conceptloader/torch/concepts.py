@@ -15,7 +15,7 @@ from conceptloader.batch import layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import TensorBatch
 
-NOT_ANNOTATED, EMPTY, ANNOTATED, CUT_OFF = 0, 1, 2, 3
+NOT_ANNOTATED, NO_CONCEPT, ANNOTATED, TRUNCATED = 0, 1, 2, 3
 
 
 class Concepts(NamedTuple):
@@ -64,14 +64,14 @@ def token_concepts(
     names = [tracks] if isinstance(tracks, str) else tracks
     if merged is not None and len(merged) != len(names):
         raise ConfigError("merged", f"{len(merged)} numbers", f"one for each of {len(names)} tracks")
-    for track, first in zip(names, merged or [0] * len(names), strict=True):
-        own = None if rank is None else rank[first:]
+    for track, base in zip(names, merged or [0] * len(names), strict=True):
+        own = None if rank is None else rank[base:]
         spans, index = span_concepts(batch, track, k, rank=own), batch[f"{track}_span_index"]
         slot = index.clamp(min=0).long()
         some = index >= 0
         wide = slot[..., None].expand(*slot.shape, k)
         mask = spans.mask.gather(1, wide) & some[..., None]
-        ids = (spans.ids + first).gather(1, wide).masked_fill(~mask, -1)
+        ids = (spans.ids + base).gather(1, wide).masked_fill(~mask, -1)
         found.append(Concepts(ids, mask, spans.cut.gather(1, slot) * some))
     if not found:
         raise ConfigError("tracks", "none", "at least one")
@@ -97,15 +97,15 @@ def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
     return torch.where(index >= 0, expanded, torch.full_like(expanded, missing))
 
 
-def annotation(batch: TensorBatch, track: str) -> Tensor:
-    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, CUT_OFF for one of
-    a span beyond max_spans, which `overflow: mark` tells apart from NOT_ANNOTATED; else ANNOTATED.
+def annotation_status(batch: TensorBatch, track: str) -> Tensor:
+    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts, TRUNCATED for
+    one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else ANNOTATED.
 
-    A loss for "this concept is not here" belongs to EMPTY and ANNOTATED tokens alone: of the others nobody knows.
+    A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens alone: of the others nobody knows.
     """
     index, counts = batch[f"{track}_span_index"], _counts(batch, track)
-    known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + EMPTY
-    result: Tensor = known * (index >= 0) + (index == layout.CUT_OFF).to(torch.uint8) * CUT_OFF
+    known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + NO_CONCEPT
+    result: Tensor = known * (index >= 0) + (index == layout.TRUNCATED).to(torch.uint8) * TRUNCATED
     return result
 
 
@@ -116,8 +116,8 @@ def span_mask(batch: TensorBatch, track: str) -> Tensor:
     return mask
 
 
-def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first: int = 0) -> Tensor:
-    """float32 [B, M, num_concepts]: 1 for each of the concepts `first`, first + 1, ... that a span has (multi-hot).
+def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id: int = 0) -> Tensor:
+    """float32 [B, M, num_concepts]: 1 for each of the concepts `first_id`, first_id + 1, ... that a span has (multi-hot).
 
     Slots without a span are all 0: leave them out by `span_mask`.
     """
@@ -130,14 +130,14 @@ def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first: in
         ids = batch[f"{track}_values"]
         slot = torch.searchsorted(batch[f"{track}_offsets"][1:], torch.arange(len(ids), device=ids.device), right=True)
         some = torch.ones_like(ids, dtype=torch.bool)
-    ids = ids - first
+    ids = ids - first_id
     some = some & (ids >= 0) & (ids < num_concepts)
     targets = torch.zeros(counts.numel(), num_concepts + 1, device=ids.device)  # one more, for what is not wanted
     targets[slot, torch.where(some, ids, num_concepts)] = 1.0
     return targets[:, :num_concepts].view(*counts.shape, num_concepts)
 
 
-def soft_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
+def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
     """Log-probability, [B, M, C], that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over them.
 
     logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), cut at the smallest number.
@@ -151,7 +151,9 @@ def soft_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
     return (-torch.expm1(absent)).clamp(min=tiny).log()
 
 
-def negatives(found: Concepts, num_concepts: int, n: int, *, generator: torch.Generator | None = None) -> Concepts:
+def sample_negatives(
+    found: Concepts, num_concepts: int, n: int, *, generator: torch.Generator | None = None
+) -> Concepts:
     """`n` concepts for each token or span, drawn evenly from all; the mask leaves out those that it has.
 
     To contrast with `found`, of `span_concepts` or `token_concepts`: a concept beyond its K may be drawn, so let K hold
@@ -171,7 +173,7 @@ def _counts(batch: TensorBatch, track: str) -> Tensor:
     if f"{track}_offsets" not in batch:
         known = sorted(name.rpartition("_")[0] for name in batch if name.endswith(("_counts", "_offsets")))
         raise ConfigError(
-            "track", f"found {track!r}, but the batch has concepts of {known}", fix="name it under `concepts`"
+            "track", f"found {track!r}, but the batch has concepts of {known}", fix="name it under `tracks`"
         )
     offsets: Tensor = batch[f"{track}_offsets"]
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])

@@ -13,9 +13,9 @@ from conceptloader.base.checks import as_count
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
-from conceptloader.order.partition import Partition, Plan, Scheme, Tail
+from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState, saved_count
@@ -23,8 +23,8 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.agreement import require_same, start_facts
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
-from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.reweight import new_weights, require_agreement
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +45,13 @@ class Loader:
     num_samples: end of the run; by default none, or the end of the data with order sequential.
     epoch_samples: a loop ends at each multiple of it, and `len` counts its micro batches; by default the run is one
         epoch. The order runs through epochs of this kind: they divide nothing else.
-    tail: what happens to a last global batch that is not full: "drop", "wrap" or "short"; by default "short" with order
-        sequential, so that every window is read once, and else "drop". scheme: how ranks share a global batch. See
+    last_batch: what happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default "partial"
+        with order sequential, so that every window is read once, else "drop". scheme: how ranks share a global batch. See
         order/partition.py.
     device: where the tensors are handed out, by default in the CPU's memory. To a CUDA device the next batch is copied,
         from page-locked memory, while the device works on the one before.
-    collate: what makes of a batch that was read the one that is handed out, in the threads that read ahead. It may run
-        in many at once. For a CUDA device it returns a dict, whose tensors are copied.
+    batch_transform: called with each batch, in the reading threads, many at once; what it returns is yielded. For a
+        CUDA device it returns a dict, whose tensors are copied.
     check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the ranks
         compare their order, outputs and sizes, and raise ConfigError where these differ; see torch/agreement.py.
 
@@ -69,24 +69,24 @@ class Loader:
         consumed_samples: int = 0,
         num_samples: int | None = None,
         epoch_samples: int | None = None,
-        tail: Tail | None = None,
+        last_batch: LastBatch | None = None,
         scheme: Scheme = "strided",
         device: torch.device | str | None = None,
-        collate: Callable[[TensorBatch], Any] | None = None,
+        batch_transform: Callable[[TensorBatch], Any] | None = None,
         check_ranks: Any = False,
     ) -> None:
         blend = self.blend = open_blend(config)
         self.partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
         self.partition.check_rank(dp_rank)
         self.dp_rank, self.check_ranks = dp_rank, check_ranks
-        self.device, self._collate = as_device(device), collate
+        self.device, self._transform = as_device(device), batch_transform
         size = global_batch_size or self.partition.group
         self._rule = size.at(0, 0) if isinstance(size, BatchSchedule) else BatchSchedule.constant(size)
         self.num_samples = num_samples
         self.passes = isinstance(blend.order, Sequential)  # each loop begins at the first sample
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
-        self._tail: Tail = tail if tail is not None else "short" if self.passes else "drop"
+        self._last_batch: LastBatch = last_batch if last_batch is not None else "partial" if self.passes else "drop"
         self.measured = True  # False: no metrics of this one, as in evaluation
         self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
         for _, batch in self._rule.rule:
@@ -107,7 +107,7 @@ class Loader:
                     "num_samples",
                     f"found {self.num_samples}, less than a global batch of {self._rule.batch_size(0)}: nothing "
                     "would be read",
-                    fix="lower global_batch_size, or set tail to short",
+                    fix="lower global_batch_size, or set last_batch to partial",
                 )
         self._reader = open_reader(blend, dp_rank)
         if blend.config.phases and dp_rank == 0:
@@ -139,7 +139,9 @@ class Loader:
         as batches of these sizes led there. Changes nothing if it raises.
         """
         schedule = self._rule.at(0, consumed)
-        plan = Plan(partition=self.partition, schedule=schedule, num_samples=self.num_samples, tail=self._tail)
+        plan = Plan(
+            partition=self.partition, schedule=schedule, num_samples=self.num_samples, last_batch=self._last_batch
+        )
         if step_start is not None:
             plan = plan.resumed(consumed, step_start)
         begun = plan.schedule.consumed
@@ -196,12 +198,12 @@ class Loader:
         """Micro batches of this rank in an epoch, consumed ones included: in epoch_samples, else in the whole run, or
         in a pass with order sequential.
 
-        After a change of batch sizes, what is behind counts in the present ones, rounded down. Raises EndlessError, a
-        TypeError, for a run without num_samples.
+        After a change of batch sizes, consumed samples count in the present ones, rounded down. Raises
+        UnboundedLoaderError, a TypeError, for a run without num_samples.
         """
         count = self._plan.count() if self.epoch_samples is None else self.epoch_samples // self.partition.group
         if count is None:
-            raise EndlessError(
+            raise UnboundedLoaderError(
                 "Loader", "a run without an end has no length", fix="give make_dataloader num_samples, or count steps"
             )
         return count
@@ -236,14 +238,14 @@ class Loader:
         if self.fresh and self.check_ranks is not False:
             self._compare_ranks()
         self.fresh, self._handed_out, self._behind = False, begin, begin
-        options, reader, collate = self.blend.config.loader, self._reader, self._collate or (lambda batch: batch)
+        options, reader, transform = self.blend.config.loader, self._reader, self._transform or (lambda batch: batch)
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
         ahead = self._ahead = Prefetcher(
-            lambda task: collate(to_tensors(reader.read(task[0], allocate))),
+            lambda task: transform(to_tensors(reader.read(task[0], allocate))),
             self._epoch(begin),
-            threads=options.threads,
-            depth=options.prefetch,
+            threads=options.num_threads,
+            depth=options.prefetch_batches,
             most=options.prefetch_bytes // reader.layout.carve(self.partition.micro_batch_size).size,
             warn_after_s=options.warn_after_s,
             timeout_s=options.timeout_s,
@@ -251,7 +253,7 @@ class Loader:
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
         meter = Meter(self._plan.schedule, self._plan.stop) if callbacks and self.measured else None
-        for (_, consumed), batch in on_device(ahead, self.device, self._collate is None) if on_cuda else ahead:
+        for (_, consumed), batch in on_device(ahead, self.device, self._transform is None) if on_cuda else ahead:
             self._behind = consumed
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
@@ -279,7 +281,7 @@ class Loader:
             raise ConfigError(
                 "Loader",
                 f"the loaded state is that of the end of a pass, at {begin} samples, and a loop would read nothing",
-                fix="for the next pass load state_at(0), to end this one leave the loop out",
+                fix="for the next pass load state_dict_at(0), to end this one leave the loop out",
             )
         ended = f"the run of num_samples={self.num_samples} samples has ended at {begin}"
         if not self.fresh:
@@ -300,7 +302,11 @@ class Loader:
                 f"found no process group with dp_size {share.dp_size}",
                 fix="call torch.distributed.init_process_group before the first batch, or leave check_ranks out",
             )
-        run: dict[str, Any] = {"consumed_samples": self.begins_at, "num_samples": self.num_samples, "tail": self._tail}
+        run: dict[str, Any] = {
+            "consumed_samples": self.begins_at,
+            "num_samples": self.num_samples,
+            "last_batch": self._last_batch,
+        }
         run |= {"global_batch_size": self._rule.rule, "partition": asdict(share)}
         facts = start_facts(self.blend, epoch_samples=self.epoch_samples, **run)
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
@@ -319,9 +325,9 @@ class Loader:
 
     def state_dict(self) -> dict[str, str]:
         """The state at `consumed_samples`: one string, equal on all ranks; see progress/state.py."""
-        return self.state_at(self.consumed_samples)
+        return self.state_dict_at(self.consumed_samples)
 
-    def state_at(self, consumed_samples: int) -> dict[str, str]:
+    def state_dict_at(self, consumed_samples: int) -> dict[str, str]:
         """The state after `consumed_samples` samples over all ranks, as state_dict would give it there.
 
         For trainers that read ahead: save what they have trained, not what was handed out.
@@ -398,7 +404,7 @@ class Loader:
         Raises ConfigError, and nothing is changed: for unknown or absent datasets, weights that are none, an `at` that
         may have been read already or is not behind weights set before, ranks that differ; ReadError for the run log.
         """
-        edge = self._behind + (self.blend.config.loader.prefetch + 1) * self.partition.group
+        edge = self._behind + (self.blend.config.loader.prefetch_batches + 1) * self.partition.group
         start, blend = new_weights(self.blend, weights, self._plan, edge, at)
         if agree:
             require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)

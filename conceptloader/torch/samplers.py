@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from conceptloader.base.checks import as_count, as_integer
-from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
@@ -164,7 +164,7 @@ class MicroBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         if self.total is None:
-            raise EndlessError("MicroBatches", "an order without an end has no length")
+            raise UnboundedLoaderError("MicroBatches", "an order without an end has no length")
         return max(0, self.total - self.consumed) // self.partition.group
 
     def __iter__(self) -> Iterator[list[int]]:

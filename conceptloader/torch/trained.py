@@ -164,12 +164,12 @@ class EvaluationLoader:
             raise ConfigError("evaluation", "found a run without an end", fix="set order: sequential, or num_samples")
         check_each_once(self.loader.blend, end, "evaluation")
         rest = end % share.group
-        if self.loader.plan.tail == "short" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
+        if self.loader.plan.last_batch == "partial" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
             raise ConfigError(
                 "evaluation",
                 f"{end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks leave {rest} "
                 "for the last one, none for some ranks, whose mean would be no number",
-                fix=f"set num_samples to {end - rest}, another micro_batch_size, or tail to drop or wrap",
+                fix=f"set num_samples to {end - rest}, another micro_batch_size, or last_batch to drop or wrap",
             )
 
     def __len__(self) -> int:
@@ -200,7 +200,7 @@ def check_each_once(blend: Blend, samples: int, option: str) -> None:
         )
 
 
-def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "tensors") -> None:
+def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "model_inputs") -> None:
     """Raise ConfigError if a model is to get, by an option, what no batch has, or no weights of its loss."""
     layout.outputs.check_weights(names, option)
     known = layout.names()

@@ -6,21 +6,22 @@ Open run.py first, then samples.py.
 from conceptloader.trace.audit import Difference, Report, audit
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.exposure import Exposure, exposure
-from conceptloader.trace.losses import LossLog, explain, read_losses
-from conceptloader.trace.record import Launch, Line, Recorder, read_record
-from conceptloader.trace.run import Member, Run, open_run
-from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
-from conceptloader.trace.when import (
+from conceptloader.trace.locate import (
     ConceptSeen,
     DocumentSeen,
-    left_out_since,
-    when_concept,
-    when_document,
-    when_where,
+    excluded_since,
+    locate_concept,
+    locate_document,
+    locate_where,
 )
+from conceptloader.trace.losses import LossLog, explain, read_losses
+from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
+from conceptloader.trace.run import Member, Run, open_run
+from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
+    "BatchRecorder",
     "ConceptSeen",
     "Difference",
     "DocumentPart",
@@ -30,16 +31,18 @@ __all__ = [
     "Line",
     "LossLog",
     "Member",
-    "Recorder",
     "Report",
     "Run",
     "SampleTrace",
     "SpanPart",
     "Where",
     "audit",
+    "excluded_since",
     "explain",
     "exposure",
-    "left_out_since",
+    "locate_concept",
+    "locate_document",
+    "locate_where",
     "open_run",
     "parse_where",
     "read_losses",
@@ -47,7 +50,4 @@ __all__ = [
     "trace_sample",
     "trace_step",
     "trace_steps",
-    "when_concept",
-    "when_document",
-    "when_where",
 ]

@@ -106,8 +106,8 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) ->
     outputs = Outputs(
         position_ids="off",
         ignore_index=ignore_index,
-        loss_mask_borders=ignore_index is not None and masks.loss_mask_borders,
-        eos_loss=ignore_index is None or masks.eos_loss,
+        mask_document_boundaries=ignore_index is not None and masks.mask_document_boundaries,
+        loss_on_eos=ignore_index is None or masks.loss_on_eos,
     )
     layout = decide_layout(views, seq_len, outputs)
     return BatchReader(run.blend.order, views, layout)

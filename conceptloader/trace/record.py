@@ -31,7 +31,7 @@ def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
     return [xxhash.xxh3_64_hexdigest(inputs.tobytes() + outputs.tobytes()) for inputs, outputs in pairs]
 
 
-class Recorder:
+class BatchRecorder:
     """Appends to the record of one rank. A line is one write: a kill at any moment leaves whole lines behind it.
 
     launch: number of this start of the run, the same on all ranks and larger than that of earlier starts.
@@ -172,9 +172,9 @@ def _read_file(path: Path) -> Iterator[Any]:
             else:
                 found = _line(entry, dp_rank)
         except KeyError as error:
-            raise FormatError(f"{path}, line {number}", f"no {error}", "a line as Recorder writes it") from error
+            raise FormatError(f"{path}, line {number}", f"no {error}", "a line as BatchRecorder writes it") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise FormatError(
-                f"{path}, line {number}", str(error), fix="expected a record as Recorder writes it"
+                f"{path}, line {number}", str(error), fix="expected a record as BatchRecorder writes it"
             ) from error
         yield found

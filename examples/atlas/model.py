@@ -51,7 +51,7 @@ def losses(batch: dict[str, Tensor], logits: Tensor, concepts: Tensor) -> tuple[
     every = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
     language = (every * batch["loss_mask"]).sum() / batch["loss_mask"].sum().clamp(min=1)
     # "Not here" is known of annotated tokens alone, be it with nothing: others have no part in the concept loss.
-    known = cl.annotation(batch, "concepts").gt(0) & cl.annotation(batch, "concepts").lt(3)
+    known = cl.annotation_status(batch, "concepts").gt(0) & cl.annotation_status(batch, "concepts").lt(3)
     targets = cl.span_targets(batch, "concepts", concepts.shape[-1])
     index = batch["concepts_span_index"].clamp(min=0).long()[..., None].expand_as(concepts)
     wrong = F.binary_cross_entropy_with_logits(concepts, targets.gather(1, index), reduction="none").mean(-1)

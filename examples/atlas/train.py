@@ -28,7 +28,7 @@ def config(folder: Path, split: list[float], **more: Any) -> dict[str, Any]:
     return {
         "seq_len": SEQ_LEN,
         "datasets": {"atlas": {"path": str(folder / "dataset"), "split": split}},
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
         **more,
     }
 

@@ -94,7 +94,9 @@ def mean_loss(launches: Sequence[Launch], kind: str, first: int, last: int) -> f
 
 def check_tensors(folder: Path, config: Path, log: Path, step: int) -> int:
     """The concept tensors of a step equal what `conceptloader trace` prints for it. Returns the number of spans."""
-    traced = {sample["sample"]: sample for sample in command("trace", config, "--log", log, "--step", step)["samples"]}
+    traced = {
+        sample["sample"]: sample for sample in command("trace", config, "--run-log", log, "--step", step)["samples"]
+    }
     spans = 0
     for path in sorted(folder.glob(f"{step}.*.pt")):
         batch = torch.load(path)

@@ -89,7 +89,7 @@ def build(output: Path) -> Path:
             proof.command(
                 "build", output / f"{name}.jsonl", "--out", output / "datasets" / name,
                 "--tokenizer", output / "tokenizer.json", "--eos", prepare.END,
-                "--concepts-vocabulary", output / "concepts.txt", "--overlap", "union",
+                "--vocabulary", output / "concepts.txt", "--overlap", "union",
             )  # fmt: skip
     for name in prepare.DATASETS:
         dataset = cl.open_dataset(output / "datasets" / name)
@@ -102,7 +102,7 @@ def train(config: Path, run: Path, ranks: int, micro_batch: int, kill_after: int
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks),
         str(HERE / "train.py"), str(config), "--output", str(run), "--steps", str(STEPS),
-        "--global-batch", str(GLOBAL_BATCH), "--micro-batch", str(micro_batch), "--keep", *map(str, KEPT),
+        "--global-batch-size", str(GLOBAL_BATCH), "--micro-batch-size", str(micro_batch), "--keep", *map(str, KEPT),
     ]  # fmt: skip
     environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **os.environ}
     log_path = run / f"log-{ranks}-ranks.txt"
@@ -171,12 +171,14 @@ def prove(output: Path, config: Path, run: Path) -> None:
 
 
 def show_when(config: Path, run: Path) -> None:
-    """An answer of `conceptloader when`, as an example."""
+    """An answer of `conceptloader locate`, as an example."""
     document, steps = "argparse", 10 * STEPS
-    answer = proof.command("when", config, "--log", run, "--document", document, "--samples", steps * GLOBAL_BATCH)
+    answer = proof.command(
+        "locate", config, "--run-log", run, "--document", document, "--samples", steps * GLOBAL_BATCH
+    )
     places = [one["places"][0] for one in answer["seen"]]
     first = ", ".join(f"{place['step']} (rank {place['dp_rank']})" for place in places[:4])
-    say("conceptloader when", f"{document}.py is seen {len(places)} times in {steps} steps, first in step {first}")
+    say("conceptloader locate", f"{document}.py is seen {len(places)} times in {steps} steps, first in step {first}")
 
 
 def show_losses(launches: Sequence[proof.Launch], reference: proof.Reference) -> float:

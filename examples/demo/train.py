@@ -18,7 +18,7 @@ from model import ConceptGPT
 from torch.nn.parallel import DistributedDataParallel
 
 import conceptloader as cl
-from conceptloader.trace import Recorder
+from conceptloader.trace import BatchRecorder
 
 LEARNING_RATE, WARM_UP = 4e-3, 20
 CONCEPT_WEIGHT = 0.3
@@ -29,8 +29,8 @@ def main() -> None:
     parser.add_argument("config")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--global-batch", type=int, default=12)
-    parser.add_argument("--micro-batch", type=int, default=2)
+    parser.add_argument("--global-batch-size", type=int, default=12)
+    parser.add_argument("--micro-batch-size", type=int, default=2)
     parser.add_argument("--save-every", type=int, default=30)
     parser.add_argument("--keep", type=int, nargs="*", default=[])
     args = parser.parse_args()
@@ -56,7 +56,7 @@ def main() -> None:
     loader.log_start(args.output, first)
     dist.barrier()  # the log is written
     starts = cl.RunLog(args.output).starts
-    recorder = Recorder(args.output / "record", len(starts), dp_rank, starts[-1])
+    recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
 
     batches = iter(loader)
     micro_batches = args.global_batch // (args.micro_batch * dp_size)

@@ -3,9 +3,9 @@
 One process on a CPU (the tests' harness stands in for CUDA), 8 GPUs, 1024 GPUs:
 
     torchrun --nproc_per_node 1 tests/megatron/harness/run.py examples/megatron/train.py --config data.yaml
-    torchrun --nproc_per_node 8 examples/megatron/train.py --config data.yaml --tp 2 --pp 2 --global-batch 256
+    torchrun --nproc_per_node 8 examples/megatron/train.py --config data.yaml --tp 2 --pp 2 --global-batch-size 256
     torchrun --nnodes 128 --nproc_per_node 8 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 \\
-        examples/megatron/train.py --config data.yaml --tp 8 --pp 8 --micro-batch 1 --global-batch 2048
+        examples/megatron/train.py --config data.yaml --tp 8 --pp 8 --micro-batch-size 1 --global-batch-size 2048
 
 Every data-parallel size trains on the same samples in the same step, and a run may be resumed with other sizes.
 """
@@ -38,8 +38,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--config", type=Path, required=True, help="YAML of the data")
     parser.add_argument("--seq-length", type=int, default=64)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--global-batch", type=int, default=8)
-    parser.add_argument("--micro-batch", type=int, default=2)
+    parser.add_argument("--global-batch-size", type=int, default=8)
+    parser.add_argument("--micro-batch-size", type=int, default=2)
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context")):
         parser.add_argument(f"--{name}", type=int, default=1, help=f"{what} parallel size")
     parser.add_argument("--chunks", type=int, help="model chunks per pipeline rank (interleaved schedule)")

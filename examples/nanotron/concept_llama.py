@@ -4,7 +4,7 @@
 
 The head averages the last hidden states of every span and predicts its set of concepts. The batch brings, for a track
 called "concepts", `concepts_span_index` (the span of every token) and `concepts_ids` (the concepts of every span): see
-`nanotron.consume` in concepts.yaml.
+`nanotron.model_inputs` in concepts.yaml.
 """
 
 from typing import Any

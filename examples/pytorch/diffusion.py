@@ -25,7 +25,7 @@ def noise(batch: dict[str, Any], mask_id: int, block: int, least: float = 0.05) 
     inputs = batch["input_ids"]
     size, blocks = inputs.shape[1], -(-inputs.shape[1] // block)
     rates, draws = torch.empty(len(inputs), blocks), torch.empty(inputs.shape)
-    for row, number in enumerate(batch["random"].tolist()):
+    for row, number in enumerate(batch["sample_seed"].tolist()):
         generator = torch.Generator().manual_seed(number)
         # Rates spread over the blocks of a sample make less variance than rates that are drawn one by one.
         spread = (torch.rand(1, generator=generator) + torch.randperm(blocks, generator=generator) / blocks) % 1

@@ -13,10 +13,10 @@ from torch import Tensor
 def kept(batch: dict[str, Any], rate: float, shape: tuple[int, ...] = (), salt: int = 0) -> Tensor:
     """bool [B, *shape]: False with probability `rate`, for each sample anew."""
     draws = []
-    for number in batch["random"].tolist():
+    for number in batch["sample_seed"].tolist():
         generator = torch.Generator().manual_seed((number + salt * 0x9E3779B97F4A7C15) % 2**63)
         draws.append(torch.rand(shape, generator=generator))
-    return (torch.stack(draws) >= rate).to(batch["random"].device)
+    return (torch.stack(draws) >= rate).to(batch["sample_seed"].device)
 
 
 def drop_concepts(batch: dict[str, Any], track: str, *, samples: float, spans: float) -> dict[str, Any]:

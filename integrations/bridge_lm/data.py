@@ -32,19 +32,19 @@ _STEP = ("labels", "loss_mask", "position_ids")  # what Bridge's forward step ta
 
 
 class BridgeSamples(SampleDataset):
-    """A SampleDataset whose batches have the names that Bridge's forward step takes, and `tensors`."""
+    """A SampleDataset whose batches have the names that Bridge's forward step takes, and `model_inputs`."""
 
-    def __init__(self, blend: Blend, num_samples: int, tensors: Sequence[str] = ()) -> None:
+    def __init__(self, blend: Blend, num_samples: int, model_inputs: Sequence[str] = ()) -> None:
         super().__init__(blend, num_samples)
-        self.tensors = as_names(tensors, "tensors")
-        check_tensors(self.tensors, batch_layout(blend))
+        self.model_inputs = as_names(model_inputs, "model_inputs")
+        check_tensors(self.model_inputs, batch_layout(blend))
 
     def collate_fn(self, samples: Sequence[TensorBatch]) -> TensorBatch:
         """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; tensors."""
         batch = collate_fn(samples)
         return {
             "tokens": batch["input_ids"],
-            **{name: batch[name] for name in (*_STEP, *self.tensors) if name in batch},
+            **{name: batch[name] for name in (*_STEP, *self.model_inputs) if name in batch},
         }
 
 
@@ -53,7 +53,7 @@ class ConceptProvider(DatasetProvider):
     """`dataset=` of a Bridge configuration. The sampler of "single" goes on at the checkpoint's number of samples.
 
     config, valid, test: paths of configurations; seq_length: of the model, the configuration's may be left out.
-    tensors: further tensors of a batch, for a forward step of your own; it has to multiply losses by a loss_weight.
+    model_inputs: further tensors of a batch, for a custom forward step, which has to multiply losses by a loss_weight.
     state: the directory of the checkpoints. What decides the order is kept there, and every later start is compared
         with it over the whole run. allow_changed: names of differences to accept.
 
@@ -65,7 +65,7 @@ class ConceptProvider(DatasetProvider):
     valid: str | None = None
     test: str | None = None
     state: str = ""
-    tensors: list[str] = field(default_factory=list)
+    model_inputs: list[str] = field(default_factory=list)
     allow_changed: list[str] = field(default_factory=list)
     dataloader_type: str | None = "single"
 
@@ -84,14 +84,14 @@ class ConceptProvider(DatasetProvider):
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider", "config, seq_length and state are needed")
         blend = self._open(self.config)
-        check_tensors(self.tensors, batch_layout(blend))
+        check_tensors(self.model_inputs, batch_layout(blend))
         require_same("training data", start_facts(blend, train_samples=context.train_samples))
         train = self._checked(blend, context.train_samples)
         others = (self.valid, context.valid_samples), (self.test, context.test_samples)
         valid, test = (
-            None if path is None else BridgeSamples(self._open(path), size, self.tensors) for path, size in others
+            None if path is None else BridgeSamples(self._open(path), size, self.model_inputs) for path, size in others
         )
-        return BridgeSamples(train, context.train_samples, self.tensors), valid, test
+        return BridgeSamples(train, context.train_samples, self.model_inputs), valid, test
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))

@@ -7,7 +7,7 @@ from conceptloader.ingest.build.builder import IngestOptions
 from conceptloader.ingest.chunks.build import Chunked, build_chunked
 from conceptloader.ingest.chunks.join import Documents, Part
 from conceptloader.ingest.chunks.options import Chunks
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 from .step import Directory, Step, Task
 

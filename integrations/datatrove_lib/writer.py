@@ -10,15 +10,15 @@ from datatrove.pipeline.base import PipelineStep
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.write.build import Build, create_build, open_build
+from conceptloader.format.write.build import Build, create_writer, open_writer
+from conceptloader.ingest.align.rules import check_fraction
 from conceptloader.ingest.build.builder import IngestOptions, format_options
 from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.build.shard import Rows, ShardFiller
-from conceptloader.ingest.place.rules import check_fraction
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.records import RecordParser
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, load_tokenizer
-from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.records import RecordParser
+from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE, load_tokenizer
+from conceptloader.ingest.records.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
@@ -115,7 +115,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         """The build of all tasks, begun by whichever comes first."""
         wanted, plan = format_options(options), list(range(shards))
         if os.path.exists(os.path.join(self.out, fmt.MANIFEST)):  # finalized: this task is run again
-            found = open_build(self.out)
+            found = open_writer(self.out)
             if (found.plan, found.options.to_json(found.vocabularies)) != (plan, wanted.to_json(found.vocabularies)):
                 raise ConfigError(
                     self.out,
@@ -124,7 +124,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     "nothing was changed",
                 )
             return found
-        build = create_build(self.out, wanted, plan=plan)
+        build = create_writer(self.out, wanted, plan=plan)
         if options.tokenizer is not None and options.tokenizer.definition is not None:
             write_file(os.path.join(self.out, TOKENIZER_FILE), options.tokenizer.definition, exclusive=True)
         return build
@@ -139,7 +139,7 @@ def _record(known: Collection[str], document: Any) -> dict[str, Any]:
 class ConceptStreamFinalize(Step):
     """Completes the build in `out`: the one step of a pipeline with one task that depends on the writers' pipeline.
 
-    max_lost_spans: which part of a track's spans may have been left without a token, in [0, 1].
+    max_unaligned_spans: which part of a track's spans may have been left without a token, in [0, 1].
 
     Raises, when run: FormatError for missing shards, InputError for more lost spans than that. A complete dataset is
     left as it is.
@@ -147,12 +147,12 @@ class ConceptStreamFinalize(Step):
 
     name, alone = "Concept stream: finalize", "finalize"
 
-    def __init__(self, out: Directory, *, max_lost_spans: float = 0.01) -> None:
+    def __init__(self, out: Directory, *, max_unaligned_spans: float = 0.01) -> None:
         super().__init__()
-        check_fraction(max_lost_spans)
+        check_fraction(max_unaligned_spans)
         self.out = os.path.abspath(out)
-        self.max_lost_spans = max_lost_spans
+        self.max_unaligned_spans = max_unaligned_spans
 
     def work(self, task: Task | None) -> None:
         if not os.path.exists(os.path.join(self.out, fmt.MANIFEST)):
-            finalize_within(self.out, self.max_lost_spans)
+            finalize_within(self.out, self.max_unaligned_spans)

@@ -155,7 +155,7 @@ class MegatronData:
                     f"datasets.{name}",
                     f"found tokens of {ours.name}, whose documents end with {ours.eos_id}, but Megatron's tokenizer "
                     f"has {eod} for that",
-                    fix=f"{remedy}, or, if the others mean the same, --conceptloader-accept {TOKENIZER}",
+                    fix=f"{remedy}, or, if the others mean the same, --conceptloader-allow-changed {TOKENIZER}",
                 )
 
     def follow(self, blend: Blend) -> None:

@@ -119,7 +119,7 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
-                f"concepts.{track.name}.layout",
+                f"tracks.{track.name}.layout",
                 str("records" if track.decoded else "ragged"),
                 "padded: Megatron needs fixed shapes",
             )
@@ -273,7 +273,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
                     "--sft",
                     f"found documents whose lengths are no multiples of {parts}, twice the context parallel size, in "
                     f"sample {number}",
-                    fix=f"build the dataset with --chat and --multiple {parts}",
+                    fix=f"build the dataset with --chat and --pad-to-multiple-of {parts}",
                 )
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:

@@ -16,8 +16,8 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 from conceptloader.base.patching import Patch
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import RunLog, RunStart
-from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.reweight import new_weights, require_agreement
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors

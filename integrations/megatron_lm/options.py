@@ -32,7 +32,7 @@ OPTIONS = {
     "--conceptloader-valid-config": "valid",
     "--conceptloader-test-config": "test",
     "--conceptloader-concept-stage": "stage",
-    "--conceptloader-accept": "accept",
+    "--conceptloader-allow-changed": "accept",
 }
 """Of the launcher, and what they are called as arguments of MegatronData."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
@@ -106,7 +106,7 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
     Stage(found.stage)
     for name in found.accept:
         if name.partition(".")[0] not in ACCEPT:
-            raise unknown("--conceptloader-accept", name.partition(".")[0], ACCEPT, "value")
+            raise unknown("--conceptloader-allow-changed", name.partition(".")[0], ACCEPT, "value")
     return given, rest
 
 
@@ -126,11 +126,11 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
                 "--data-cache-path",
                 "nothing",
                 "that of the run so far, whose samples were chosen by Megatron's own loader",
-                "to go on with others, --conceptloader-accept loader",
+                "to go on with others, --conceptloader-allow-changed loader",
             )
         return {"config": {"order": "megatron", "megatron_cache": indices, **datasets_in_place((paths, None), cache)}}
     of_split = [
-        blend and {"weights": "sizes" if blend[1] is None else "given", **datasets_in_place(blend, cache)}
+        blend and {"weights": "by_size" if blend[1] is None else "given", **datasets_in_place(blend, cache)}
         for blend in blends
     ]
     if given.split is not None and shares_of(given.split)[0] != (0, 1):
@@ -162,15 +162,15 @@ def load_configs(
     if of_train is None:
         raise ConfigError(f"--split {split}", "leaves nothing to train on")
     for evaluated in filter(None, rest):
-        for name in evaluated.concepts:
-            if name not in of_train.concepts:
+        for name in evaluated.tracks:
+            if name not in of_train.tracks:
                 raise ConfigError(
-                    f"concepts.{name}",
+                    f"tracks.{name}",
                     "found in the configuration of evaluation data alone, but all batches have the tensors of the "
                     "training",
                     fix="name it in the configuration of the training too, or leave it out",
                 )
-    of_valid, of_test = (c and replace(c, concepts=of_train.concepts) for c in rest)
+    of_valid, of_test = (c and replace(c, tracks=of_train.tracks) for c in rest)
     return of_train, of_valid, of_test
 
 
@@ -239,6 +239,6 @@ def wanted(config: Config, concepts: bool) -> Config:
         )
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:
-        outputs = replace(outputs, document_ids=False, sample_index=False, random=False)
+        outputs = replace(outputs, document_ids=False, sample_index=False, sample_seed=False)
         outputs = replace(outputs, loss_weight=None, fields={})
-    return replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
+    return replace(config, outputs=outputs, tracks=config.tracks if concepts else {})

@@ -45,14 +45,14 @@ def continued(
                     f"the first {consumed} samples were those of Megatron's own loader, and the configuration has an "
                     "order of ours",
                     fix="keep `order: megatron` and the command line of that run. Where its index files end, go on "
-                    f"with sample {consumed} of ours: --conceptloader-accept {ORDER}",
+                    f"with sample {consumed} of ours: --conceptloader-allow-changed {ORDER}",
                 )
             logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
             return split
         try:
             return split.resumed(state.spec, consumed, accept)
         except ChangedPast as error:
-            raise ResumeError("", f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
+            raise ResumeError("", f"{error.refusal}--conceptloader-allow-changed {' '.join(error.keys)}") from error
     if split.spec.order == "megatron":
         logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
     elif NO_STATE in accept:
@@ -87,6 +87,6 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
                 f"found {consumed} consumed samples without a state of conceptloader, but {log.path} says that it "
                 f"gave those from {before[0].consumed} on",
                 fix="either the state was lost, as by converting the checkpoint: go on by the log, "
-                f"--conceptloader-accept {LOG}; or another loader has begun anew since: move the log away",
+                f"--conceptloader-allow-changed {LOG}; or another loader has begun anew since: move the log away",
             )
     return None

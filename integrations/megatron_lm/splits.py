@@ -54,8 +54,8 @@ class OurSplit:
     def configured(self, concepts: bool) -> Blend:
         """The blend with the outputs that a reader needs."""
         config = wanted(self.blend.config, concepts)
-        borders = config.outputs.loss_mask_borders or self.rules.eod_mask_loss
-        outputs = replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
+        borders = config.outputs.mask_document_boundaries or self.rules.eod_mask_loss
+        outputs = replace(config.outputs, cu_seqlens=self.rules.needs_borders, mask_document_boundaries=borders)
         return replace(self.blend, config=replace(config, outputs=outputs))
 
 
@@ -78,6 +78,6 @@ def with_one_layout(splits: Sequence[OurSplit]) -> list[OurSplit]:
     train = splits[0]
     config = train.configured(concepts=True).config
     views = [view for split in splits for view in split.blend.views]
-    layout = decide_layout(views, train.rules.seq_length, config.outputs, config.concepts)
+    layout = decide_layout(views, train.rules.seq_length, config.outputs, config.tracks)
     layout = replace(layout, random_key=derive_key(config.seed, RANDOM))
     return [replace(split, layout=layout) for split in splits]

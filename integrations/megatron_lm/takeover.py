@@ -35,7 +35,7 @@ def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDAr
                 fix=f"files for other arguments: {', '.join(others) or 'none'}. Use the command line of the run that "
                 "is taken over, unchanged in data paths, weights, --split, --seed, --seq-length, tokenizer and "
                 "the number of training and evaluation samples (see its *-description.txt). To go on with "
-                "samples of ours where its files end: no `order: megatron`, and --conceptloader-accept order",
+                "samples of ours where its files end: no `order: megatron`, and --conceptloader-allow-changed order",
             ) from error
     return tuple(arrays)
 

@@ -130,8 +130,8 @@ class StockSplit:
         The pieces of a sample may hold more spans than a window of the stream.
         """
         config, length = wanted(self.config, concepts), self.rules.seq_length
-        outputs = replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
-        given = config.concepts.items()
+        outputs = replace(config.outputs, cu_seqlens=False, mask_document_boundaries=False)
+        given = config.tracks.items()
         tracks = {name: replace(one, max_spans=min(one.max_spans or length, length)) for name, one in given}
         views = [view_of(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
         layout = decide_layout(views, length, outputs, tracks)

@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 def micro_batch_keys(
-    first: int, last: int, stages: int, position_ids: bool, consume: Mapping[str, str]
+    first: int, last: int, stages: int, position_ids: bool, model_inputs: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:
     """Key of a micro batch -> (key of our batch that it comes from, the pipeline rank that holds it).
 
     first, last: pipeline ranks of the embedding and of the loss, of so many `stages`. Keys are Qwen2's with
-    `position_ids`, else those of Llama and Starcoder2; and those of `consume`.
+    `position_ids`, else those of Llama and Starcoder2; and those of `model_inputs`.
     """
     keys = {
         "input_ids": ("input_ids", first),
@@ -39,11 +39,11 @@ def micro_batch_keys(
         "label_ids": ("labels", last),
         "label_mask": ("loss_mask", last),
     }
-    for name, stage in consume.items():
+    for name, stage in model_inputs.items():
         rank = {"first": first, "last": last}.get(stage, -1)
         rank = int(stage) if rank < 0 else rank
         if rank >= stages:
-            raise ConfigError("nanotron.consume", f"found pipeline rank {rank}, this run has 0 to {stages - 1}")
+            raise ConfigError("nanotron.model_inputs", f"found pipeline rank {rank}, this run has 0 to {stages - 1}")
         keys.setdefault(name, (name, rank))
     return keys
 
@@ -78,11 +78,11 @@ class Collator:
     def _tensor(self, name: str, source: str, batch: Mapping[str, Any]) -> torch.Tensor:
         if source not in batch:
             offered = [key for key, value in batch.items() if isinstance(value, np.ndarray)]
-            raise unknown(f"nanotron.consume.{name}", name, offered, "key of a batch")
+            raise unknown(f"nanotron.model_inputs.{name}", name, offered, "key of a batch")
         value = batch[source]
         if not isinstance(value, np.ndarray):
             raise ConfigError(
-                f"nanotron.consume.{name}",
+                f"nanotron.model_inputs.{name}",
                 f"holds a {type(value).__name__}, nanotron moves only tensors",
                 fix="remove it",
             )
@@ -129,8 +129,8 @@ def make_dataloader(
     # position_ids stay whole: nanotron's ring attention derives the sequence lengths from them.
     along = {name for name, spec in layout.arrays(1).items() if spec.along}
     cut = frozenset({"input_ids", "labels", *along} - {"position_ids"})  # also those that are views of `tokens`
-    consume = dataset.options.consume
-    keys = micro_batch_keys(input_pp_rank, output_pp_rank, pp.size(), use_position_ids, consume)
+    model_inputs = dataset.options.model_inputs
+    keys = micro_batch_keys(input_pp_rank, output_pp_rank, pp.size(), use_position_ids, model_inputs)
     collator = Collator(keys=keys, pp_rank=pp.rank(), cut=cut)
     if cp is not None:
         collator = Collator(keys=keys, pp_rank=pp.rank(), cut=cut, cp_rank=cp.rank(), cp_size=cp.size())
@@ -151,7 +151,7 @@ def make_dataloader(
     if use_doc_masking and config.outputs.position_ids != "document" and config.packing is None:
         logger.warning(
             "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
-            "start of the window; set outputs.position_ids: document, and outputs.loss_mask_borders: true"
+            "start of the window; set outputs.position_ids: document, and outputs.mask_document_boundaries: true"
         )
     if dataset.options.loss_per_dataset and pp.rank() == output_pp_rank:
         group = getattr(context, "dp_cp_pg", context.dp_pg)

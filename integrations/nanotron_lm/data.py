@@ -24,8 +24,8 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_same, start_facts
-from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.reweight import new_weights, require_agreement
 
 from . import losses
 from .options import NanotronOptions

@@ -132,7 +132,7 @@ class Run:
         """nanotron's checks fail where a key is equal on two data parallel ranks, or of another shape, as concept
         tensors may well be: those go round the checks, which still see everything else.
         """
-        extra = self.dataset.options.consume if self.dataset is not None else {}
+        extra = self.dataset.options.model_inputs if self.dataset is not None else {}
         if config.general.ignore_sanity_checks or not extra:
             yield from original(dataloader=dataloader, parallel_context=parallel_context, config=config)
             return

@@ -28,7 +28,7 @@ STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 @dataclass(frozen=True, kw_only=True)
 class NanotronOptions(Section):
-    """consume: batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses each:
+    """model_inputs: batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses each:
         "first" (where the embedding is), "last" (where the loss is) or a pipeline rank. There the key holds a tensor,
         elsewhere a TensorPointer. Stock models refuse extra keys, so none are sent by default.
     loss_per_dataset: log the language model's loss of each dataset, every step.
@@ -37,24 +37,24 @@ class NanotronOptions(Section):
     Raises ConfigError that names the key.
     """
 
-    consume: dict[str, str] = field(default_factory=dict)
+    model_inputs: dict[str, str] = field(default_factory=dict)
     loss_per_dataset: bool = False
     allow_changed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, stage in self.consume.items():
+        for key, stage in self.model_inputs.items():
             if key in STOCK_KEYS:
-                raise ConfigError(f"consume.{key}", "every model of nanotron gets this key", fix="leave it out")
+                raise ConfigError(f"model_inputs.{key}", "every model of nanotron gets this key", fix="leave it out")
             if stage not in ("first", "last") and not stage.isdecimal():
-                raise ConfigError(f"consume.{key}", repr(stage), "first, last or a pipeline rank")
+                raise ConfigError(f"model_inputs.{key}", repr(stage), "first, last or a pipeline rank")
 
     @classmethod
     def parse(cls, section: Any, where: str) -> "NanotronOptions":
         """Options from the YAML section, None for the defaults; `where` is its path in messages."""
-        if isinstance(section, Mapping) and isinstance(section.get("consume"), Mapping):
-            stages = {key: str(v) if type(v) is int else v for key, v in section["consume"].items()}
-            section = {**section, "consume": stages}
+        if isinstance(section, Mapping) and isinstance(section.get("model_inputs"), Mapping):
+            stages = {key: str(v) if type(v) is int else v for key, v in section["model_inputs"].items()}
+            section = {**section, "model_inputs": stages}
         try:
             return build(cls, {} if section is None else section, "")
         except ConfigError as error:
@@ -139,10 +139,10 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
             where, f"has config and also {', '.join(inline)}", fix="put everything there, or everything here"
         )
     args = cls(**values)
-    consume = args.options(f"{where}.nanotron").consume
+    model_inputs = args.options(f"{where}.nanotron").model_inputs
     try:
         settings = args.settings()
-        settings.outputs.check_weights(consume, "nanotron.consume")
+        settings.outputs.check_weights(model_inputs, "nanotron.model_inputs")
         args.dataset_folder = settings.names  # run_train.py logs how many there are
     except ConfigError as error:
         raise (error.within(where, ".") if inline else error.within(f"{where}.config")) from error
@@ -172,7 +172,7 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
         raise ConfigError(f"{where}.dataset_weights", len(weights), f"one for each of {len(folders)} folders")
     saved = (root.get("checkpoints") or {}).get("checkpoints_path")
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
-    outputs = {"position_ids": "document", "loss_mask_borders": True}
+    outputs = {"position_ids": "document", "mask_document_boundaries": True}
     cache = saved and os.path.join(saved, f".{TYPE}")  # s3_upload.remove_after_upload removes folders without a dot
     try:
         datasets = datasets_in_place((folders, weights), cache)

@@ -27,7 +27,7 @@ def build_dataloader(
     output_pp_rank: int,
     seed: int = 0,
     position_ids: bool = False,
-    consume: Mapping[str, str] | None = None,
+    model_inputs: Mapping[str, str] | None = None,
     consumed_samples: int = 0,
     step: int = 0,
     steps: int | None = None,
@@ -42,7 +42,7 @@ def build_dataloader(
 
     config: path of a configuration, or the same as a mapping; its seed and seq_len may be left out.
     micro_batch_size, global_batch_size: samples. parallel_context: nanotron's. input_pp_rank, output_pp_rank: of the
-        model. position_ids: True for models that take them (Qwen2). consume: see NanotronOptions.
+        model. position_ids: True for models that take them (Qwen2). model_inputs: see NanotronOptions.
     consumed_samples, step: trained so far. steps: last step of the run, to check and log what it will read.
     checkpoint: folder that save_state() wrote; what decided past samples is compared with it. Required with
         consumed_samples. allow_changed: names of changes to accept.
@@ -51,10 +51,10 @@ def build_dataloader(
 
     Raises ConfigError, FormatError, or ResumeError for a changed past.
     """
-    section = {"consume": dict(consume or {}), "allow_changed": list(allow_changed)}
+    section = {"model_inputs": dict(model_inputs or {}), "allow_changed": list(allow_changed)}
     options = NanotronOptions.parse(section, "build_dataloader")
     blend = open_blend(load_config(config, defaults={"seed": seed}).with_seq_len(seq_len))
-    blend.config.outputs.check_weights(options.consume, "consume")
+    blend.config.outputs.check_weights(options.model_inputs, "model_inputs")
     dataset = open_stage(
         blend,
         options,

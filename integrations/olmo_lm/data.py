@@ -28,8 +28,8 @@ class ConceptDataLoader(TextDataLoaderBase):
 
     config: as for make_dataloader. global_batch_size: in tokens, a multiple of seq_len x ranks. It may change between
     two steps, as by BatchSizeScheduler. epoch_samples: an epoch of the Trainer, in windows; None for none.
-    tensors: further tensors of a batch, which the model's forward gets by name. check_ranks: False for a loader that
-    not all processes of the run begin to read together. work_dir and others: OLMo-core's.
+    model_inputs: further tensors of a batch, which the model's forward gets by name. check_ranks: False for a loader
+    that not all processes of the run begin to read together. work_dir and others: OLMo-core's.
 
     A batch has input_ids, labels (-100 where the loss mask is 0) and index: int64 [windows of this rank, ...]; with
     outputs.cu_seqlens doc_lens, int32 [windows, most documents], 0 beyond their number, and max_doc_lens, ints.
@@ -44,7 +44,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         *,
         global_batch_size: int,
         epoch_samples: int | None = None,
-        tensors: tuple[str, ...] = (),
+        model_inputs: tuple[str, ...] = (),
         collator: Any = None,
         check_ranks: bool = True,
         **options: Any,
@@ -54,17 +54,17 @@ class ConceptDataLoader(TextDataLoaderBase):
         self._epoch: int | None = None
         self._check_ranks = check_ranks
         self._global_batch_size: int = global_batch_size
-        self.blend, self.tensors, self.epoch_samples = open_blend(config), tensors, epoch_samples
+        self.blend, self.model_inputs, self.epoch_samples = open_blend(config), model_inputs, epoch_samples
         self._check(batch_layout(self.blend))
         self.loader = self._make(global_batch_size)
 
     def _check(self, layout: BatchLayout) -> None:
-        check_tensors(self.tensors, layout)
+        check_tensors(self.model_inputs, layout)
         rows = {name for name, spec in layout.arrays(2).items() if spec.shape[0] == 2}
-        for name in self.tensors:
+        for name in self.model_inputs:
             if name not in rows and not name.endswith("_records"):
                 raise ConfigError(
-                    "tensors",
+                    "model_inputs",
                     f"{name} has no row for each window, and OLMo-core cuts batches into micro batches by rows: they "
                     "would get values of other windows",
                     fix="for concepts set layout: padded",
@@ -148,7 +148,7 @@ class ConceptDataLoader(TextDataLoaderBase):
                 return
 
     def _for_model(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        extra = {name: batch[name] for name in self.tensors}
+        extra = {name: batch[name] for name in self.model_inputs}
         if "sample_index" in batch:
             extra["index"] = batch["sample_index"]
         if "cu_seqlens" in batch:
@@ -196,7 +196,7 @@ class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
     global_batch_size: int
     work_dir: str
     epoch_samples: int | None = None
-    tensors: tuple[str, ...] = ()
+    model_inputs: tuple[str, ...] = ()
 
     def build(self, *, mesh: Any = None, dp_process_group: Any = None, **_: Any) -> ConceptDataLoader:
         """The loader of this rank, among those of the data-parallel group."""
@@ -206,7 +206,7 @@ class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
             self.config,
             global_batch_size=self.global_batch_size,
             epoch_samples=self.epoch_samples,
-            tensors=self.tensors,
+            model_inputs=self.model_inputs,
             work_dir=self.work_dir,
             dp_world_size=get_world_size(dp_process_group),
             dp_rank=get_rank(dp_process_group),

@@ -51,7 +51,7 @@ class ConceptDataLoader(BaseDataLoader):
 
         config: str = ""
         """Path of conceptloader's configuration. Its seq_len may be left out."""
-        tensors: tuple[str, ...] = ()
+        model_inputs: tuple[str, ...] = ()
         """Further tensors of a batch for the model's forward."""
         global_batch_size: int = 0
         """Windows of a train step, over all ranks: num_tokens_per_train_step / max_context_length. With it, data that
@@ -87,7 +87,7 @@ class ConceptDataLoader(BaseDataLoader):
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
-        check_tensors(config.tensors, batch_layout(blend), "dataloader.tensors")
+        check_tensors(config.model_inputs, batch_layout(blend), "dataloader.model_inputs")
         sequential = isinstance(blend.order, Sequential)
         if not config.repeat and not sequential and config.num_samples is None:
             raise ConfigError(
@@ -108,7 +108,7 @@ class ConceptDataLoader(BaseDataLoader):
             micro_batch_size=micro,
             global_batch_size=config.global_batch_size or None,
             num_samples=config.num_samples,
-            tail="wrap" if sequential else None,
+            last_batch="wrap" if sequential else None,
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -167,11 +167,11 @@ class ConceptDataLoader(BaseDataLoader):
             rows = torch.from_numpy(self.loader.partition.offsets(self.loader.dp_rank).astype("int64"))
             labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
         inputs = {"input": batch["input_ids"].flatten(), "positions": batch["position_ids"].flatten()}
-        for name in self._options.tensors:
+        for name in self._options.model_inputs:
             value = batch[name]
             if not isinstance(value, torch.Tensor):
                 raise ConfigError(
-                    "dataloader.tensors", f"{name} is a {type(value).__name__}, expected names of tensors"
+                    "dataloader.model_inputs", f"{name} is a {type(value).__name__}, expected names of tensors"
                 )
             inputs[name] = value.flatten() if value.shape == batch["input_ids"].shape else value
         return inputs, labels.flatten()

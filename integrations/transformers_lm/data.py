@@ -22,8 +22,8 @@ with imported("transformers_lm: transformers", "pip install 'transformers[torch]
 _LEAF = "loader"
 
 
-def for_model(batch: TensorBatch, tensors: Sequence[str] = ()) -> TensorBatch:
-    """The keywords of a causal language model, and `tensors` of the batch under their names.
+def for_model(batch: TensorBatch, model_inputs: Sequence[str] = ()) -> TensorBatch:
+    """The keywords of a causal language model, and `model_inputs` of the batch under their names.
 
     `shift_labels` belong to the token before, as the batch's labels do; transformers' losses take them as they are.
     `labels` belong to the token itself, for models that shift by themselves.
@@ -31,7 +31,7 @@ def for_model(batch: TensorBatch, tensors: Sequence[str] = ()) -> TensorBatch:
     targets = trained_labels(batch)
     labels = targets.roll(1, dims=-1)
     labels[:, 0] = IGNORED
-    keys = ["input_ids", *({"position_ids"} & batch.keys()), *tensors]
+    keys = ["input_ids", *({"position_ids"} & batch.keys()), *model_inputs]
     return {**{name: batch[name] for name in keys}, "labels": labels, "shift_labels": targets}
 
 
@@ -41,13 +41,13 @@ class collate:
     Derive from it to change what the model gets: `samples.batch` in `__call__` has all tensors of the batch.
     """
 
-    def __init__(self, tensors: Sequence[str] = ()) -> None:
-        self.tensors = as_names(tensors, "tensors")
+    def __init__(self, model_inputs: Sequence[str] = ()) -> None:
+        self.model_inputs = as_names(model_inputs, "model_inputs")
 
     def __call__(self, samples: Sequence[TensorBatch]) -> TensorBatch:
         if isinstance(samples, Rows):
-            check_tensors(self.tensors, samples.layout)
-        return for_model(collate_fn(samples), self.tensors)
+            check_tensors(self.model_inputs, samples.layout)
+        return for_model(collate_fn(samples), self.model_inputs)
 
 
 class _Batches:
@@ -73,15 +73,15 @@ class ConceptTrainer(transformers.Trainer):
     takes any number of processes, as long as per_device_train_batch_size x gradient_accumulation_steps x processes is
     what it was. eval_dataset is one SampleDataset or a dict of them, with order sequential.
 
-    tensors: further tensors of a batch that the model's forward gets by name.
-    data_collator: a `collate`, or a class derived from it; by default collate(tensors).
+    model_inputs: further tensors of a batch that the model's forward gets by name.
+    data_collator: a `collate`, or a class derived from it; by default collate(model_inputs).
 
     Raises ConfigError for arguments that would change the batches, ResumeError for a checkpoint of other data.
     """
 
-    def __init__(self, *args: Any, tensors: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, model_inputs: Sequence[str] = (), **kwargs: Any) -> None:
         if len(args) < 3 and kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = collate(tensors)
+            kwargs["data_collator"] = collate(model_inputs)
         super().__init__(*args, **kwargs)
         if not isinstance(self.data_collator, collate):
             raise ConfigError(
@@ -91,10 +91,10 @@ class ConceptTrainer(transformers.Trainer):
                 "mask yet, so that a model would train on other targets",
                 "change in __call__ what collate returns, or leave it out",
             )
-        if tensors and as_names(tensors, "tensors") != self.data_collator.tensors:
+        if model_inputs and as_names(model_inputs, "model_inputs") != self.data_collator.model_inputs:
             raise ConfigError(
-                "tensors",
-                f"found {list(tensors)}, but the data_collator has {list(self.data_collator.tensors)}",
+                "model_inputs",
+                f"found {list(model_inputs)}, but the data_collator has {list(self.data_collator.model_inputs)}",
                 fix="give them to one of the two",
             )
         if self.train_dataset is not None:
@@ -128,7 +128,7 @@ class ConceptTrainer(transformers.Trainer):
                 f"a {type(dataset).__name__}",
                 "a conceptloader.SampleDataset, without a sampler or a DataLoader around it",
             )
-        check_tensors(self.data_collator.tensors, batch_layout(dataset.blend))
+        check_tensors(self.data_collator.model_inputs, batch_layout(dataset.blend))
 
     def _check_evaluation(self, dataset: Any, name: str) -> None:
         """Its mean is over each window once, or over fewer."""

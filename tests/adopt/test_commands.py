@@ -9,8 +9,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
-from conceptloader.view.source import alone
+from conceptloader.ingest.records.tokenizer import load_tokenizer
+from conceptloader.viewer.source import alone
 from tests.corpora.tokenizers import byte_level
 
 
@@ -52,7 +52,7 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_finalize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
     with build.shard(0) as writer:
         writer.add_document([1, 2])
     code, value, _ = run(capsys, "build", "--finalize", "--out", tmp_path / "ds")
@@ -94,7 +94,15 @@ def test_annotate_and_view_with_a_tokenizer(
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "names.txt").write_text("cat\n")
     given = () if known == "--tokenizer" else ("--tokenizer", file)
-    words = ("annotate", tmp_path / "ds", tmp_path / "rows.jsonl", "--out", tmp_path / "out", "--unit", "characters")
+    words = (
+        "annotate",
+        tmp_path / "ds",
+        tmp_path / "rows.jsonl",
+        "--out",
+        tmp_path / "out",
+        "--offset-unit",
+        "characters",
+    )
     words += ("--track", "c", "--vocabulary", tmp_path / "names.txt")
     code, value, err = run(capsys, *words, *given)
     assert (code, value.get("records")) == (0, 2), err

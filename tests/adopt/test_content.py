@@ -84,7 +84,7 @@ def test_with_full_the_tokens_alone_decide(tmp_path: Path) -> None:
     before = take(file, tmp_path / "out", full=True)
     tokens = before.tokens(0, TOKENS)
     options = cl.BuildOptions(token_type="u2")
-    build = cl.create_build(tmp_path / "native", options)
+    build = cl.create_writer(tmp_path / "native", options)
     with build.shard(0) as writer:
         writer.add_document(tokens)
     cl.finalize(build.path)

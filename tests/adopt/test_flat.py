@@ -49,7 +49,8 @@ def test_outputs_that_need_documents_where_they_are_unknown_are_logged(
 ) -> None:
     np.arange(40, dtype=np.uint32).tofile(tmp_path / "x.npy")
     outputs: list[dict[str, Any]] = [
-        {}, {"position_ids": "document"}, {"cu_seqlens": True}, {"document_ids": True}, {"loss_mask_borders": True},
+        {}, {"position_ids": "document"}, {"cu_seqlens": True}, {"document_ids": True},
+        {"mask_document_boundaries": True},
     ]  # fmt: skip
     for name, end in (("unknown", None), ("known", 7)):
         adopt([tmp_path / "x.npy"], tmp_path / name, dtype="u4", document_end=end)

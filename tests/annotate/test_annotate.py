@@ -24,7 +24,7 @@ from conceptloader.ingest.annotate import annotate as annotating
 from conceptloader.ingest.annotate import join as joining
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.database import database, load
-from conceptloader.ingest.rows.tokenizer import BytesTokenizer
+from conceptloader.ingest.records.tokenizer import BytesTokenizer
 from tests.raises import raises
 
 Rows = list[dict[str, Any]]
@@ -34,7 +34,7 @@ def build(path: Path, shards: list[list[list[int]]], ids: bool = True, tracks: b
     """Documents of tokens in shards; ids are d0, d1, ... through all of them; with `tracks`, each document of the track
     `old` has the record [number]."""
     options = cl.BuildOptions(tracks={"old": cl.TrackOptions()} if tracks else {})
-    made = cl.create_build(path, options, plan=[None] * len(shards))
+    made = cl.create_writer(path, options, plan=[None] * len(shards))
     number = 0
     for shard, documents in enumerate(shards):
         with made.shard(shard) as writer:
@@ -205,7 +205,7 @@ BAD: list[tuple[Rows, int, str]] = [
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents d0 of three tokens, d1, and two of one id."""
     path = tmp_path_factory.mktemp("small") / "ds"
-    made = cl.create_build(path, cl.BuildOptions(), plan=[None])
+    made = cl.create_writer(path, cl.BuildOptions(), plan=[None])
     with made.shard(0) as writer:
         for tokens, name in (([1, 2, 3], "d0"), ([4], "d1"), ([5], "twice"), ([6], "twice")):
             writer.add_document(tokens, id=name)

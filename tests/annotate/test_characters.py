@@ -14,8 +14,8 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import owners, write_rows
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
@@ -40,8 +40,8 @@ def folder(built: Path, tmp_path: Path) -> Path:
 
 
 def build(folder: Path, rows: Rows, name: str = "ds", tokenizer: str = "", **more: Any) -> Path:
-    given = {"tokenizer": tokenizer or str(folder / "tokenizer.json"), "max_lost_spans": 1, **more}
-    rules = cl.SpanRules(max_lost_spans=given.pop("max_lost_spans"))
+    given = {"tokenizer": tokenizer or str(folder / "tokenizer.json"), "max_unaligned_spans": 1, **more}
+    rules = cl.SpanAlignment(max_unaligned_spans=given.pop("max_unaligned_spans"))
     cl.build(write_rows(folder / f"{name}.jsonl", rows), folder / name, rules=rules, **given)
     return folder / name
 
@@ -87,7 +87,7 @@ def test_equals_a_build_with_the_spans(
     build(path, rows, "with", tokenizer, append_eos=eos)
     build(path, [{key: row[key] for key in ("id", "text")} for row in rows], "without", tokenizer, append_eos=eos)
     notes = [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1]
-    given = {"unit": "characters", "tokenizer": load_tokenizer(tokenizer), "max_lost_spans": 1}
+    given = {"unit": "characters", "tokenizer": load_tokenizer(tokenizer), "max_unaligned_spans": 1}
     with attach(path, notes, "without", track="concepts", **given) as found, cl.open_dataset(path / "with") as wanted:
         assert found.num_tokens == wanted.num_tokens
         assert owners(found, "concepts") == owners(wanted, "concepts")
@@ -103,7 +103,7 @@ def test_tokenizers_that_do_not_give_the_text(folder: Path) -> None:
         setattr(made, name, change)
         made.save(str(folder / f"{name}.json"))
         build(folder, [{"id": "d0", "text": "cat"}], name, str(folder / f"{name}.json"))
-        with raises(ConfigError, "tokenizer", fix="--unit tokens"):
+        with raises(ConfigError, "tokenizer", fix="--offset-unit tokens"):
             attach(folder, [span("d0", 0, 1)], name, unit="characters")
     with raises(ConfigError, "ds", "tokens of tokenizers-", "'bytes'"):
         attach(folder, [span("d0", 0, 1)], tokenizer=load_tokenizer("bytes"))
@@ -139,7 +139,7 @@ def test_offsets_that_could_be_either_are_refused(folder: Path) -> None:
     assert said(attach(folder, rows, unit="characters")) == [" red"]
     assert said(attach(folder, rows, tokenizer=load_tokenizer(str(folder / "tokenizer.json")))) == [" red"]
     (folder / "ds" / ".tokenizer.json").unlink()
-    with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--unit tokens"):
+    with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--offset-unit tokens"):
         attach(folder, [span("d0", 20, len(TEXT))])
     with raises(InputError, "document 0", expected="tokens of the document"):
         attach(folder, [span("d0", 20, len(TEXT))], unit="tokens")
@@ -185,5 +185,5 @@ def test_too_many_lost_spans_leave_nothing_behind(folder: Path) -> None:
     with raises(InputError, found="track 'c': 1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
         attach(folder, rows, unit="characters")
     assert not list(folder.glob("out*"))
-    made = attach(folder, rows, unit="characters", max_lost_spans=0.5)
+    made = attach(folder, rows, unit="characters", max_unaligned_spans=0.5)
     assert made.manifest.extra["annotated"]["c"]["loss"]["lost"] == 1

@@ -92,10 +92,10 @@ def random_case(path: Path, seed: int) -> Case:
         position_ids=rng.choice(["window", "document", "off"]).item(),
         document_ids=bool(rng.integers(2)),
         cu_seqlens=bool(rng.integers(2)),
-        loss_mask_borders=masked and bool(rng.integers(2)),
+        mask_document_boundaries=masked and bool(rng.integers(2)),
         dataset_id=bool(rng.integers(2)),
         sample_index=bool(rng.integers(2)),
-        eos_loss=not masked or bool(rng.integers(2)),
+        loss_on_eos=not masked or bool(rng.integers(2)),
         shared_labels=bool(rng.integers(2)),
         loss_mask=masked,
     )

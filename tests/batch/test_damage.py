@@ -47,7 +47,7 @@ def test_both_readers_agree_on_damaged_files(tmp_path, kind, shape):
     rng = np.random.default_rng([KINDS.index(kind), shape == "ragged"])
     build(tmp_path / "a", Recipe(shards=[12], encodings={"dense": "dense", "spans": "spans"}), rng)
     view = whole_view(cl.open_dataset(tmp_path / "a"))
-    outputs = Outputs(document_ids=True, position_ids="document", cu_seqlens=True, loss_mask_borders=True)
+    outputs = Outputs(document_ids=True, position_ids="document", cu_seqlens=True, mask_document_boundaries=True)
     layout = decide_layout([view], SEQ_LEN, outputs, {t: ConceptOptions(layout=shape) for t in ("dense", "spans")})
     path = tmp_path / "a" / f"00000.{kind}"
     whole = path.read_bytes()
@@ -56,7 +56,7 @@ def test_both_readers_agree_on_damaged_files(tmp_path, kind, shape):
         with path.open("r+b") as file:
             file.write(damaged(whole, rng))
         view = whole_view(
-            cl.open_dataset(tmp_path / "a", check_files=False)
+            cl.open_dataset(tmp_path / "a", verify_files=False)
         )  # it would refuse a file that changes under it
         compiled, plain = (cls(None, [view], layout) for cls in (BatchReader, PlainReader))
         for window in rng.integers(0, view.count, 4).tolist():

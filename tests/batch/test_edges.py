@@ -16,12 +16,12 @@ from tests.raises import raises
 
 
 def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
     with build.shard(0) as writer:
         writer.add_document(list(range(20)))
     cl.finalize(tmp_path / "ds")
     config: dict[str, Any] = {
-        "seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "concepts": {"concepts": {}},
+        "seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "tracks": {"concepts": {}},
     }  # fmt: skip
     with cl.make_dataloader(config, micro_batch_size=2) as loader:
         batch = next(iter(loader))
@@ -32,18 +32,18 @@ def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"position": cl.TrackOptions()}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"position": cl.TrackOptions()}))
     with build.shard(0) as writer:
         writer.add_document(list(range(20)))
     cl.finalize(tmp_path / "ds")
-    config = {"seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "concepts": {"position": {}}}
+    config = {"seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "tracks": {"position": {}}}
     with raises(ConfigError, found="two arrays of a batch would be called position_ids"):
         cl.make_dataloader(config, micro_batch_size=2)
 
 
 def write(path: Path, documents: list[tuple[int, list[Any]]], **options: Any) -> str:
     """Documents of so many tokens, with spans of track t."""
-    build = cl.create_build(path, cl.BuildOptions(tracks={"t": cl.TrackOptions(encoding="spans")}, **options))
+    build = cl.create_writer(path, cl.BuildOptions(tracks={"t": cl.TrackOptions(encoding="spans")}, **options))
     with build.shard(0) as writer:
         for tokens, spans in documents:
             writer.add_document(list(range(1, tokens + 1)), {"t": spans})
@@ -71,7 +71,7 @@ def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
     counts = [3, BUFFER_BYTES // 4, 1, 2, 3 * BUFFER_BYTES // 4 + 5, BUFFER_BYTES // 4 - 1, 7]
     records = [list(range(10 * k, 10 * k + n)) for k, n in enumerate(counts)]
     path = write(tmp_path / "ds", [(2 * len(counts) + 1, [(2 * k, 2 * k + 1, ids) for k, ids in enumerate(records)])])
-    found = batch(path, 1, seq_len=2 * len(counts), concepts={"t": {"layout": layout}})
+    found = batch(path, 1, seq_len=2 * len(counts), tracks={"t": {"layout": layout}})
     if layout == "ragged":
         values, offsets = found["t_values"], found["t_offsets"].tolist()
         assert [values[a:b].tolist() for a, b in pairwise(offsets)] == records
@@ -82,7 +82,7 @@ def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
 
 def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> None:
     size, windows = BUFFER_BYTES // 8 + 1000, 9
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(block_tokens=1))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(block_tokens=1))
     with build.shard(0) as writer:  # documents of one token
         numbers = np.arange(windows * size + 1)
         writer.add_documents(numbers, np.append(numbers, len(numbers)), {}, [""] * len(numbers))
@@ -100,7 +100,7 @@ def test_a_first_border_below_zero(tmp_path: Path, name: str) -> None:
     for file, data in with_matching_manifest(files, changed).items():
         (Path(path) / file).write_bytes(data)
     with pytest.raises(FormatError, match=name.replace(".", "\\.")):
-        batch(path, 1, seq_len=4, concepts={"t": {}}, outputs={"document_ids": True})
+        batch(path, 1, seq_len=4, tracks={"t": {}}, outputs={"document_ids": True})
 
 
 def test_a_block_table_that_names_too_late_an_item(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
 
     def layout(max_spans: int, max_concepts: int) -> None:
         options = {"max_spans": max_spans, "max_concepts": max_concepts, "overflow": "truncate"}
-        config = {"seq_len": 4, "datasets": {"a": {"path": path}}, "concepts": {"t": options}}
+        config = {"seq_len": 4, "datasets": {"a": {"path": path}}, "tracks": {"t": options}}
         batch_layout(cl.open_blend(config))
 
     layout(1 << 13, 1 << 14)  # 8 bytes each: 1 GiB

@@ -24,7 +24,7 @@ def build(path: Path, fields: dict[str, str], number: str) -> View:
         "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": number}),
         "notes": cl.TrackOptions(codec="json"),
     }
-    written = cl.create_build(path, cl.BuildOptions(tracks=tracks, fields={"xu1": "u1", "w": "f2", **fields}))
+    written = cl.create_writer(path, cl.BuildOptions(tracks=tracks, fields={"xu1": "u1", "w": "f2", **fields}))
     with written.shard(0) as shard:
         spans = {"quality": [(0, 14, np.array([3], number))], "notes": [(14, 28, {"at": 14})]}
         shard.add_document([1] * 28, spans, fields={name: np.arange(28) for name in ("xu1", "w", *fields)})
@@ -69,11 +69,11 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
         (r"outputs\.loss_weight: found 'notes' of type json, json, expected f2 or f4", {"loss_weight": "notes"}, {}),
         (r"outputs\.loss_weight: found 'quality' of type f4, f8, expected f2 or f4", {"loss_weight": "quality"}, {}),
         (r"two arrays of a batch would be called max_seqlen", {"fields": {"max_seqlen": "inputs"}}, {}),
-        (r"concepts\.quality: found type f4 in dataset a, but f8 in b", {}, {"quality": {}}),
-        (r"concepts\.quality: found layout ragged .* for a track of numbers", {}, {"quality": {"layout": "ragged"}}),
-        (r"concepts\.quality: found layout padded and max_concepts 2", {}, {"quality": {"max_concepts": 2}}),
-        (r"concepts\.notes: dataset a has codec json, .* set layout: records", {}, {"notes": {}}),
-        (r"concepts\.notes\.max_concepts: found", {}, {"notes": {"layout": "records", "max_concepts": 1}}),
+        (r"tracks\.quality: found type f4 in dataset a, but f8 in b", {}, {"quality": {}}),
+        (r"tracks\.quality: found layout ragged .* for a track of numbers", {}, {"quality": {"layout": "ragged"}}),
+        (r"tracks\.quality: found layout padded and max_concepts 2", {}, {"quality": {"max_concepts": 2}}),
+        (r"tracks\.notes: dataset a has codec json, .* set layout: records", {}, {"notes": {}}),
+        (r"tracks\.notes\.max_concepts: found", {}, {"notes": {"layout": "records", "max_concepts": 1}}),
     ]
     for message, outputs, tracks in wrong:
         with pytest.raises(ConfigError, match=message):
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["f2", "f4"])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value: float) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(fields={"w": kind}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(fields={"w": kind}))
     with build.shard(0) as shard:
         shard.add_document([1] * 20, fields={"w": [1.0] * 15 + [value] + [0.5] * 4})
     cl.finalize(tmp_path / "ds")
@@ -100,7 +100,7 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value
 
 def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     track = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
     with build.shard(0) as shard:
         shard.add_document([1] * 20, {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([np.nan]))]})
     cl.finalize(tmp_path / "ds")
@@ -119,7 +119,7 @@ def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> No
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])
 def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[float]) -> None:
     track = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
     with build.shard(0) as shard:
         shard.add_document([1] * 20, {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]})
     cl.finalize(tmp_path / "ds")

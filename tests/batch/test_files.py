@@ -140,7 +140,7 @@ def test_two_thousand_shards_with_256_descriptors(tmp_path):
         import numpy as np, conceptloader as cl
         dataset = {{"path": {str(tmp_path / "all")!r}}}
         config = {{"seed": 1, "seq_len": 16, "datasets": {{"a": dataset}}, "outputs": {{"cu_seqlens": True}}}}
-        config["concepts"] = {{"concepts": {{}}}}
+        config["tracks"] = {{"concepts": {{}}}}
         seen = set()
         with cl.make_dataloader(config, micro_batch_size=64) as loader:
             for k, batch in enumerate(loader):
@@ -174,7 +174,7 @@ def test_far_apart_records_are_read_in_groups_and_near_ones_together(tmp_path, f
     options = cl.BuildOptions(
         token_type="u2", tracks={"concepts": cl.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
     )
-    builder = cl.create_build(tmp_path / "a", options)
+    builder = cl.create_writer(tmp_path / "a", options)
     with builder.shard(0) as writer:
         numbers = [writer.add_record("concepts", np.full(3, k)) for k in range(5000)]
         step = 1600 if far else 2

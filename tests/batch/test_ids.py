@@ -22,9 +22,9 @@ def reader(path: Path, outputs: Any = None, concepts: Any = None, **more: Any) -
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(path)}},
-        "loader": {"check_files": False},  # else the damage is met at opening
+        "loader": {"verify_files": False},  # else the damage is met at opening
         "outputs": outputs or {},
-        "concepts": concepts or {},
+        "tracks": concepts or {},
         "order": "sequential",
         **more,
     }
@@ -41,7 +41,7 @@ def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path
         tokenizer=cl.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None,
         tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b", "c"], encoding=track)} if track else {},
     )
-    build = cl.create_build(path, options, plan=[0, 1])
+    build = cl.create_writer(path, options, plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
@@ -133,17 +133,17 @@ def test_adopted_files(tmp_path: Path, dtype: str, vocab_size: int | None, good:
 def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layout: str) -> None:
     path = native(tmp_path / "ds", 300, encoding)
     file = path / "00001.concepts.data"
-    options = {"concepts": {"layout": layout}}
+    options = {"tracks": {"layout": layout}}
     for bad in (3, 2**32 - 1):
         damage(file, 4, bad, "<u4")  # the second concept of the span at tokens 80 to 84
-        batches = reader(path, concepts=options)
+        batches = reader(path, tracks=options)
         for number in (0, 9, 11):
             window(batches, number)
         with pytest.raises(FormatError) as raised:
             window(batches, 10)
         for part in (f"sample 10, dp_rank 3: {file} (shard 1): found concept id {bad} ", "token 80 of", "below 3"):
             assert part in str(raised.value)
-    spans = cl.open_dataset(path, check_files=False).spans("concepts", 80, 84)
+    spans = cl.open_dataset(path, verify_files=False).spans("concepts", 80, 84)
     with raises(FormatError, found="found concept id 4294967295, expected ids below 3"):
         spans.decode()
     with raises(FormatError, found="found concept id 4294967295, expected ids below 3"):
@@ -151,11 +151,11 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
 
 
 def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
     with build.shard(0) as writer:
         writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
     cl.finalize(tmp_path / "ds")
-    batch = window(reader(tmp_path / "ds", concepts={"concepts": {}}), 0)
+    batch = window(reader(tmp_path / "ds", tracks={"concepts": {}}), 0)
     assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
 
 
@@ -163,7 +163,7 @@ def test_the_loader_names_it_too(tmp_path: Path) -> None:
     path = native(tmp_path / "ds", 300)
     damage(path / "00000.stream.bin", 2 * 50, 65_535, "u2")
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(path)}}}
-    config["loader"] = {"check_files": False}
+    config["loader"] = {"verify_files": False}
     with pytest.raises(FormatError) as raised:
         for _ in cl.make_dataloader(config, num_samples=19, micro_batch_size=4):
             pass

@@ -168,7 +168,7 @@ CHANGES = [
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_is_written_into_a_batch_is_in_no_later_one(tmp_path, shared):
     """Positions and masks, which are the same in every batch, are left in memory that is used again."""
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             writer.add_document(np.arange(80))

@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tracks={"t": cl.TrackOptions(encoding="dense" if name == "dense" else "spans")},
             block_tokens=BLOCK,
         )
-        build = cl.create_build(folder / name, options, plan=[0, 1])
+        build = cl.create_writer(folder / name, options, plan=[0, 1])
         for shard in range(2):
             with build.shard(shard) as writer:
                 for k, size in enumerate(DOCUMENTS):
@@ -45,8 +45,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def error_of(path: Path, sample: int) -> FormatError:
     config = {
-        "seq_len": SEQ_LEN, "order": "sequential", "datasets": {"a": {"path": str(path)}}, "concepts": {"t": {}},
-        "outputs": {"document_ids": True}, "loader": {"check_files": False},
+        "seq_len": SEQ_LEN, "order": "sequential", "datasets": {"a": {"path": str(path)}}, "tracks": {"t": {}},
+        "outputs": {"document_ids": True}, "loader": {"verify_files": False},
     }  # fmt: skip
     reader = open_reader(cl.open_blend(config), dp_rank=3)
     with pytest.raises(FormatError) as raised:

@@ -19,7 +19,7 @@ from tests.raises import raises
 def build(path: Path, parameters: dict[str, str], rng: np.random.Generator) -> None:
     """Two shards of documents of 30 tokens with spans."""
     tracks = {"t": cl.TrackOptions(parameters=parameters)}
-    written = cl.create_build(path, cl.BuildOptions(tracks=tracks, block_tokens=16), plan=[0, 1])
+    written = cl.create_writer(path, cl.BuildOptions(tracks=tracks, block_tokens=16), plan=[0, 1])
     for number in range(2):
         with written.shard(number) as shard:
             for _ in range(6):
@@ -41,7 +41,7 @@ def test_every_half_is_read_as_it_is(tmp_path: Path, shape: str) -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
     track = cl.TrackOptions(parameters={"ids": "u2", "scores": "f2"})
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
     with build.shard(0) as shard:
         shard.add_document([1] * 9, {"t": [(0, 9, (np.arange(len(halves)), halves))]})
     cl.finalize(tmp_path / "ds")
@@ -74,11 +74,11 @@ def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score:
         codec.encode(([1], [score]))
     with pytest.raises(ValueError, match="no finite number"):
         codec.check(codec.encode(([1], [0]))[:4] + np.array([score], kind).tobytes())
-    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
+    ds = cl.open_dataset(tmp_path / "ds", verify_files=False)
     data, first = tmp_path / "ds" / "00000.t.data", next(r for r in ds.spans("t", 0, 60).records if len(r))
     data.write_bytes(data.read_bytes().replace(first[-codec.item + 4 :], np.array([score], kind).tobytes(), 1))
     assert "no finite number" in str(cl.verify(tmp_path / "ds", full=True)[0])
-    view = make_view("x", cl.open_dataset(tmp_path / "ds", check_files=False), 0, 0, 6, 20)
+    view = make_view("x", cl.open_dataset(tmp_path / "ds", verify_files=False), 0, 0, 6, 20)
     layout = decide_layout([view], 20, Outputs(), {"t": ConceptOptions()})
     said = rf"00000\.t\.data: found score {score} in the span of track t at token \d+ of the dataset, expected finite"
     plain, compiled = PlainReader(None, [view], layout), BatchReader(None, [view], layout)

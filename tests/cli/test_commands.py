@@ -42,7 +42,7 @@ def test_help_takes_two_screens(
 
 @pytest.mark.parametrize(
     ("words", "key"),
-    [(["--chunk-starts=a"], "chunks: {starts: ...}"), (["--concept-kind", "a"], "chunks: {concepts: {kind: ...}}")],
+    [(["--chunk-starts=a"], "chunks: {starts: ...}"), (["--concept-kind", "a"], "chunks: {tracks: {kind: ...}}")],
 )
 def test_an_option_that_is_a_key_of_a_recipe_now(
     words: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

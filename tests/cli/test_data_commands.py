@@ -54,9 +54,7 @@ def source(tmp_path: Path) -> Path:
 def dataset(shell: Shell, source: Path, tmp_path: Path) -> Path:
     out = tmp_path / "data"
     names = tmp_path / "names.txt"
-    found = shell.json(
-        "build", source, "--out", out, "--tokenizer", "bytes", "--concepts-vocabulary", names, "--workers", 1
-    )
+    found = shell.json("build", source, "--out", out, "--tokenizer", "bytes", "--vocabulary", names, "--workers", 1)
     assert found["documents"] == 12
     assert found["shards"] == 1
     return out
@@ -101,9 +99,9 @@ def test_bad_records_are_listed(shell: Shell, source: Path, tmp_path: Path) -> N
         file.write('{"text": 5}\n')
     bad = tmp_path / "bad.jsonl"
     names = tmp_path / "names.txt"
-    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--concepts-vocabulary", names)
+    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--vocabulary", names)
     shell(*arguments, code=1)
-    printed = shell(*arguments, "--skip-bad", bad)
+    printed = shell(*arguments, "--bad-records", bad)
     assert "1 bad records were left out" in printed
     (found,) = map(json.loads, bad.read_text().splitlines())
     assert (found["file"], found["where"]) == (str(source), "line 13")
@@ -158,12 +156,12 @@ def test_sample(shell: Shell, dataset: Path) -> None:
 
 def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "stats.png"
-    found = shell.json("stats", dataset, "--picture", picture)
+    found = shell.json("stats", dataset, "--plot", picture)
     assert picture.read_bytes()[:4] == b"\x89PNG"
     most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))  # as on a disk that is full
     try:
-        shell("stats", dataset, "--picture", tmp_path / "half.png", code=2)
+        shell("stats", dataset, "--plot", tmp_path / "half.png", code=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
     assert "half.png: cannot be written" in shell.stderr
@@ -178,7 +176,7 @@ def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.
         "0": 9, "10": 9, "25": 9, "50": 11, "75": 13, "90": 13, "99": 13, "100": 13,
     }  # fmt: skip
     assert "animal" in shell("stats", dataset, "--track", "concepts")
-    monkeypatch.setattr("conceptloader.view.stats._CHUNK", 5)  # spans cross the borders of pieces
+    monkeypatch.setattr("conceptloader.viewer.stats._CHUNK", 5)  # spans cross the borders of pieces
     again = shell.json("stats", dataset)
     assert again == found
 
@@ -196,10 +194,10 @@ def test_verify(shell: Shell, dataset: Path) -> None:
 
 
 def test_join(shell: Shell, dataset: Path, tmp_path: Path) -> None:
-    found = shell.json("join", dataset, dataset, "--out", tmp_path / "joined")
+    found = shell.json("concat", dataset, dataset, "--out", tmp_path / "joined")
     assert found["documents"] == 24
     assert shell.json("inspect", tmp_path / "joined", "--document-number", 12)["text"] == "A cat sat."
-    shell("join", dataset, "--out", tmp_path / "joined", code=2)
+    shell("concat", dataset, "--out", tmp_path / "joined", code=2)
 
 
 def test_vocabulary(shell: Shell, source: Path, tmp_path: Path) -> None:

@@ -82,14 +82,14 @@ def test_a_configuration(data: Path, tmp_path: Path, capsys: Capture) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(
         f"seq_len: 48\ndatasets:\n  a: {{path: {data}/stream, weight: 1}}\n  b: {{path: {data}/other, weight: 3}}\n"
-        "concepts: {quality: {layout: ragged}}\nloader: {threads: 8, prefetch: 3}\n"
+        "tracks: {quality: {layout: ragged}}\nloader: {num_threads: 8, prefetch_batches: 3}\n"
     )
     found = bench(capsys, config, "--seconds", "0.1")
     assert (found["seq_len"], found["tracks"], found["threads"], found["prefetch"]) == (48, ["quality"], 3, 3)
     assert set(found["samples"]) == {"a", "b"}
     assert bench(capsys, config, *BRIEF, "--threads", 8)["prefetch"] == 8
     both = f"{{a: {{path: {data}/stream}}, b: {{path: {data}/other}}}}"
-    config.write_text(f"order: sequential\ndatasets: {both}\nloader: {{prefetch: 0}}\n")
+    config.write_text(f"order: sequential\ndatasets: {both}\nloader: {{prefetch_batches: 0}}\n")
     found = bench(capsys, config, *BRIEF)
     assert (found["tracks"], found["threads"], found["prefetch"]) == ([], 1, 0)
     assert found["batches"]["repeated"] > 0, "a finite order would have ended"

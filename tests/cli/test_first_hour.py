@@ -36,7 +36,7 @@ def test_the_page_of_the_command_has_every_command(checkout: Path) -> None:
 
 def test_init_writes_a_configuration_that_works(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     other = tmp_path / "more" / "data"
-    cl.convert(dataset, other, {"concepts": "dense"})
+    cl.reencode(dataset, other, {"concepts": "dense"})
     run = tmp_path / "runs" / "run.yaml"
     run.parent.mkdir()
     shown = shell.json("init", dataset, other, "--out", run, "--seq-len", 8)
@@ -87,7 +87,7 @@ def test_home_is_expanded(shell: Shell, dataset: Path, tmp_path: Path, monkeypat
     run.write_text("seq_len: 8\ndatasets:\n  a: {path: ~/data}\nroots: [~/]\n")
     config = cl.load_config(run)
     assert config.datasets["a"].path == str(dataset)
-    assert config.roots == (str(tmp_path),)
+    assert config.allowed_roots == (str(tmp_path),)
 
 
 def test_a_root_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], dataset: Path) -> None:
@@ -119,7 +119,7 @@ def test_adopt_refuses_a_dataset_of_ours(shell: Shell, dataset: Path, tmp_path: 
     for path in (tokens, dataset):
         shell("adopt", path, "--kind", "flat", "--dtype", "uint16", "--out", tmp_path / "again", code=2)
         assert f"found a file of the dataset {dataset}" in shell.stderr
-        assert "conceptloader join" in shell.stderr
+        assert "conceptloader concat" in shell.stderr
     assert not (tmp_path / "again").exists()
 
 
@@ -146,20 +146,20 @@ def test_a_shard_a_byte_is_refused(shell: Shell, tmp_path: Path) -> None:
 
 def test_join_keeps_how_the_text_became_tokens_where_all_agree(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     made = cl.open_dataset(dataset).manifest.extra["ingest"]
-    both = cl.join([dataset, dataset], tmp_path / "both")
+    both = cl.concat([dataset, dataset], tmp_path / "both")
     assert both.extra["ingest"] == made
     assert cl.open_dataset(tmp_path / "both").manifest.extra["ingest"] == made
     plain = tmp_path / "plain.jsonl"
     plain.write_text('{"text": "a"}\n')
     shell("build", plain, "--out", tmp_path / "other", "--tokenizer", "bytes")
-    assert "ingest" not in cl.join([dataset, tmp_path / "other"], tmp_path / "mixed").extra
+    assert "ingest" not in cl.concat([dataset, tmp_path / "other"], tmp_path / "mixed").extra
 
 
 def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     """Number of a document, start, end, label and score, as other tools write them: two tracks of one file."""
     rows = [{"nr": 1, "begin": 0, "stop": 3, "label": "animal", "score": 0.5}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--unit", "tokens"]
+    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--offset-unit", "tokens"]
     first = [dataset, tmp_path / "rows.jsonl", "--track", "labels", "--vocabulary", tmp_path / "names.txt"]
     shell("annotate", *first, "--out", tmp_path / "one", code=1)
     assert "found column 'begin'" in shell.stderr

@@ -76,13 +76,13 @@ def test_a_folder_that_cannot_be_read_is_not_left_out(folder: Path, capsys: pyte
         assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["annotate", "adopt", "join", "init"])
+@pytest.mark.parametrize("command", ["annotate", "adopt", "concat", "init"])
 def test_a_full_disk_is_named_and_leaves_nothing(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = str(folder / "data"), folder / "out"
     arguments = {
-        "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--unit", "characters"],
+        "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--offset-unit", "characters"],
         "adopt": [str(folder / "corpus" / "a.npy"), "--dtype", "uint8"],
         "join": [data, data],
         "init": [data],

@@ -32,9 +32,9 @@ def dataset(tmp_path: Path) -> Path:
     records = [{"id": IN_NAMES, "text": "red " + EVIL, "spans": spans, "metadata": {IN_NAMES: IN_NAMES}}] * 9
     (folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "names.txt").write_text(json.dumps([IN_NAMES]))
-    more = ["--concepts-vocabulary", str(folder / "names.txt"), "--workers", "1"]
+    more = ["--vocabulary", str(folder / "names.txt"), "--workers", "1"]
     assert main(["build", str(folder / "in.jsonl"), "--out", str(folder / "ds"), "--tokenizer", "bytes", *more]) == 0
-    (folder / "run.yaml").write_text("seq_len: 16\ndatasets:\n  d: {path: ds}\nconcepts: {concepts: {}}\n")
+    (folder / "run.yaml").write_text("seq_len: 16\ndatasets:\n  d: {path: ds}\ntracks: {tracks: {}}\n")
     return folder
 
 
@@ -43,10 +43,10 @@ COMMANDS: list[list[str]] = [
     ["inspect", "ds", "--window", "0", "--seq-len", "16"],
     ["inspect", "ds", "--document", "nobody " + IN_NAMES], ["inspect", "nowhere"], ["inspect", "ds", IN_NAMES],
     ["inspect", "ds", "--random", "3", "--documents"], ["stats", "ds"], ["verify", "ds"],
-    ["join", "ds", "--out", "joined"],
-    ["trace", "run.yaml", "--sample", "0"], ["when", "run.yaml", "--document", IN_NAMES],
-    ["when", "run.yaml", "--concept", IN_NAMES],
-    ["trace", "run.yaml", "--global-batch", "4", "--step", "0", "--indices-only"],
+    ["concat", "ds", "--out", "joined"],
+    ["trace", "run.yaml", "--sample", "0"], ["locate", "run.yaml", "--document", IN_NAMES],
+    ["locate", "run.yaml", "--concept", IN_NAMES],
+    ["trace", "run.yaml", "--global-batch-size", "4", "--step", "0", "--indices-only"],
     ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"],
     ["build", "in.jsonl", "--vocabulary-only", "--out", "found.txt"],
     ["build", "in.jsonl", "--vocabulary-only", "--out", "missing/found.txt"], ["trace", "no.yaml", "--sample", "0"],
@@ -133,9 +133,9 @@ def test_stdout_on_a_full_disk(dataset: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["trace", "run.yaml", "--global-batch", "4", "--step", str(10**23), "--indices-only"],
-        ["when", "run.yaml", "--document", "a", "--samples", str(10**23)],
-        ["trace", "run.yaml", "--step", "0", "--global-batch", "4", "--rank", "7"],
+        ["trace", "run.yaml", "--global-batch-size", "4", "--step", str(10**23), "--indices-only"],
+        ["locate", "run.yaml", "--document", "a", "--samples", str(10**23)],
+        ["trace", "run.yaml", "--step", "0", "--global-batch-size", "4", "--rank", "7"],
         ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--track", "nothing"],
         ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--min-count", "-5"],
     ],

@@ -22,9 +22,9 @@ from tests.raises import raises
 SLOW = """
 import sys, time
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 def wait(progress):
     print("running", flush=True)
     time.sleep(600)
@@ -118,7 +118,7 @@ def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypa
 
 @pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
 @pytest.mark.parametrize(
-    "name", ["build", "build --vocabulary-only", "annotate", "adopt", "join", "build --from-dataset"]
+    "name", ["build", "build --vocabulary-only", "annotate", "adopt", "concat", "build --from-dataset"]
 )
 def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str) -> None:
     taken = tmp_path / "taken"

@@ -42,7 +42,7 @@ def configuration(data: Path) -> dict[str, Any]:
     return {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(data)}},
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
         "outputs": {"document_ids": True},
     }
 
@@ -96,7 +96,7 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, trut
 def test_a_batch_is_complete_before_another_thread_may_use_its_workspace(data: Path) -> None:
     """The other thread comes at the worst moment: at once when the workspace is given back."""
     config = configuration(data) | {
-        "concepts": {"concepts": {"layout": "ragged"}},
+        "tracks": {"concepts": {"layout": "ragged"}},
         "outputs": {"cu_seqlens": True, "random": True},
     }
     blend = cl.open_blend(cl.load_config(config))
@@ -185,7 +185,7 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.testing import PlainReader
 reader = open_reader(cl.open_blend(cl.load_config({
-    "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "concepts": {"concepts": {}},
+    "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "tracks": {"concepts": {}},
     "outputs": {"document_ids": True}})))
 for reader in (PlainReader(reader.order, reader.views, reader.layout), reader):
     held = [open("/dev/null") for _ in range(40)]
@@ -234,7 +234,7 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
             assert next(iter(loader))["input_ids"].tolist() == truth
         assert cl.verify(data, full=True) == []
         with pytest.raises(cl.errors.ConceptloaderError):  # type: ignore[attr-defined]
-            cl.create_build(data / "new", cl.BuildOptions())
+            cl.create_writer(data / "new", cl.BuildOptions())
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     assert multiprocessing.active_children() == []
 

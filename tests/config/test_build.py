@@ -19,7 +19,7 @@ def write(path, documents, *, mode="stream-with-metadata", tokenizer=TOKENIZER, 
     options = cl.BuildOptions(
         mode=mode, tokenizer=tokenizer, tracks={track: cl.TrackOptions() for track in tracks}, token_type="u2"
     )
-    build = cl.create_build(path, options)
+    build = cl.create_writer(path, options)
     with build.shard(0) as writer:
         for size in documents:
             tokens = np.arange(first, first + size) % 1000
@@ -49,7 +49,7 @@ def load(corpora):
 
 
 def test_blend_of_windows(load):
-    config = load(concepts={"concepts": {}}, seed=3, block=8, skip=[{"at": 9, "count": 4}])
+    config = load(tracks={"concepts": {}}, seed=3, block=8, skip=[{"at": 9, "count": 4}])
     blend = open_blend(config)
     web, code = blend.datasets["web"], blend.datasets["code"]
     assert [view.name for view in blend.views] == blend.order.names == config.names == ["code", "web"]
@@ -67,7 +67,7 @@ def test_blend_of_windows(load):
 
 
 def test_spec_holds_no_paths_and_no_loader_options(load, corpora):
-    spec = open_blend(load(loader={"threads": 7})).spec
+    spec = open_blend(load(loader={"num_threads": 7})).spec
     assert spec == open_blend(load()).spec
     assert str(corpora) not in str(spec.to_dict())
     member = spec.members["web"]
@@ -190,7 +190,7 @@ WEB = {"path": "web", "weight": 1}
             {"datasets": {"web": {**WEB, "tracks": ["concept"]}}},
             r"web\.tracks: found an unknown track of .*: 'concept', .*; did you mean concepts",
         ),
-        ({"concepts": {"quality": {}}}, r"concepts\.quality: found an unknown track"),
+        ({"tracks": {"quality": {}}}, r"tracks\.quality: found an unknown track"),
         (
             {"datasets": {"web": WEB, "other": {**WEB, "path": "other"}}},
             "different tokenizers .*allow_mixed_tokenizers: true",
@@ -219,7 +219,7 @@ def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
     for name, vocabulary in names.items():
         options = cl.BuildOptions(tokenizer=TOKENIZER, tracks={"animals": cl.TrackOptions(vocabulary=vocabulary)})
-        build = cl.create_build(tmp_path / name, options)
+        build = cl.create_writer(tmp_path / name, options)
         with build.shard(0) as writer:
             writer.add_document(range(1, 40), spans={"animals": [(0, 9, [1])]})
         cl.finalize(tmp_path / name)
@@ -230,12 +230,12 @@ def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
             datasets[name]["tracks"] = []
         return open_blend(load_config({"seq_len": 8, "datasets": datasets, **keys}, base_dir=tmp_path))
 
-    read = {"concepts": {"animals": {}}}
-    text = r"concepts\.animals: id 0 is 'dog' in dataset b, but 'cat' in a: .* set allow_mixed_vocabularies: true"
+    read = {"tracks": {"animals": {}}}
+    text = r"tracks\.animals: id 0 is 'dog' in dataset b, but 'cat' in a: .* set allow_mixed_vocabularies: true"
     with pytest.raises(ConfigError, match=text):
         blend("a", "b", "none", **read)
     with raises(ConfigError, found="id 0 is 'dog' in dataset b, but 'cat' in more"):
-        blend("b", "more", concepts={"animals": {"layout": "records"}})
+        blend("b", "more", tracks={"animals": {"layout": "records"}})
     for accepted in (blend("a", "more", "none", **read), blend("a", "b"), blend("a", "b", without=["b"], **read)):
         assert None not in accepted.views
     assert blend("a", "b", allow_mixed_vocabularies=True, **read).views
@@ -259,9 +259,9 @@ def test_resume_ahead_behind_and_at_another_length(load, caplog):
     assert open_blend(load(seed=5)).resume(saved, 50, allow_changed=["seed"]).spec.seed == 5
 
     longer = open_blend(load(seq_len=32))
-    with raises(ResumeError, fix="on_new_seq_len: restart"):
+    with raises(ResumeError, fix="on_seq_len_change: restart"):
         longer.resume(saved, 50)
-    run = open_blend(load(seq_len=32, on_new_seq_len="restart")).resume(saved, 50)
+    run = open_blend(load(seq_len=32, on_seq_len_change="restart")).resume(saved, 50)
     assert run.order.names == ["code", "code@32", "web", "web@32"]
     assert [view.dataset_id for view in run.views] == [0, 0, 1, 1]
     assert {len(tokens_of(run, t)) for t in range(50)} == {17}

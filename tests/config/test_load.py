@@ -57,7 +57,7 @@ def test_round_trip_through_plain_data_and_yaml():
         changed(
             phases=[{"start": 100, "weights": {"web": 1}}],
             skip=[{"at": 7, "count": 3}],
-            concepts={"concepts": {"layout": "ragged", "max_spans": 5}},
+            tracks={"tracks": {"layout": "ragged", "max_spans": 5}},
             outputs={"position_ids": "off"},
             roots=["/data"],
         )
@@ -108,7 +108,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(loader={"thread": 1}), "loader.thread"),
         (changed(zzz=1), "zzz"),
         (changed(phases=[{"strat": 0, "weights": {}}]), "phases[0].strat"),
-        (changed(concepts={"t": {"layuot": "x"}}), "concepts.t.layuot"),
+        (changed(tracks={"t": {"layuot": "x"}}), "concepts.t.layuot"),
         ({"seed": 1}, "datasets"),
         (web(path=None), "datasets.web.path"),
         ({"datasets": {"web": {}}}, "datasets.web.path"),
@@ -154,11 +154,11 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(order=5), "order"),
         (web(lanes=False), "datasets.web.lanes"),
         (changed(temperature=0), "temperature"),
-        (changed(loader={"threads": 0}), "loader.threads"),
-        (changed(loader={"prefetch": 10**12}), "loader.prefetch"),
+        (changed(loader={"num_threads": 0}), "loader.num_threads"),
+        (changed(loader={"prefetch_batches": 10**12}), "loader.prefetch_batches"),
         (web(path="a\0b"), "datasets.web.path"),
         (changed(loader={"timeout_s": 0}), "loader.timeout_s"),
-        (changed(concepts={"t": {"max_spans": 0}}), "concepts.t.max_spans"),
+        (changed(tracks={"t": {"max_spans": 0}}), "tracks.t.max_spans"),
         ({"datasets": {}}, "datasets"),
         ({"datasets": {"a@b": {"path": "x"}}}, "datasets.a@b"),
         ({"datasets": {"": {"path": "x"}}}, "datasets"),
@@ -178,7 +178,7 @@ def test_outputs_that_no_framework_takes(outputs):
             "datasets",
         ),
         (
-            {"datasets": {"a": {"path": "a"}}, "weights": "sizes", "phases": [{"start": 0, "weights": {"a": 1}}]},
+            {"datasets": {"a": {"path": "a"}}, "weights": "by_size", "phases": [{"start": 0, "weights": {"a": 1}}]},
             "phases[0].start",
         ),
         (changed(order="sequential"), "datasets.web.weight"),
@@ -186,7 +186,7 @@ def test_outputs_that_no_framework_takes(outputs):
         ({"datasets": {"a": {"path": "a"}}, "order": "megatron"}, "megatron_cache"),
         (changed(megatron_cache="x"), "megatron_cache"),
         (changed(quarantine=[{"dataset": "wbe", "tokens": [0, 1]}]), "quarantine[0].dataset: wbe"),
-        (changed(outputs={"loss_mask": False, "eos_loss": False}), "outputs.loss_mask"),
+        (changed(outputs={"loss_mask": False, "loss_on_eos": False}), "outputs.loss_mask"),
         (changed(quarantine=[{"dataset": "web"}]), "quarantine[0]"),
         (changed(quarantine=[{"dataset": "web", "tokens": [0, 1], "file": "x"}]), "quarantine[0]"),
         (changed(quarantine=[{"dataset": "web", "tokens": [5, 5]}]), "quarantine[0].tokens"),
@@ -289,7 +289,7 @@ def test_the_reference_configuration_names_every_key():
         assert section == type(section)()
     assert set(next(iter(given["datasets"].values()))) == {f.name for f in dataclasses.fields(DatasetConfig)}
     plain = Config(datasets={"a": DatasetConfig(path="x")})
-    for name in ("version", "seed", "block", "order", "weights", "temperature", "on_new_seq_len"):
+    for name in ("version", "seed", "block", "order", "weights", "temperature", "on_seq_len_change"):
         assert getattr(config, name) == getattr(plain, name)
 
 
@@ -333,7 +333,7 @@ def test_a_path_that_is_no_dataset(tmp_path: Path, kind: str, check: bool) -> No
         path.mkdir()
     elif kind == "file":
         path.write_text('{"text": "a"}\n')
-    config = {"seq_len": 8, "datasets": {"web": {"path": str(path)}}, "loader": {"check_files": check}}
+    config = {"seq_len": 8, "datasets": {"web": {"path": str(path)}}, "loader": {"verify_files": check}}
     found = {"file": "a file", "folder": r"no manifest\.json", "nothing": "no directory"}[kind]
     with pytest.raises(
         (ConfigError, FormatError), match=f"{path}: found {found}, expected .*`conceptloader build` of text"

@@ -21,12 +21,12 @@ TOKENIZER = cl.Tokenizer(name="null", vocab_size=VOCABULARY, eos_id=EOD)
 YAML = f"""\
 seed: {SEED}
 seq_len: {SEQ_LEN}
-roots: [.]
+allowed_roots: [.]
 datasets:
   megatron: {{path: adopted/megatron, weight: 0.4}}
   datatrove: {{path: adopted/datatrove, weight: 0.3}}
   native: {{path: native, weight: 0.3}}
-concepts: {{concepts: {{}}}}
+tracks: {{concepts: {{}}}}
 """
 
 Documents = list[list[int]]
@@ -94,7 +94,7 @@ def write(
     write_datatrove(folder / "raw", "tokens/00000.ds", found["datatrove"], size=4, tokenizer=None)
     adopt([folder / "raw" / "tokens"], folder / "adopted" / "datatrove", tokenizer=TOKENIZER)
     options = cl.BuildOptions(tokenizer=TOKENIZER, tracks={"concepts": cl.TrackOptions()})
-    build = cl.create_build(folder / "native", options)
+    build = cl.create_writer(folder / "native", options)
     with build.shard(0) as writer:
         for number, tokens in enumerate(found["native"]):
             writer.add_document(tokens, spans={"concepts": [(0, len(tokens), [number % TOPICS])]})

@@ -38,7 +38,7 @@ class Corpus:
     def write(
         self, path: Path, encoding: str, block_tokens: int = 4, token_type: str | None = None, **options: Any
     ) -> "cl.Dataset":
-        build = cl.create_build(
+        build = cl.create_writer(
             path,
             cl.BuildOptions(
                 tokenizer=cl.Tokenizer(name="test", vocab_size=VOCAB),

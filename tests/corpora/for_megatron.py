@@ -8,7 +8,7 @@ import yaml
 
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import create_build
+from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 
 EOD, TOPICS = 255, 16
@@ -30,7 +30,7 @@ def write_datasets(folder: Path, first_seed: int = 0) -> Path:
     )
     for seed, (name, size) in enumerate(SIZES.items(), first_seed):
         rng = np.random.default_rng(seed)
-        build = create_build(folder / name, options, plan=[None, None])
+        build = create_writer(folder / name, options, plan=[None, None])
         for shard in range(2):
             with build.shard(shard) as writer:
                 for _ in range(size // 60):
@@ -52,7 +52,7 @@ def write_config(path: Path, **changes: Any) -> Path:
     config = {
         "seed": 11,
         "datasets": {"code": {"path": "code", "weight": 0.3}, "web": {"path": "web", "weight": 0.7}},
-        "concepts": {"topic": {}},
+        "tracks": {"topic": {}},
     }
     path.write_text(yaml.safe_dump({**config, **changes}))
     return path

@@ -6,7 +6,7 @@ import numpy as np
 
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import create_build
+from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 
 TOPICS = 8
@@ -22,7 +22,7 @@ def write(folder: Path, vocabulary: int) -> dict[str, Path]:
     paths = {}
     for seed, (name, size) in enumerate(SIZES.items()):
         rng = np.random.default_rng(seed)
-        build = create_build(folder / name, options, plan=[None, None])
+        build = create_writer(folder / name, options, plan=[None, None])
         for shard in range(2):
             with build.shard(shard) as writer:
                 left = size // 2

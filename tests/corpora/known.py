@@ -54,7 +54,7 @@ def build(path: Path, recipe: Recipe, rng: np.random.Generator) -> Truth:
         tracks={track: cl.TrackOptions(encoding=encoding) for track, encoding in recipe.encodings.items()},
         block_tokens=recipe.block_tokens,
     )
-    builder = cl.create_build(path, options, plan=list(range(len(recipe.shards))))
+    builder = cl.create_writer(path, options, plan=list(range(len(recipe.shards))))
     record = 0
     for shard, documents in enumerate(recipe.shards):
         truth.shard_starts.append(len(truth.tokens))

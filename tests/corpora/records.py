@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import TextTokenizer, load_tokenizer
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.tokenizer import TextTokenizer, load_tokenizer
 
 NAMES = ["animal", "verb", "größe", "x" * 40]
 Record = dict[str, Any]
@@ -154,7 +154,7 @@ def build(
     if "vocab_size" not in more:
         tokenizer = tokenizer or load_tokenizer("bytes")
     vocabularies = more.pop("vocabularies", {"concepts": NAMES} if "concepts" in columns.tracks else {})
-    more.setdefault("max_lost_spans", 1)
+    more.setdefault("max_unaligned_spans", 1)
     options = IngestOptions(columns=columns, tokenizer=tokenizer, vocabularies=vocabularies, **more)
     return build_dataset(sources, out, options, workers=workers, **build_more)
 

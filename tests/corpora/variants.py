@@ -48,7 +48,7 @@ class Variant:
             fields={"loss_mask": "u1"},
             block_tokens=8,
         )
-        build = cl.create_build(path, options, plan=[0, 1, 2])
+        build = cl.create_writer(path, options, plan=[0, 1, 2])
         number = 0
         for shard in range(3):
             with build.shard(shard) as writer:
@@ -87,7 +87,7 @@ def plain(value: Any) -> Any:
 
 def everything(path: Path) -> Any:
     """All that can be read of a dataset, in every way in which it can be read."""
-    ds = cl.open_dataset(path, allow_pickle=True, check_files=False)  # as damage that no sample meets
+    ds = cl.open_dataset(path, allow_pickle=True, verify_files=False)  # as damage that no sample meets
     try:
         return _content(ds)
     finally:

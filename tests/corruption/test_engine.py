@@ -52,13 +52,13 @@ def read(subject: Subject, layout: str) -> tuple[Any, Any]:
     config: dict[str, Any] = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(subject.path)}},
-        "loader": {"check_files": False},  # as damage that no sample meets
-        "outputs": {"position_ids": "document", "document_ids": True, "cu_seqlens": True, "eos_loss": False},
+        "loader": {"verify_files": False},  # as damage that no sample meets
+        "outputs": {"position_ids": "document", "document_ids": True, "cu_seqlens": True, "loss_on_eos": False},
     }
     if subject.variant.mode == "adopted":
-        config["outputs"]["eos_loss"] = True
+        config["outputs"]["loss_on_eos"] = True
     if subject.variant.codec == "concepts":
-        config["concepts"] = {"notes": {"layout": layout}}
+        config["tracks"] = {"notes": {"layout": layout}}
     blend = cl.open_blend(cl.load_config(config))
     made = batch_layout(blend)
     plain = PlainReader(blend.order, blend.views, made)

@@ -105,10 +105,10 @@ def test_lost_spans_are_counted_over_all_tasks(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"track 'concepts': 4 of 4 spans .* document 'd00' .*'d01' .*'d10'"):
         ConceptStreamFinalize(out).run()
     assert not (out / "manifest.json").exists()
-    ConceptStreamFinalize(out, max_lost_spans=1).run()
+    ConceptStreamFinalize(out, max_unaligned_spans=1).run()
     assert cl.open_dataset(out).num_documents == 10
-    with raises(ConfigError, "max_lost_spans", "5"):
-        ConceptStreamFinalize(out, max_lost_spans=5)
+    with raises(ConfigError, "max_unaligned_spans", "5"):
+        ConceptStreamFinalize(out, max_unaligned_spans=5)
 
 
 @pytest.mark.parametrize(("eos_span", "held"), [("none", 4), ("last", 5)])

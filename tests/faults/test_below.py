@@ -64,7 +64,7 @@ def make_config(path: Path, layout: str = "padded", **loader: Any) -> dict[str, 
         "seq_len": 16,
         "datasets": {"a": {"path": str(path)}},
         "outputs": {"document_ids": True, "cu_seqlens": True, "position_ids": "document"},
-        "concepts": {"concepts": {"layout": layout}},
+        "tracks": {"concepts": {"layout": layout}},
         "loader": loader,
     }
 
@@ -173,7 +173,7 @@ def test_random_faults_under_8_threads_never_change_a_token(
     below: Below, config: dict[str, Any], staying: bool
 ) -> None:
     """Those that stay end the training before a wrong token."""
-    config["loader"] = {"threads": 8, "prefetch": 16}
+    config["loader"] = {"num_threads": 8, "prefetch_batches": 16}
     codes = [*PASSING * 5, errno.EACCES] if staying else [*PASSING, errno.EINTR]
     found = below(train, config, [partial(Random, 0, codes, 0.1 if staying else 0.05)], steps=100)
     wanted = below.wanted(config, steps=100)

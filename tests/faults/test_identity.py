@@ -43,7 +43,7 @@ def unsampled(size: int) -> int:
 def write(path: Path, seed: int = 0, other: bool = False) -> Path:
     """Datasets of any seed have files of equal sizes. other: one token of shard 1 is another, in no sample."""
     tracks = {"concepts": cl.TrackOptions(encoding="spans")}
-    build = cl.create_build(path, cl.BuildOptions(token_type="u2", tracks=tracks), plan=[0, 1])
+    build = cl.create_writer(path, cl.BuildOptions(token_type="u2", tracks=tracks), plan=[0, 1])
     for shard in range(2):
         rng = np.random.default_rng([seed, shard])
         tokens = rng.integers(0, 998, TOKENS)
@@ -67,9 +67,9 @@ def make(data: Path, **options: Any) -> Loader:
         "seq_len": SEQ_LEN,
         "order": "sequential",
         "datasets": {"a": {"path": str(data)}},
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
         "outputs": {"document_ids": True},
-        "loader": {"prefetch": 0, **options},
+        "loader": {"prefetch_batches": 0, **options},
     }
     return cl.make_dataloader(config, micro_batch_size=100)
 
@@ -123,7 +123,7 @@ def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_
 def test_the_check_can_be_switched_off(data: Path) -> None:
     file = data / "00000.stream.bin"
     replace(file, bytes(file.stat().st_size))
-    loader = make(data, check_files=False)
+    loader = make(data, verify_files=False)
     assert read(loader, 1) == [[0] * 1600]
 
 
@@ -197,7 +197,7 @@ def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
 def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16).tobytes())
     adopt([tmp_path / "tokens.bin"], tmp_path / "ds", kind="flat", dtype="uint16")
-    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "loader": {"prefetch": 0}}
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "loader": {"prefetch_batches": 0}}
     batches = iter(cl.make_dataloader(config, micro_batch_size=4))
     next(batches)
     (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16)[::-1].tobytes())
@@ -253,7 +253,7 @@ def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str) -> N
 
 def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", seed=5)
-    cl.join([data, other], tmp_path / "joined")
+    cl.concat([data, other], tmp_path / "joined")
     loader = make(tmp_path / "joined")
     file = other / "00000.stream.bin"
     replace(file, file.read_bytes()[::-1])
@@ -265,7 +265,7 @@ def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path) -> No
 def derive(how: str, data: Path, out: Path) -> Path:
     """A dataset that refers to the files of `data`, and of another one after those if it is joined."""
     if how == "joined":
-        cl.join([data, write(out.parent / "other", seed=5)], out)
+        cl.concat([data, write(out.parent / "other", seed=5)], out)
     else:
         rows = out.parent / "rows.jsonl"
         rows.write_text('{"id": "0 0", "start": 0, "end": 5, "concepts": [1]}\n')

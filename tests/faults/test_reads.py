@@ -137,7 +137,7 @@ def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
     folder.mkdir()
     link = folder / "link"
     link.symlink_to(corpus.parent)
-    cl.join([link / corpus.name], folder / "joined")
+    cl.concat([link / corpus.name], folder / "joined")
     ds = cl.open_dataset(folder / "joined", roots=[folder, corpus.parent])
     lstat, left = os.lstat, [2]
 

@@ -25,8 +25,8 @@ def make(corpus: Path, **options: Any) -> Loader:
     config = {
         "seq_len": 16,
         "datasets": {"a": {"path": str(corpus)}},
-        "concepts": {"concepts": {}},
-        "loader": {"prefetch": 0, **options},
+        "tracks": {"concepts": {}},
+        "loader": {"prefetch_batches": 0, **options},
     }
     return cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=4)
 
@@ -107,7 +107,7 @@ def test_a_slow_read_can_be_described_while_its_thread_reads_on(corpus: Path) ->
     write_dataset(other, random_documents(5, tracks={}))
     datasets = {name: {"path": str(path), "weight": 1} for name, path in (("a", corpus), ("b", other))}
     reader = cl.make_dataloader(
-        {"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}}, micro_batch_size=4
+        {"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {}}}, micro_batch_size=4
     )._reader
     assert isinstance(reader, BatchReader)
     columns = range(len(reader._tables.kinds))
@@ -130,7 +130,7 @@ def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path) -> None:
         "seq_len": 16,
         "datasets": {"a": {"path": str(corpus)}},
         "quarantine": [{"dataset": "a", "tokens": [first, end]}],
-        "loader": {"prefetch": 0},
+        "loader": {"prefetch_batches": 0},
     }
     blend = cl.open_blend(cl.load_config(config))
     count = blend.order.sizes[0]

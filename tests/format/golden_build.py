@@ -55,7 +55,7 @@ def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
         block_tokens=4,
         extra={"text": "ASCII and ü"},
     )
-    build = cl.create_build(path, options, inputs=["golden"], plan=[[0, 3], [3, 3], [3, 4]])
+    build = cl.create_writer(path, options, inputs=["golden"], plan=[[0, 3], [3, 3], [3, 4]])
     for number, (start, stop) in enumerate(build.plan):
         with build.shard(number) as shard:
             if number == 0:
@@ -79,7 +79,7 @@ def write_scored(path: Path) -> None:
         "sure": cl.TrackOptions(vocabulary=CONCEPTS, parameters={"ids": "u2", "scores": "f2"}),
         "free": cl.TrackOptions(parameters={"scores": "f4"}, encoding="dense"),
     }  # fmt: skip
-    build = cl.create_build(path, cl.BuildOptions(tracks=tracks, block_tokens=4), plan=[None])
+    build = cl.create_writer(path, cl.BuildOptions(tracks=tracks, block_tokens=4), plan=[None])
     with build.shard(0) as shard:
         for k in range(3):
             spans = {
@@ -98,7 +98,7 @@ def write_all(root: Path) -> None:
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
         write(root / "chat", "document", "spans", 257)
-        cl.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
+        cl.concat([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
         write_scored(root / SCORED)
 
 
@@ -147,7 +147,7 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
     assert ours.num_tokens == theirs.starts[-1] == theirs.manifest["num_tokens"]
     assert ours.stream_fingerprint == theirs.stream_fingerprint()
     assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
-    assert theirs.check_files() > 0
+    assert theirs.verify_files() > 0
     assert theirs.check_samples() == sum(int((c.size >= 0).sum()) for c in ours.manifest.shards.files.values())
     for start, stop in ranges:
         sample = ours.read(start, stop, sorted(ours.tracks), documents=True)

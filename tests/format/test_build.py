@@ -22,7 +22,7 @@ OPTIONS = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["a", "
 
 
 def begin(path: Path, options: cl.BuildOptions = OPTIONS, shards: int = 2, **more: Any) -> Build:
-    return cl.create_build(path, options, plan=list(range(shards)), **more)
+    return cl.create_writer(path, options, plan=list(range(shards)), **more)
 
 
 def write_shard(build: Build, number: int) -> None:
@@ -44,7 +44,7 @@ def test_the_order_of_shards_and_restarts_do_not_matter(tmp_path: Path) -> None:
     interrupted.__exit__(KeyboardInterrupt)
     again = begin(tmp_path / "b")
     assert [again.is_finished(number) for number in (0, 1)] == [False, True]
-    write_shard(cl.open_build(tmp_path / "b"), 0)
+    write_shard(cl.open_writer(tmp_path / "b"), 0)
     for build in (first, second):
         cl.finalize(build.path)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
@@ -98,14 +98,14 @@ def test_tasks_that_begin_at_the_same_moment(tmp_path: Path, monkeypatch: pytest
             found = look(*args)
             if str(args[0]) in (str(tmp_path), str(tmp_path / "build.json")) and not begun:
                 begun.append(None)
-                cl.create_build(tmp_path, OPTIONS, plan=[0])
+                cl.create_writer(tmp_path, OPTIONS, plan=[0])
             return found
 
         return call
 
     monkeypatch.setattr(os, "listdir", late(os.listdir))
     monkeypatch.setattr(os.path, "exists", late(os.path.exists))
-    cl.create_build(tmp_path, OPTIONS, plan=[0])
+    cl.create_writer(tmp_path, OPTIONS, plan=[0])
     assert begun
 
 
@@ -222,7 +222,7 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     build = begin(tmp_path / "ds")
     Path(build.path, "concepts.vocabulary.json").unlink()
     with pytest.raises(OSError, match=r"concepts\.vocabulary\.json"):
-        cl.open_build(build.path)
+        cl.open_writer(build.path)
     assert begin(tmp_path / "ds").vocabularies == build.vocabularies
 
 
@@ -315,7 +315,7 @@ def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(was)
         read(tmp_path)
 
-    refuse("build.json", cl.open_build)
+    refuse("build.json", cl.open_writer)
     refuse("00000.shard.json", cl.finalize)
     (tmp_path / "checksums.json").write_bytes(sums)
     refuse("checksums.json", verify)
@@ -324,7 +324,7 @@ def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["", "files/stream.bin", "tracks/concepts"])
 def test_what_a_writer_says_is_complete(tmp_path: Path, where: str) -> None:
     """Of what a shard says of itself each fact is mandatory, and of its type."""
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
     with build.shard(0) as writer:
         writer.add_document([1, 2], spans={"concepts": [(0, 1, [7])]})
     path = tmp_path / "ds/00000.shard.json"
@@ -351,7 +351,7 @@ def at(value: Any, where: str) -> Any:
 
 def test_extra_may_have_any_keys(tmp_path: Path) -> None:
     extra = {"": {"": 1}, "a b": [None, {"": 2.5}], "é": True}
-    with cl.create_build(tmp_path / "ds", cl.BuildOptions(extra=extra)).shard(0) as writer:
+    with cl.create_writer(tmp_path / "ds", cl.BuildOptions(extra=extra)).shard(0) as writer:
         writer.add_document([1])
     assert cl.finalize(tmp_path / "ds").extra == extra
     assert cl.open_dataset(tmp_path / "ds").manifest.extra == extra

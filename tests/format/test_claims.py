@@ -21,7 +21,7 @@ TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concep
 @pytest.fixture(params=["dense", "spans"])
 def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding=request.param)})
-    build = cl.create_build(tmp_path / "ds", options, plan=[0, 1])
+    build = cl.create_writer(tmp_path / "ds", options, plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
@@ -35,7 +35,7 @@ def tracks(path: Path) -> Any:
 
 
 def blend(path: Path, **options: Any) -> Any:
-    config = {"seq_len": 100, "datasets": {"a": {"path": str(path)}}, "concepts": {"concepts": options}}
+    config = {"seq_len": 100, "datasets": {"a": {"path": str(path)}}, "tracks": {"concepts": options}}
     return cl.open_blend(cl.load_config({**config, "order": "sequential"}))
 
 

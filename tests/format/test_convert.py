@@ -20,7 +20,7 @@ def build(path: Path, encoding: str) -> cl.Dataset:
             "notes": cl.TrackOptions(encoding=encoding, codec="json"),
         },
     )
-    handle = cl.create_build(path, options, plan=[0, 1])
+    handle = cl.create_writer(path, options, plan=[0, 1])
     rng = np.random.default_rng(3)
     for shard in range(2):
         with handle.shard(shard) as writer:
@@ -40,8 +40,8 @@ def build(path: Path, encoding: str) -> cl.Dataset:
 
 def test_there_and_back_is_byte_identical(tmp_path: Path) -> None:
     build(tmp_path / "a", "spans")
-    cl.convert(tmp_path / "a", tmp_path / "b", {"concepts": "dense", "notes": "dense"})
-    cl.convert(tmp_path / "b", tmp_path / "c", {"concepts": "spans", "notes": "spans"})
+    cl.reencode(tmp_path / "a", tmp_path / "b", {"concepts": "dense", "notes": "dense"})
+    cl.reencode(tmp_path / "b", tmp_path / "c", {"concepts": "spans", "notes": "spans"})
     for file in (tmp_path / "a").glob("0000?.*"):
         if file.suffix != ".json":
             assert file.read_bytes() == (tmp_path / "c" / file.name).read_bytes(), file.name
@@ -58,4 +58,4 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_track(tmp_path: Path) -> None:
     build(tmp_path / "a", "dense")
     with pytest.raises(ConfigError, match="no tracks"):
-        cl.convert(tmp_path / "a", tmp_path / "b", {"concept": "dense"})
+        cl.reencode(tmp_path / "a", tmp_path / "b", {"concept": "dense"})

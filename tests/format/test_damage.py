@@ -22,7 +22,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[cl.Datas
     """The small corpus in either encoding, opened by a reader that does not look at files before it reads them: what
     is damaged where no sample looks."""
     small_corpus().write(tmp_path / "ds", request.param)
-    with cl.open_dataset(tmp_path / "ds", check_files=False) as ds:
+    with cl.open_dataset(tmp_path / "ds", verify_files=False) as ds:
         yield ds
 
 
@@ -75,7 +75,7 @@ EITHER = [
 )
 def test_each_kind_of_damage_is_named(tmp_path: Path, encoding: str, kind: str, offset: int, data: bytes) -> None:
     small_corpus().write(tmp_path / "ds", encoding)
-    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
+    ds = cl.open_dataset(tmp_path / "ds", verify_files=False)
     file = overwrite(ds, kind, offset, data)
     with pytest.raises(FormatError) as caught:
         read_everything(ds)
@@ -134,7 +134,7 @@ def test_arguments_out_of_range(dataset: cl.Dataset, call: object, message: str)
 def far_apart(path: Path, count: int) -> cl.Dataset:
     """Tokens 0 and 1 point at the first and the last of many records; record i is the one concept i."""
     options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="dense")})
-    build = cl.create_build(path, options)
+    build = cl.create_writer(path, options)
     with build.shard(0) as writer:
         for number in range(count):
             writer.add_record("concepts", [number])
@@ -166,7 +166,7 @@ def test_neighbouring_records_cost_one_index_read_and_one_data_read(
 
 def test_offsets_that_fall_between_groups(tmp_path: Path) -> None:
     far_apart(tmp_path / "ds", 100_000)
-    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
+    ds = cl.open_dataset(tmp_path / "ds", verify_files=False)
     overwrite(ds, "concepts.index", 0, U8.pack(400_000) * 2)
     with raises(FormatError, "concepts.index", "offsets that fall"):
         ds.spans("concepts", 0, 3)

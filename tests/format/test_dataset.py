@@ -82,7 +82,7 @@ def test_any_dataset(
     path = root / "0"
     if len(members) > 1:
         path = root / "joined"
-        cl.join([root / f"{number}" for number in range(len(members))], path)
+        cl.concat([root / f"{number}" for number in range(len(members))], path)
         assert os.listdir(path) == ["manifest.json"]
     whole = Corpus(members[0][0].tracks, [shard for corpus, *_ in members for shard in corpus.shards])
     tokens = explain(whole)
@@ -97,7 +97,7 @@ def test_any_dataset(
         assert cl.verify(path, full=True, threads=2) == []
     assert cl.verify(path) == []
     other = data.draw(ENCODINGS)
-    cl.convert(path, root / "other", dict.fromkeys(whole.tracks, other))
+    cl.reencode(path, root / "other", dict.fromkeys(whole.tracks, other))
     with cl.open_dataset(root / "other") as ds, cl.open_dataset(path) as before:
         check_everything(ds, whole, tokens, n - 1)
         check_claims(ds, whole, tokens)
@@ -138,7 +138,7 @@ def test_any_damage(
         path, data, lambda name: name[0] == "0" and name[6:12] not in ("stream", "shard."), overwrite
     )
     try:
-        with cl.open_dataset(path, check_files=False) as ds:
+        with cl.open_dataset(path, verify_files=False) as ds:
             assert ds.tokens(0, ds.num_tokens).tolist() == corpus.tokens()
             for sample in ds.windows(max(1, ds.num_tokens // 2)):
                 for track in ds.tracks:

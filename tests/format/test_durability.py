@@ -13,7 +13,7 @@ from conceptloader.storage import durable
 from tests.raises import raises
 
 
-class Recorder:
+class BatchRecorder:
     """Stands in for `os` in the writing module and notes what reaches the disk in which order."""
 
     def __init__(self) -> None:
@@ -42,15 +42,15 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    recorder = Recorder()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> BatchRecorder:
+    recorder = BatchRecorder()
     monkeypatch.setattr(durable, "os", recorder)
     return recorder
 
 
-def test_names_follow_content_and_the_manifest_comes_last(tmp_path: Path, recorder: Recorder) -> None:
+def test_names_follow_content_and_the_manifest_comes_last(tmp_path: Path, recorder: BatchRecorder) -> None:
     options = cl.BuildOptions(tracks={"a": cl.TrackOptions(vocabulary=["x"])}, fields={"f": "u1"})
-    build = cl.create_build(tmp_path / "ds", options)
+    build = cl.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 1, [0])]}, "id", {"f": [0, 0]})
     cl.finalize(build.path)
@@ -75,10 +75,10 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
     if call == "link":
         monkeypatch.setattr(durable.os, call, _fail)
         with raises(ReadError, "build.json", "cannot be written: No space left"):
-            cl.create_build(tmp_path / "ds", cl.BuildOptions())
+            cl.create_writer(tmp_path / "ds", cl.BuildOptions())
         assert os.listdir(tmp_path / "ds") == []
         return
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
     writer = build.shard(0)
     writer.add_document([1, 2])
     with monkeypatch.context() as patch:
@@ -97,7 +97,7 @@ def test_the_options_that_differ_are_named(tmp_path: Path) -> None:
 
     def begin(ignored: list[str], text: str, eos: Any) -> None:
         ingest = {"columns": {"ignored": ignored, "text": text}, "eos": eos}
-        cl.create_build(tmp_path / "ds", cl.BuildOptions(extra={"ingest": ingest}))
+        cl.create_writer(tmp_path / "ds", cl.BuildOptions(extra={"ingest": ingest}))
 
     begin(names, "text", None)
     for others, told in (
@@ -119,10 +119,10 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(durable.os, "link", refuse)
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
     before = (tmp_path / "ds" / "build.json").read_bytes()
-    assert cl.create_build(tmp_path / "ds", cl.BuildOptions()) == build
+    assert cl.create_writer(tmp_path / "ds", cl.BuildOptions()) == build
     with pytest.raises(ConfigError, match="found a build of other options"):
-        cl.create_build(tmp_path / "ds", cl.BuildOptions(token_type="u2"))
+        cl.create_writer(tmp_path / "ds", cl.BuildOptions(token_type="u2"))
     assert (tmp_path / "ds" / "build.json").read_bytes() == before
     assert os.listdir(tmp_path / "ds") == ["build.json"]

@@ -44,7 +44,7 @@ def test_the_first_wrong_element_of_a_column_is_named() -> None:
 def test_tables_are_verified_in_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
     """Pieces are large: in small datasets there is only one of each table."""
     options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="spans")}, block_tokens=2)
-    build = cl.create_build(tmp_path / "ds", options)
+    build = cl.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:
         for document in random_documents(12, mean_length=5):
             writer.add_document(document.tokens, document.spans, id=document.id)
@@ -70,7 +70,7 @@ def test_what_a_codec_writes_and_takes() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}))
     with build.shard(0) as writer:
         writer.add_document([1] * tokens, {"a": [(0, tokens, [1])]})
     cl.finalize(build.path)
@@ -85,7 +85,7 @@ def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int)
 
 def test_tokens_beyond_a_vocabulary_that_fills_most_of_their_type(tmp_path: Path) -> None:
     options = cl.BuildOptions(mode="token-stream", tokenizer=cl.Tokenizer(name="t", vocab_size=40_000))
-    build = cl.create_build(tmp_path / "ds", options)
+    build = cl.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:
         writer.add_document([1, 39_999])
     cl.finalize(build.path)

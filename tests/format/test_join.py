@@ -6,7 +6,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.tools.join import join
+from conceptloader.format.tools.concat import concat
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.drawn import expected_spans, explain, found_spans
 from tests.corpora.small import small_corpus
@@ -16,10 +16,10 @@ from tests.raises import raises
 def test_a_join_of_joins_and_of_other_directories(tmp_path: Path) -> None:
     small_corpus().write(tmp_path / "a" / "ds", "spans")
     small_corpus().write(tmp_path / "b" / "ds", "dense")
-    join([tmp_path / "a" / "ds", tmp_path / "b" / "ds"], tmp_path / "first")
+    concat([tmp_path / "a" / "ds", tmp_path / "b" / "ds"], tmp_path / "first")
     with raises(FormatError, "shards.path", "'../a/ds/00000'"):
         cl.open_dataset(tmp_path / "first", roots=[tmp_path / "b"])
-    join([tmp_path / "first", tmp_path / "a" / "ds"], tmp_path / "c" / "second", roots=[tmp_path])
+    concat([tmp_path / "first", tmp_path / "a" / "ds"], tmp_path / "c" / "second", roots=[tmp_path])
     ds = cl.open_dataset(tmp_path / "c" / "second", roots=[tmp_path])
     one = cl.open_dataset(tmp_path / "a" / "ds")
     assert ds.tokens(0, ds.num_tokens).tolist() == 3 * one.tokens(0, one.num_tokens).tolist()
@@ -36,7 +36,7 @@ def test_a_track_that_only_some_members_have(tmp_path: Path) -> None:
         for document in shard.documents:
             document.spans = {}
     bare.write(tmp_path / "bare", "spans")
-    join([tmp_path / "bare", tmp_path / "tracks"], tmp_path / "out")
+    concat([tmp_path / "bare", tmp_path / "tracks"], tmp_path / "out")
     ds = cl.open_dataset(tmp_path / "out")
     tokens = explain(one)
     n = len(tokens)
@@ -53,7 +53,7 @@ def other(path: Path, **options: object) -> Path:
         "block_tokens": 4,
         **options,
     }
-    build = cl.create_build(path, cl.BuildOptions(**chosen))  # type: ignore[arg-type]
+    build = cl.create_writer(path, cl.BuildOptions(**chosen))  # type: ignore[arg-type]
     with build.shard(0) as writer:
         writer.add_document([1], fields={name: [1] for name in chosen["fields"]})  # type: ignore[attr-defined]
     cl.finalize(path)
@@ -64,7 +64,7 @@ def test_the_mode_is_that_of_all_members(tmp_path: Path) -> None:
     for name, mode in {"a": "token-stream", "b": "token-stream", "c": "stream-with-metadata"}.items():
         other(tmp_path / name, mode=mode, tracks={})
     for members, mode in {"ab": "token-stream", "ca": "stream-with-metadata"}.items():
-        join([tmp_path / name for name in members], tmp_path / members)
+        concat([tmp_path / name for name in members], tmp_path / members)
         assert cl.open_dataset(tmp_path / members).manifest.mode == mode
 
 
@@ -87,13 +87,13 @@ def test_contradictions_are_refused_and_nothing_is_written(
 ) -> None:
     small_corpus().write(tmp_path / "a", "spans")
     with pytest.raises(ConfigError, match=message):
-        join([tmp_path / "a", other(tmp_path / "b", **options)], tmp_path / "out")
+        concat([tmp_path / "a", other(tmp_path / "b", **options)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_mixed_tokenizers_on_request(tmp_path: Path) -> None:
     small_corpus().write(tmp_path / "a", "spans")
-    join([tmp_path / "a", other(tmp_path / "b", tokenizer=None)], tmp_path / "out", allow_mixed_tokenizers=True)
+    concat([tmp_path / "a", other(tmp_path / "b", tokenizer=None)], tmp_path / "out", allow_mixed_tokenizers=True)
     assert cl.open_dataset(tmp_path / "out").tokenizer is None
 
 
@@ -101,7 +101,7 @@ def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
     small_corpus().write(tmp_path / "a", "spans")
     before = (tmp_path / "a" / "manifest.json").read_bytes()
     with raises(ConfigError, expected="a new or empty directory"):
-        join([tmp_path / "a"], tmp_path / "a")
+        concat([tmp_path / "a"], tmp_path / "a")
     assert (tmp_path / "a" / "manifest.json").read_bytes() == before
 
 
@@ -109,7 +109,7 @@ def test_roots_of_a_configuration_add_to_the_default(tmp_path: Path) -> None:
     """One part of a joined dataset lies beside it, the other one elsewhere."""
     for folder in ("here/a", "there/b"):
         write_dataset(tmp_path / folder, random_documents(9, seed=1))
-    join([tmp_path / "here/a", tmp_path / "there/b"], tmp_path / "here/all")
+    concat([tmp_path / "here/a", tmp_path / "there/b"], tmp_path / "here/all")
     config = {"seq_len": 8, "datasets": {"all": {"path": str(tmp_path / "here/all")}}}
     with raises(FormatError, found="there/b"):
         cl.open_blend(config)

@@ -56,7 +56,7 @@ def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) ->
     lengths = [ladder.REACH + 5_000, 40, ladder.REACH + 3, 2 * ladder.REACH]
     rng = np.random.default_rng(0)
     options = cl.BuildOptions(token_type="u2", tracks={"notes": cl.TrackOptions(codec="json", encoding=encoding)})
-    build = cl.create_build(tmp_path / "ds", options, plan=lengths)
+    build = cl.create_writer(tmp_path / "ds", options, plan=lengths)
     runs, base = [], 0
     for shard, length in enumerate(lengths):
         near = np.concatenate([np.arange(0, min(3000, length), 3), length - 2 - np.arange(0, min(3000, length - 2), 3)])

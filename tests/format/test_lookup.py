@@ -18,7 +18,7 @@ from tests.raises import raises
 
 
 def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
-    build = cl.create_build(path, cl.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
+    build = cl.create_writer(path, cl.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
     for number, ids in enumerate(shards):
         with build.shard(number) as writer:
             writer.add_document([1])
@@ -76,7 +76,9 @@ def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_concepts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name and id, from many threads; not kept by a dataset that is closed."""
     names = [f"c{number}" for number in range(3000)]
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"c": cl.TrackOptions(vocabulary=names)}), plan=[0])
+    build = cl.create_writer(
+        tmp_path / "ds", cl.BuildOptions(tracks={"c": cl.TrackOptions(vocabulary=names)}), plan=[0]
+    )
     with build.shard(0) as writer:
         writer.add_document([1, 2], spans={"c": [(0, 1, [3])]})
     cl.finalize(tmp_path / "ds")

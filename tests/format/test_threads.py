@@ -22,7 +22,7 @@ SHARDS, TOKENS = 40, 50
 def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Token t of the dataset is t; the record of token t is t, too."""
     path = tmp_path_factory.mktemp("threads") / "ds"
-    build = cl.create_build(path, cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}), plan=range(SHARDS))
+    build = cl.create_writer(path, cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}), plan=range(SHARDS))
     for shard in range(SHARDS):
         with build.shard(shard) as writer:
             first = shard * TOKENS

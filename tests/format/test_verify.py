@@ -69,13 +69,13 @@ def test_content_is_checked_and_not_only_its_checksum(
     content = bytearray(file.read_bytes())
     content[at : at + len(data) or None] = data
     file.write_bytes(content)
-    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
+    ds = cl.open_dataset(tmp_path / "ds", verify_files=False)
     with pytest.raises(FormatError, match=message):
         FileCheck(ds.files, kind, 0, None).check()
 
 
 def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(mode="token-stream"), plan=[0, 1])
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(mode="token-stream"), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             writer.add_document([shard, 1, 2])

@@ -31,7 +31,7 @@ GOOD: dict[str, Any] = {"tokens": [1, 2, 3], "fields": {"mask": [0, 1, 1]}}
 
 @pytest.fixture
 def writer(tmp_path: Path) -> ShardWriter:
-    return cl.create_build(tmp_path / "ds", OPTIONS).shard(0)
+    return cl.create_writer(tmp_path / "ds", OPTIONS).shard(0)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -89,7 +89,7 @@ def test_bad_documents_are_refused_and_leave_no_trace(
 
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 3, 3], [1, 2, 3], [0, 2, 2], [0, 4, 3]])
 def test_batches_whose_offsets_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
     with build.shard(0) as writer:
         with raises(InputError, "documents 0 to", "offsets that do not fit tokens and ids"):
             writer.add_documents(np.arange(3), np.array(offsets), {}, ["x"] if len(offsets) == 3 else ["x", "y"])
@@ -127,7 +127,7 @@ def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(
             raise error
         plain(spool, data)
 
-    build = cl.create_build(tmp_path / "ds", OPTIONS)
+    build = cl.create_writer(tmp_path / "ds", OPTIONS)
     writer = build.shard(0)
     writer.add_document(**GOOD, id="first")
     monkeypatch.setattr(Spool, "write", write)
@@ -185,7 +185,7 @@ def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="spans")}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="spans")}))
     with build.shard(0) as writer:
         number = writer.add_record("concepts", [5])
         writer.add_document([1, 2], spans={"concepts": [(0, 1, number), (1, 2, number)]})
@@ -197,7 +197,7 @@ def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None
 
 def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
     fields = {code: code for code in fmt.FIELD_TYPES}
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(fields=fields))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(fields=fields))
     values = {code: np.array([0, 1, 100], np.dtype(code)) for code in fields}
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3], fields=values)
@@ -217,7 +217,7 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
 
     def build(path: Path) -> dict[str, bytes]:
         track = cl.TrackOptions(encoding=encoding)
-        build = cl.create_build(path, cl.BuildOptions(tracks={"concepts": track}, block_tokens=4))
+        build = cl.create_writer(path, cl.BuildOptions(tracks={"concepts": track}, block_tokens=4))
         with build.shard(0) as writer:
             for number in range(30):
                 spans = [(i, i + 3, [number, i]) for i in range(0, number - 3, 4)]
@@ -237,7 +237,7 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.filterwarnings("error")
 def test_a_number_that_becomes_infinite_in_a_field(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "weights", cl.BuildOptions(fields={"weight": "f4"}))
+    build = cl.create_writer(tmp_path / "weights", cl.BuildOptions(fields={"weight": "f4"}))
     with build.shard(0) as writer:
         with raises(InputError, found="field weight: found values that float32 cannot hold"):
             writer.add_document([1, 2], fields={"weight": [0.5, 1e39]})

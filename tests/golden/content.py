@@ -21,7 +21,7 @@ from conceptloader.trace import read_record
 from tests.corpora.blended import tokens_of
 
 ARCHIVE = Path(__file__).with_name("v1.tar.xz")
-LOADER: dict[str, Any] = {"micro_batch_size": 4, "scheme": "contiguous", "tail": "drop"}
+LOADER: dict[str, Any] = {"micro_batch_size": 4, "scheme": "contiguous", "last_batch": "drop"}
 STATES = {  # name -> configuration that goes on, whether as a new stage, consumed samples
     "plain": ("plain", False, 12),
     "rich": ("rich", False, 20),
@@ -48,9 +48,9 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def dataset(path: Path, check_files: bool = True) -> dict[str, Any]:
+def dataset(path: Path, verify_files: bool = True) -> dict[str, Any]:
     """Tokens, spans, fields, documents, ids, fingerprints."""
-    with cl.open_dataset(path, allow_pickle=True, check_files=check_files) as ds:
+    with cl.open_dataset(path, allow_pickle=True, verify_files=verify_files) as ds:
         tracks = sorted(ds.tracks)
         whole = ds.read(0, ds.num_tokens, tracks, documents=True)
         samples = ds.documents() if ds.mode == "document" else ds.windows(CONTEXT)

@@ -21,15 +21,15 @@ from conceptloader.format.write.build import Build
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
-from conceptloader.trace import Recorder
+from conceptloader.trace import BatchRecorder
 from tests.golden import content
 
 MTIME = 1_700_000_000  # tar keeps whole seconds; adopted files are known by their time
@@ -74,7 +74,7 @@ def write_shard(build: Build, shard: int) -> None:
 
 
 def native(path: Path, mode: str, encoding: str, codecs: list[str]) -> None:
-    build = cl.create_build(path, options(mode, encoding, codecs), inputs=["golden"], plan=[0, 1])
+    build = cl.create_writer(path, options(mode, encoding, codecs), inputs=["golden"], plan=[0, 1])
     for shard in range(2):
         write_shard(build, shard)
     cl.finalize(path)
@@ -139,7 +139,7 @@ def annotated(root: Path) -> None:
 
 def builds_in_progress(root: Path) -> None:
     """Killed after their first shard: of the Python interface and of the command line."""
-    build = cl.create_build(
+    build = cl.create_writer(
         root / "build-api", options("stream-with-metadata", "spans", ["concepts", "json"]), plan=[0, 1]
     )
     write_shard(build, 0)
@@ -156,7 +156,7 @@ def builds_in_progress(root: Path) -> None:
 
 def configurations(root: Path) -> None:
     (root / "bad.txt").write_text("# a disk's bad sectors\n10 14\n\n40 44  # and some more\n")
-    outputs = {"position_ids": "document", "document_ids": True, "eos_loss": False}
+    outputs = {"position_ids": "document", "document_ids": True, "loss_on_eos": False}
     plain = {
         "seed": 7, "seq_len": 8, "outputs": outputs,
         "datasets": {
@@ -165,7 +165,7 @@ def configurations(root: Path) -> None:
         },
     }  # fmt: skip
     rich = {
-        **plain, "block": 16, "concepts": {"concepts": {}},
+        **plain, "block": 16, "tracks": {"concepts": {}},
         "datasets": {"dense": {"path": "native-dense"}, "spans": {"path": "native-spans", "split": [0, 0.9]}},
         "phases": [{"start": 0, "weights": {"dense": 1, "spans": 2}}, {"start": 30, "weights": {"spans": 1}}],
         "skip": [{"at": 12, "count": 5}],
@@ -173,7 +173,7 @@ def configurations(root: Path) -> None:
     }  # fmt: skip
     texts = {
         "plain": plain, "rich": rich, "stage": {**plain, "datasets": {**plain["datasets"], "dense": DENSE}},
-        "longer": {**plain, "seq_len": 16, "on_new_seq_len": "restart"},
+        "longer": {**plain, "seq_len": 16, "on_seq_len_change": "restart"},
         "sequential": {
             "seq_len": 8, "order": "sequential",
             "datasets": {"spans": {"path": "native-spans"}, "flat": {"path": "adopted-flat"}},
@@ -236,7 +236,7 @@ def frameworks(root: Path) -> None:
     documents = cl.open_blend(cl.load_config(root / "documents.yaml")).spec
     (root / "states" / "spec-documents.json").write_text(json.dumps(documents.to_dict()))
     longer = cl.open_blend(cl.load_config(root / "longer.yaml")).spec
-    spliced = resume(spec, longer, 8, on_new_seq_len="restart")
+    spliced = resume(spec, longer, 8, on_seq_len_change="restart")
     (root / "states" / "spec-spliced.json").write_text(json.dumps(spliced.to_dict()))
 
 
@@ -255,7 +255,7 @@ def runs(root: Path) -> None:
         )  # fmt: skip
         RunLog(folder).append(start, spec)
     for rank in range(2):
-        recorder = Recorder(folder / "record", 0, rank, start)
+        recorder = BatchRecorder(folder / "record", 0, rank, start)
         of_rank = cl.make_dataloader(root / "plain.yaml", dp_rank=rank, dp_size=2, micro_batch_size=2)
         with of_rank:
             for step, batch in zip(range(3), of_rank, strict=False):
@@ -274,8 +274,8 @@ def make(root: Path) -> None:
     native(root / "native-tokens", "token-stream", "auto", [])
     adopted(root)
     annotated(root)
-    cl.join([root / "native-spans", root / "native-dense"], root / "joined")
-    cl.join([root / "annotated-adopted", root / "adopted-flat"], root / "joined-adopted", allow_mixed_tokenizers=True)
+    cl.concat([root / "native-spans", root / "native-dense"], root / "joined")
+    cl.concat([root / "annotated-adopted", root / "adopted-flat"], root / "joined-adopted", allow_mixed_tokenizers=True)
     builds_in_progress(root)
     configurations(root)
     states(root)

@@ -13,7 +13,7 @@ import torch
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.records.inputs import find_sources
 from tests.golden import content, make
 
 
@@ -89,7 +89,7 @@ def test_states_and_logs(found: Any, expected: Any, kind: str) -> None:
 
 def test_a_build_of_the_python_interface_goes_on(root: Path, tmp_path: Path, expected: Any) -> None:
     path = shutil.copytree(root / "build-api", tmp_path / "build-api")
-    build = cl.open_build(path)
+    build = cl.open_writer(path)
     assert [build.is_finished(shard) for shard in range(2)] == [True, False]
     make.write_shard(build, 1)
     cl.finalize(path)
@@ -117,6 +117,6 @@ def test_the_comparison_notices(root: Path, tmp_path: Path, expected: Any, monke
     stream = tmp_path / "copy" / "native-tokens" / "00000.stream.bin"
     stream.write_bytes(b"\1" + stream.read_bytes()[1:])
     was = expected["datasets"]["native-tokens"]
-    assert json.loads(json.dumps(content.dataset(stream.parent, check_files=False)))["tokens"] != was["tokens"]
+    assert json.loads(json.dumps(content.dataset(stream.parent, verify_files=False)))["tokens"] != was["tokens"]
     loader = cl.make_dataloader(root / "plain.yaml", **content.LOADER, consumed_samples=16)
     assert json.loads(json.dumps(content.batches(loader, 3))) != expected["resumed"]["plain"]

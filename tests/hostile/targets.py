@@ -20,9 +20,9 @@ from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.table import row_group_sizes
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.table import row_group_sizes
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
@@ -75,7 +75,7 @@ def manifest(template: Template) -> Target:
     def run(directory: Path, data: bytes) -> None:
         path = template.copy(directory, "manifest.json")
         (path / "manifest.json").write_bytes(resealed(data))
-        ds = cl.open_dataset(path, check_files=False)
+        ds = cl.open_dataset(path, verify_files=False)
         for track in ds.tracks:
             ds.vocabulary(track)
         ds.read(0, min(ds.num_tokens, 100), sorted(ds.tracks), documents=True)
@@ -97,7 +97,7 @@ def build_file(template: Template) -> Target:
     def run(directory: Path, data: bytes) -> None:
         path = template.copy(directory, "build.json")
         (path / "build.json").write_bytes(resealed(data))
-        cl.open_build(path).is_finished(0)
+        cl.open_writer(path).is_finished(0)
 
     return run
 

@@ -15,7 +15,7 @@ import xxhash
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, seal
-from conceptloader.ingest.rows.lines import read_lines
+from conceptloader.ingest.records.lines import read_lines
 from conceptloader.storage import reads as io
 from tests.raises import raises
 
@@ -31,7 +31,7 @@ class Owned:
 
 
 def build(path: Path, codec: str = "json", record: Any = "x") -> Path:
-    build = cl.create_build(path, cl.BuildOptions(tracks={"notes": cl.TrackOptions(codec=codec)}))
+    build = cl.create_writer(path, cl.BuildOptions(tracks={"notes": cl.TrackOptions(codec=codec)}))
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3, 4], {"notes": [(0, 3, record)]})
     cl.finalize(path)
@@ -58,9 +58,9 @@ def test_pickled_records_are_not_executed(tmp_path: Path) -> None:
         lambda: ds.spans("notes", 0, 4),
         lambda: ds.windows(2),
         lambda: (
-            cl.load_config({"seq_len": 2, "datasets": {"a": {"path": str(ds_path)}}, "concepts": {"notes": {}}})
+            cl.load_config({"seq_len": 2, "datasets": {"a": {"path": str(ds_path)}}, "tracks": {"notes": {}}})
             and cl.open_blend(
-                cl.load_config({"seq_len": 2, "datasets": {"a": {"path": str(ds_path)}}, "concepts": {"notes": {}}})
+                cl.load_config({"seq_len": 2, "datasets": {"a": {"path": str(ds_path)}}, "tracks": {"notes": {}}})
             )
         ),
     ):
@@ -100,7 +100,7 @@ def test_paths_out_of_the_roots_are_not_read(tmp_path: Path, kind: str) -> None:
         cl.open_dataset(path).tokens(0, 2)
     with raises(FormatError, "secret", "sample checksum"):
         cl.open_dataset(path, roots=[tmp_path]).tokens(0, 2)
-    ds = cl.open_dataset(path, roots=[tmp_path], check_files=False)
+    ds = cl.open_dataset(path, roots=[tmp_path], verify_files=False)
     assert ds.tokens(0, 2).tolist() == [0, 0], "it is there for those who allow it"
 
 
@@ -251,7 +251,7 @@ def test_lines_of_100_megabytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "v\udfffx"])
 def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"notes": [(0, 1, [1])]})
     cl.finalize(tmp_path / "ds")
@@ -263,7 +263,7 @@ def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
 
 
 def test_a_vocabulary_that_is_no_list_of_names(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"notes": [(0, 1, [1])]})
     cl.finalize(build.path)

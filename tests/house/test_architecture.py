@@ -53,7 +53,7 @@ def test_the_way_of_a_sample(tmp_path: Path) -> None:
     steps = listing("Read path")
     assert len(steps) > 15
     write_dataset(tmp_path / "data", random_documents(50, seed=1))
-    (tmp_path / "run.yaml").write_text("{seq_len: 16, datasets: {data: {path: data}}, concepts: {concepts: {}}}")
+    (tmp_path / "run.yaml").write_text("{seq_len: 16, datasets: {data: {path: data}}, tracks: {tracks: {}}}")
     tracer = Tracer()
     with tracer.on(), cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=4) as loader:
         next(iter(loader))
@@ -67,7 +67,7 @@ def test_the_way_of_a_document(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "names.txt").write_text("animal\n")
     words = ["build", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes"]
-    words += ["--workers", "1", "--concepts-vocabulary", str(tmp_path / "names.txt"), "--overlap", "union"]
+    words += ["--workers", "1", "--vocabulary", str(tmp_path / "names.txt"), "--overlap", "union"]
     tracer = Tracer()
     with tracer.on(), contextlib.redirect_stdout(io.StringIO()):
         assert main(words) == 0

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.ingest.place.align import _spaces, find_places
-from conceptloader.ingest.place.rules import ALIGNS
-from conceptloader.ingest.rows.batch import Ragged, RawSpans
-from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
+from conceptloader.ingest.align.align import _spaces, find_places
+from conceptloader.ingest.align.rules import ALIGNS
+from conceptloader.ingest.records.batch import Ragged, RawSpans
+from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
 from tests.corpora.tokenizers import END, FAMILIES, definition
 
 PIECES = [
@@ -166,7 +166,16 @@ def test_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.Captu
     rows = [{"id": record["id"], "spans": record["spans"]} for record in corpus()]
     (given_files / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main([*command, "--out", str(given_files / "bare"), "--ignore-column", "spans"]) == 0
-    more = ["--track", "new", "--unit", "characters", "--tokenizer", tokenizer, "--out", str(given_files / "out")]
+    more = [
+        "--track",
+        "new",
+        "--offset-unit",
+        "characters",
+        "--tokenizer",
+        tokenizer,
+        "--out",
+        str(given_files / "out"),
+    ]
     assert main(["annotate", str(given_files / "bare"), str(given_files / "rows.jsonl"), *more]) == 0
     assert [word.strip() for word in words_of(given_files / "out", used, "new")] == words
     assert "offsets in characters" in capsys.readouterr().out

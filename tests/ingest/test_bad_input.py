@@ -11,8 +11,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.vocabulary import load_vocabulary
 from tests.corpora.records import build, content
 from tests.raises import raises
 
@@ -104,7 +104,7 @@ def test_lines(tmp_path: Path, bad: list[tuple[str | bytes, str]], good: str, mo
     lines = [line if isinstance(line, bytes) else line.encode() for line, _ in bad]
     source.write_bytes(b"".join(good.encode() + b"\n\n" + line + b"\n" for line in lines) + good.encode())
     found: list[tuple[str, str, str]] = []
-    with pytest.raises(InputError, match=r"in.jsonl: line \d+: .*; no shard is finished: run again with --skip-bad"):
+    with pytest.raises(InputError, match=r"in.jsonl: line \d+: .*; no shard is finished: run again with --bad-records"):
         build([source], out, **more)
     assert [name for name in content(out) if name.startswith(("00000", "manifest"))] == []
     summary = build([source], out, on_bad=lambda *record: found.append(record), **more)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import create_build
+from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.track import BulkSpans
 from tests.corpora.records import content
 
@@ -51,7 +51,7 @@ def bulk(documents: list[dict[str, Any]], track: str) -> BulkSpans:
 @given(st.lists(document(), max_size=8), st.integers(0, 8))
 def test_equal(documents: list[dict[str, Any]], cut: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        singly, batched = (create_build(Path(name) / kind, OPTIONS) for kind in "ab")
+        singly, batched = (create_writer(Path(name) / kind, OPTIONS) for kind in "ab")
         with singly.shard(0) as writer:
             for one in documents:
                 writer.add_document(**one, fields={"mask": [1] * len(one["tokens"])})
@@ -90,7 +90,7 @@ def test_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     given = {**GOOD, **change}
     spans = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in given.items()})
     tokens, offsets = np.arange(4), np.array([0, 3, 4])
-    writer = create_build(tmp_path / "x", OPTIONS).shard(0)
+    writer = create_writer(tmp_path / "x", OPTIONS).shard(0)
     with pytest.raises(InputError, match=message):
         writer.add_documents(tokens, offsets, {"concepts": spans}, ["", ""], {"mask": tokens})
     assert writer.tokens == writer.documents == 0

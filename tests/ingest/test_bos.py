@@ -12,9 +12,9 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
 from tests.corpora.records import in_characters, spans_of
 from tests.corpora.tokenizers import END, with_bos
 from tests.raises import raises
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path, out: str, *options: str, source: str = "in.jsonl") -> cl.Dataset:
     command = ["build", str(folder / source), "--out", str(folder / out), "--tokenizer", str(folder / "tokenizer.json")]
-    assert main([*command, "--workers", "1", "--max-lost-spans", "1", *options]) == 0
+    assert main([*command, "--workers", "1", "--max-unaligned-spans", "1", *options]) == 0
     assert cl.verify(folder / out, full=True) == []
     return cl.open_dataset(folder / out)
 
@@ -67,7 +67,7 @@ def test_every_document_begins_with_it(folder: Path, eos: bool) -> None:
 def test_annotations_in_characters_find_their_tokens(folder: Path) -> None:
     built = build(folder, "built", "--bos", "<s>")
     build(folder, "bare", "--bos", "<s>", source="bare.jsonl")
-    options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
+    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
     annotate(folder / "bare", [folder / "spans.jsonl"], folder / "annotated", options)
     annotated = cl.open_dataset(folder / "annotated")
     for k in range(built.num_documents):
@@ -81,15 +81,15 @@ def test_annotations_of_joined_datasets(folder: Path) -> None:
     rows = map(json.loads, (folder / "spans.jsonl").read_text().splitlines())
     numbered = "".join(json.dumps({"document": int(row.pop("id")), **row}) + "\n" for row in rows)
     (folder / "numbered.jsonl").write_text(numbered)
-    options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
+    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
     annotate(folder / "one", [folder / "numbered.jsonl"], folder / "one-alone", options)
-    cl.join([folder / "one", folder / "two"], folder / "alike")
+    cl.concat([folder / "one", folder / "two"], folder / "alike")
     annotate(folder / "alike", [folder / "numbered.jsonl"], folder / "alike-annotated", options)
     alone, joined = (cl.open_dataset(folder / name) for name in ("one-alone", "alike-annotated"))
     assert any(spans_of(alone, k, "concepts") for k in range(alone.num_documents))
     for k in range(alone.num_documents):
         assert spans_of(joined, k, "concepts") == spans_of(alone, k, "concepts")
-    cl.join([folder / "one", folder / "without"], folder / "mixed")
+    cl.concat([folder / "one", folder / "without"], folder / "mixed")
     with raises(ConfigError, found="joined datasets of which some have a token in front"):
         annotate(folder / "mixed", [folder / "numbered.jsonl"], folder / "no", options)
 

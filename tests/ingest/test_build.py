@@ -13,10 +13,10 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.format.tools.verify import verify
-from conceptloader.ingest.place.rules import EOS_SPANS
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.align.rules import EOS_SPANS
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
 from tests.corpora.records import build, check, content, records, write
 from tests.corpora.tokenizers import END, definition
 from tests.raises import raises
@@ -190,15 +190,15 @@ def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
     source.write_text(json.dumps({"id": "a", "text": "red cat", "spans": spans}) + "\n" + '{"id": 5.5, "text": ""}\n')
     command = ["build", str(source), "--out", str(tmp_path / "command"), "--tokenizer", "bytes", "--workers", "1"]
     command += ["--scores", "concepts=f2", "--bos", "10", "--no-eos", "--overlap", "union", "--encoding", "spans"]
-    command += ["--token-type", "u4"]
-    command += ["--mode", "document", "--skip-bad", str(tmp_path / "bad"), "--shard-input-bytes", "1000"]
+    command += ["--token-dtype", "uint32"]
+    command += ["--mode", "document", "--bad-records", str(tmp_path / "bad"), "--shard-input-bytes", "1000"]
     assert main(command) == 0
     out.mkdir()
     bad: list[tuple[str, str, str]] = []
     for _ in range(2):
         summary = cl.build(
             source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, append_eos=False, encoding="spans",
-            rules=cl.SpanRules(overlap="union"), token_type="u4", mode="document", shard_input_bytes=1000,
+            rules=cl.SpanAlignment(overlap="union"), token_dtype="uint32", mode="document", shard_input_bytes=1000,
             overwrite=True, on_bad=lambda *found: bad.append(found),
         )  # fmt: skip
         assert (summary.documents, summary.kept_shards) == (1, 0)

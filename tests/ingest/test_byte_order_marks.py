@@ -9,8 +9,8 @@ import tokenizers
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
+from conceptloader.ingest.records.tokenizer import load_tokenizer
+from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 BOM = b"\xef\xbb\xbf"
 
@@ -30,9 +30,9 @@ def test_everything(tmp_path: Path, suffix: str) -> None:
         notes.write_bytes(mark + b'{"document": 0, "start": 0, "end": 1, "concepts": ["blue"]}\n')
         assert load_vocabulary(names) == ["red", "blue"]
         build = ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
-        assert main([*build, "--concepts-vocabulary", str(names)]) == 0
+        assert main([*build, "--vocabulary", str(names)]) == 0
         annotate = ["annotate", str(out), str(notes), "--track", "new", "--vocabulary", str(names)]
-        assert main([*annotate, "--unit", "characters", "--out", str(folder / "more")]) == 0
+        assert main([*annotate, "--offset-unit", "characters", "--out", str(folder / "more")]) == 0
         (folder / "run.yaml").write_bytes(mark + b"seq_len: 8\ndatasets:\n  d: {path: more}\n")
         assert cl.load_config(folder / "run.yaml").seq_len == 8
         dataset = cl.open_dataset(folder / "more")

@@ -16,9 +16,9 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import annotate as annotating
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 DOCUMENTS = 6000
 Change = Callable[[Path], None]
@@ -175,7 +175,7 @@ def test_a_build_without_a_finished_shard_makes_room(tmp_path: Path) -> None:
     source.write_text('{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["red"]}]}\n')
     (tmp_path / "names").write_text("blue\n")
     command = ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
-    names = ["--concepts-vocabulary", str(tmp_path / "names")]
+    names = ["--vocabulary", str(tmp_path / "names")]
     assert main(command) == 1
     assert main([*command, *names]) == 1
     (tmp_path / "names").write_text("red\n")

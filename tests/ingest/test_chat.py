@@ -13,9 +13,9 @@ from tokenizers import AddedToken
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.rows.batch import BadRow
-from conceptloader.ingest.rows.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
-from conceptloader.ingest.rows.tokenizer import FileTokenizer
+from conceptloader.ingest.records.batch import BadRow
+from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
+from conceptloader.ingest.records.tokenizer import FileTokenizer
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
 
@@ -233,7 +233,7 @@ def test_a_value_of_a_table_that_cannot_be_read(
     command += ["--tokenizer", str(tmp_path / "tokenizer.json"), "--eos", "<|im_end|>"]
     assert main(command) == 1
     assert f"{tmp_path}/in.parquet: row 1: found bytes that are not UTF-8" in capsys.readouterr().err
-    assert build(*command[1:], "--skip-bad", tmp_path / "bad")["documents"] == 2
+    assert build(*command[1:], "--bad-records", tmp_path / "bad")["documents"] == 2
 
 
 def test_rows_of_a_table_are_rendered_as_those_of_json(tokenizer: FileTokenizer) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.digits import cut_list, parse_digits
-from conceptloader.ingest.rows.records import RecordParser
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.digits import cut_list, parse_digits
+from conceptloader.ingest.records.records import RecordParser
 
 SPACES = st.sampled_from(["", " ", "\t", "  "])
 

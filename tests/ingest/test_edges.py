@@ -9,15 +9,15 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import InputError
+from conceptloader.ingest.align.spans import check_ids
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.build.plan import default_shard_bytes
-from conceptloader.ingest.place.spans import check_ids
-from conceptloader.ingest.rows import inputs
-from conceptloader.ingest.rows.batch import BadRow, Ragged
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import Source, find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records import inputs
+from conceptloader.ingest.records.batch import BadRow, Ragged
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import Source, find_sources
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.raises import raises
 
 
@@ -65,7 +65,7 @@ def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:
 
 
 def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3])
         writer.add_document([4, 5])
@@ -92,7 +92,7 @@ def test_shards_of_a_large_corpus() -> None:
 
 
 def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
     with build.shard(0) as writer:
         for number in range(6):
             writer.add_document([1, 2, 3], id=f"d{number}" if number in (0, 3, 5) else "")
@@ -139,7 +139,7 @@ def test_what_is_left_out_of_a_folder_and_what_is_there_twice_is_said(
 def test_a_bad_record_at_the_very_beginning_is_left_out_like_others(tmp_path: Path, first: str) -> None:
     (tmp_path / "in.jsonl").write_text(first + '\n{"text": "a"}\n')
     bad: list[tuple[str, str, str]] = []
-    with pytest.raises(InputError, match=r"line 1: found .*--skip-bad FILE"):
+    with pytest.raises(InputError, match=r"line 1: found .*--bad-records FILE"):
         cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes")
     cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", on_bad=lambda *found: bad.append(found))
     assert [where for _, where, _ in bad] == ["line 1"]
@@ -151,7 +151,15 @@ def test_bad_records_are_not_listed_in_a_file_of_other_things(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\noops\n')
-    command = ["build", str(tmp_path / "b.jsonl"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--skip-bad"]
+    command = [
+        "build",
+        str(tmp_path / "b.jsonl"),
+        "--out",
+        str(tmp_path / "out"),
+        "--tokenizer",
+        "bytes",
+        "--bad-records",
+    ]
     assert main([*command, str(tmp_path / "a.jsonl")]) == 2
     assert "a.jsonl: found a file that is no list of bad records" in capsys.readouterr().err
     assert (tmp_path / "a.jsonl").read_text() == '{"text": "a"}\noops\n'

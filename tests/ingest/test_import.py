@@ -103,7 +103,7 @@ def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.Ca
     assert again["chunks"] == first["chunks"]
     assert again["kept_shards"] == again["shards"]
     assert before == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
-    assert main([*command(atlas, out), "--chunks", '{"wrong": "refuse"}']) == 2  # not what the dataset was built with
+    assert main([*command(atlas, out), "--chunks", '{"wrong": "error"}']) == 2  # not what the dataset was built with
     assert "found a complete dataset of other options" in capsys.readouterr().err
     assert main(["inspect", str(out), "--search", f"IS {corpus.concepts[7]['concept_id']}"]) == 0
     assert "concept 7 [tone]" in capsys.readouterr().out
@@ -148,7 +148,10 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
         ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
         ("build in --tokenizer bytes --chat --text-column x", "build: found --chat and --text-column, expected one"),
-        ("annotate ds in --track t {chunks} --unit tokens", "annotate: found chunks and --unit, expected one"),
+        (
+            "annotate ds in --track t {chunks} --offset-unit tokens",
+            "annotate: found chunks and --offset-unit, expected one",
+        ),
     ],
 )
 def test_options_that_would_be_passed_over(
@@ -218,7 +221,7 @@ def test_all_that_is_wrong_is_listed_whenever_it_was_found(
     assert main([*command(atlas, out), "--quiet"]) == 130
     assert "join" in ended
     monkeypatch.setattr(joining, "run_task", run)
-    words = [*command(atlas, out), "--quiet", "--skip-bad", str(bad)]
+    words = [*command(atlas, out), "--quiet", "--bad-records", str(bad)]
     assert main([*words, "--json"]) == 0
     capsys.readouterr()
     listed = bad.read_text().splitlines(keepends=True)
@@ -262,7 +265,7 @@ def test_killed_while_what_was_joined_is_removed(tmp_path: Path, at: str) -> Non
     assert not (tmp_path / "out.joined").exists()
 
 
-@pytest.mark.parametrize("case", ["join", "column", "concepts", "bos"])
+@pytest.mark.parametrize("case", ["concat", "column", "concepts", "bos"])
 def test_nothing_is_removed_before_all_is_checked(
     tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

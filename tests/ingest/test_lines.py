@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import InputError
-from conceptloader.ingest.rows import lines as module
-from conceptloader.ingest.rows.lines import lines_before, read_lines
+from conceptloader.ingest.records import lines as module
+from conceptloader.ingest.records.lines import lines_before, read_lines
 from tests.raises import raises
 
 BOM = b"\xef\xbb\xbf"

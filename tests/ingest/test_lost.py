@@ -10,7 +10,7 @@ import pytest
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.tools.verify import verify
-from conceptloader.format.write.build import open_build
+from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.build.lost import TrackLoss, read_losses
 from tests.corpora.records import build, content, write
 from tests.raises import raises
@@ -42,24 +42,25 @@ def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: in
     out = tmp_path / "out"
     message = (
         r"out: track 'concepts': 10 of 40 spans \(25.00%\) got no token, such as \[2, 2\) of document 0 of shard 00000 "
-        r"\(''\), \[2, 2\) of document 'd1' .*, expected at most 24.00%; .*--max-lost-spans.*finished shards are kept"
+        r"\(''\), \[2, 2\) of document 'd1' .*, expected at most 24.00%; .*--max-unaligned-spans.*"
+        r"finished shards are kept"
     )
     for _ in range(2):  # also when nothing is left to be written
         with pytest.raises(InputError, match=message):
-            build([source], out, workers=workers, shard_input_bytes=900, max_lost_spans=0.24)
+            build([source], out, workers=workers, shard_input_bytes=900, max_unaligned_spans=0.24)
         assert not (out / "manifest.json").exists()
     times = {path.name: path.stat().st_mtime_ns for path in out.glob("*.shard.json")}
     assert len(times) > 2
-    summary = build([source], out, workers=workers, shard_input_bytes=900, max_lost_spans=0.25)
+    summary = build([source], out, workers=workers, shard_input_bytes=900, max_unaligned_spans=0.25)
     assert {name: (out / name).stat().st_mtime_ns for name in times} == times
     assert summary.kept_shards == summary.shards
     assert summary.lost_spans == 10
     assert summary.losses == {"concepts": TrackLoss(40, 10, EXAMPLES), "topic": TrackLoss(40, 0, [])}
     assert verify(out, full=True) == []
-    again = build([source], out, shard_input_bytes=900, max_lost_spans=0.25)
+    again = build([source], out, shard_input_bytes=900, max_unaligned_spans=0.25)
     assert again.losses == summary.losses
     with pytest.raises(InputError, match="the dataset is complete and stays as it is"):
-        build([source], out, shard_input_bytes=900, max_lost_spans=0.24)
+        build([source], out, shard_input_bytes=900, max_unaligned_spans=0.24)
 
 
 def test_the_limit_is_one_percent_by_default(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_the_limit_is_one_percent_by_default(tmp_path: Path) -> None:
         source = write(tmp_path / f"in{lost}", records(100, lost))
         command = ["build", str(source), "--out", str(tmp_path / f"out{lost}"), "--tokenizer", "bytes"]
         (tmp_path / "names.txt").write_text("animal\n")
-        command += ["--concepts-vocabulary", str(tmp_path / "names.txt"), "--workers", "1"]
+        command += ["--vocabulary", str(tmp_path / "names.txt"), "--workers", "1"]
         assert main(command) == (0 if fine else 1)
         assert (tmp_path / f"out{lost}" / "manifest.json").exists() == fine
 
@@ -82,7 +83,7 @@ def test_a_restart_counts_each_span_once(tmp_path: Path) -> None:
         path.unlink()
     summary = build([source], tmp_path / "out", shard_input_bytes=900)
     assert summary.kept_shards == summary.shards - 1
-    assert summary.losses == read_losses(open_build(tmp_path / "plain"))
+    assert summary.losses == read_losses(open_writer(tmp_path / "plain"))
     assert summary.lost_spans == 10
     assert content(tmp_path / "out") == content(tmp_path / "plain")
 
@@ -100,21 +101,21 @@ def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.Captur
     source = write(tmp_path / "in", [{k: v for k, v in one.items() if k != "spans_topic"} for one in records()])
     (tmp_path / "names.txt").write_text("animal\n")
     command = ["build", str(source), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--workers", "1"]
-    command += ["--concepts-vocabulary", str(tmp_path / "names.txt")]
+    command += ["--vocabulary", str(tmp_path / "names.txt")]
     assert main(command) == 1
-    assert "--max-lost-spans" in capsys.readouterr().err
+    assert "--max-unaligned-spans" in capsys.readouterr().err
     assert main(["build", "--finalize", "--out", str(tmp_path / "out")]) == 1
-    assert main([*command, "--max-lost-spans", "0.25"]) == 0
+    assert main([*command, "--max-unaligned-spans", "0.25"]) == 0
     assert "concepts: 10 of 40 spans (25.00%) got no token, such as [2, 2) of document" in capsys.readouterr().out
-    assert main([*command, "--max-lost-spans", "0.25", "--json"]) == 0
+    assert main([*command, "--max-unaligned-spans", "0.25", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["losses"] == {"concepts": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
+    assert found["losses"] == {"tracks": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
     (tmp_path / "out" / "manifest.json").unlink()
-    assert main(["build", "--finalize", "--out", str(tmp_path / "out"), "--max-lost-spans", "0.25"]) == 0
+    assert main(["build", "--finalize", "--out", str(tmp_path / "out"), "--max-unaligned-spans", "0.25"]) == 0
     with pytest.raises(SystemExit):
-        main([*command, "--max-lost-spans", "25%"])
-    with raises(ConfigError, "max_lost_spans", "2"):
-        build([source], tmp_path / "other", max_lost_spans=2)
+        main([*command, "--max-unaligned-spans", "25%"])
+    with raises(ConfigError, "max_unaligned_spans", "2"):
+        build([source], tmp_path / "other", max_unaligned_spans=2)
 
 
 def test_many_are_told_while_the_build_runs(
@@ -122,7 +123,7 @@ def test_many_are_told_while_the_build_runs(
 ) -> None:
     monkeypatch.setattr("conceptloader.ingest.build.builder._TELLING", 10)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError):
-        build([write(tmp_path / "in", records())], tmp_path / "out", shard_input_bytes=900, max_lost_spans=0.01)
+        build([write(tmp_path / "in", records())], tmp_path / "out", shard_input_bytes=900, max_unaligned_spans=0.01)
     assert [one.getMessage()[:22] for one in caplog.records if "so far" in one.getMessage()] == [
         "track 'concepts' so fa"
     ]

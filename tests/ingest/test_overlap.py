@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from conceptloader.errors import ConfigError
 from conceptloader.format.overlap import split_levels, split_segments
 from conceptloader.format.spec.columns import offsets_of
-from conceptloader.ingest.place.overlap import resolve
-from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans
+from conceptloader.ingest.align.overlap import resolve
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans
 from tests.raises import raises
 
 Span = tuple[int, int, list[int]]

@@ -18,11 +18,11 @@ from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.rows.chat import ChatRules
+from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
-from conceptloader.trace import Run, trace_sample, when_document
-from conceptloader.trace.select.views import Ask, select
+from conceptloader.trace import Run, locate_document, trace_sample
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.corpora.chunked import make
 from tests.corpora.records import content, in_characters, spans_of
 from tests.corpora.tokenizers import with_bos
@@ -65,7 +65,7 @@ def build(
     folder: Path, out: str, *options: str, source: str = "in.jsonl", template: str | None = TEMPLATE, status: int = 0
 ) -> Path:
     command = ["build", str(folder / source), "--out", str(folder / out), "--tokenizer", str(folder / "tokenizer.json")]
-    command += ["--workers", "1", "--max-lost-spans", "1", *options]
+    command += ["--workers", "1", "--max-unaligned-spans", "1", *options]
     command += ["--ignore-column", "url", *([] if template is None else ["--prefix", template])]
     assert main(command) == status
     assert cl.verify(folder / out, full=True) == []
@@ -83,7 +83,7 @@ def built(folder: Path) -> Path:
 
 def drop(folder: Path, source: str, out: str) -> None:
     ask = ["--spans", "not prefix:metadata"]
-    assert main(["select", str(folder / source), *ask, "--out", str(folder / out)]) == 0
+    assert main(["filter", str(folder / source), *ask, "--out", str(folder / out)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_from_parquet_and_python(built: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS, pa.Table.from_pylist(ROWS[7:8]).schema), tmp_path / "in.parquet")
     cl.build(
         tmp_path / "in.parquet", tmp_path / "ds", tokenizer=str(built / "tokenizer.json"), prefix=TEMPLATE,
-        rules=cl.SpanRules(max_lost_spans=1),
+        rules=cl.SpanAlignment(max_unaligned_spans=1),
     )  # fmt: skip
     found, wanted = content(tmp_path / "ds"), content(built / "with")
     different = {name for name in wanted if found.get(name) != wanted[name]}
@@ -128,7 +128,7 @@ def test_it_may_name_the_spans(folder: Path, tmp_path: Path, suffix: str) -> Non
     more: dict[str, Any] = {
         "columns": columns,
         "prefix": "{{ spans | length }}",
-        "rules": cl.SpanRules(max_lost_spans=1),
+        "rules": cl.SpanAlignment(max_unaligned_spans=1),
     }
     cl.build(source, tmp_path / "ds", tokenizer="bytes", **more)
     found = [bytes([document["tokens"][0]]) for document in cl.open_dataset(tmp_path / "ds").documents()]
@@ -158,7 +158,7 @@ def test_annotations_in_characters_and_of_whole_documents(built: Path, tmp_path:
     """Both are of the text: no span but its own holds a prefix."""
     wanted = cl.open_dataset(build(built, f"wanted{len(more)}", *more))
     bare = build(built, f"bare{len(more)}", *more, source="bare.jsonl")
-    options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
+    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
     annotate(bare, [built / "spans.jsonl"], tmp_path / "annotated", options, roots=["/"])
     write(tmp_path / "whole.jsonl", [{"id": row["id"], "concepts": [5]} for row in ROWS])
     annotate(bare, [tmp_path / "whole.jsonl"], tmp_path / "whole", AnnotateOptions(track="all"), roots=["/"])
@@ -175,10 +175,10 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
         build(built, "bare-x", source="bare.jsonl"),
         build(built, "bare-y", source="bare.jsonl", template="<s>{{ id }}"),
     ]
-    cl.join(parts, built / "joined")
+    cl.concat(parts, built / "joined")
     rows = [{"document": int(row["id"]) + COUNT * k, **span} for k in (0, 1) for row in ROWS for span in row["spans"]]
     write(tmp_path / "numbered.jsonl", rows)
-    options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
+    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
     annotate(built / "joined", [tmp_path / "numbered.jsonl"], tmp_path / "annotated", options, roots=["/"])
     joined = cl.open_dataset(tmp_path / "annotated", roots=["/"])
     for template, k in ((TEMPLATE, 0), ("<s>{{ id }}", COUNT)):
@@ -191,7 +191,7 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packing", [None, {"bins": 3}], ids=["windows", "packs"])
 def test_without_them_it_is_as_if_there_had_been_none(built: Path, packing: Any) -> None:
-    runs = [run_of(built, name, packing) for name in ("view", "plain")]
+    runs = [run_of(built, name, packing) for name in ("viewer", "plain")]
     samples = np.arange(60, dtype=np.uint64)
     found, wanted = (open_reader(run.blend).read(samples) for run in runs)
     assert found.keys() == wanted.keys()
@@ -204,7 +204,7 @@ def run_of(folder: Path, name: str, packing: Any) -> Run:
         "seq_len": 16,
         "datasets": {"one": {"path": str(folder / name)}},
         "outputs": {"document_ids": True, "position_ids": "document"},
-        "concepts": {"concepts": {"layout": "ragged"}},
+        "tracks": {"concepts": {"layout": "ragged"}},
         **({} if packing is None else {"packing": packing}),
     }
     blend = cl.open_blend(config)
@@ -233,8 +233,8 @@ PHASES = {
         {"start": 0, "weights": {"with": 0.75, "without": 0.25}},
         {"start": 64, "weights": {"without": 1}},
     ],
-    "concepts": {"prefix": {}},
-    "loader": {"prefetch": 0},
+    "tracks": {"prefix": {}},
+    "loader": {"prefetch_batches": 0},
 }  # fmt: skip
 
 
@@ -276,13 +276,13 @@ def test_a_probability_by_phase_and_a_cooldown(built: Path) -> None:
 def test_trace_and_when(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A document is found through either dataset; what was inserted is marked, also where no concept is asked for."""
     config = {**PHASES, "datasets": {"with": {"path": str(built / "with")}, "without": {"path": str(built / "view")}}}
-    config["concepts"] = {"concepts": {}}
+    config["tracks"] = {"concepts": {}}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     blend = cl.open_blend(config)
     start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), cl.Partition(micro_batch_size=2, dp_size=2), 16)
     run = Run(blend=blend, history=History([start]))
     for name, inserted in (("with", True), ("without", False)):
-        seen = next(found for found in when_document(run, "1") if found.dataset == name)
+        seen = next(found for found in locate_document(run, "1") if found.dataset == name)
         traced = trace_sample(run, seen.sample)
         part = next(one for one in traced.documents if one.id == "1")
         marked = [span for span in traced.spans["prefix"] if part.inputs and span.start == part.inputs[0]]
@@ -293,8 +293,8 @@ def test_trace_and_when(built: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_complementary_shares(built: Path) -> None:
     """No document twice: nine tenths with their prefix, the others without."""
-    select(built / "with", built / "nine", Ask(where="share < 0.9"))
-    select(built / "with", built / "one", Ask(where="share >= 0.9", spans="not prefix:metadata"))
+    filter_dataset(built / "with", built / "nine", FilterOptions(where="share < 0.9"))
+    filter_dataset(built / "with", built / "one", FilterOptions(where="share >= 0.9", spans="not prefix:metadata"))
     nine, one = (cl.open_dataset(built / name) for name in ("nine", "one"))
     ids = [ds.document_id(k) for ds in (nine, one) for k in range(len(ds))]
     assert sorted(ids, key=int) == [str(k) for k in range(COUNT)]
@@ -324,7 +324,7 @@ def test_a_record_of_which_it_cannot_be_rendered(folder: Path, tmp_path: Path, t
 
 def test_skip_bad(folder: Path, tmp_path: Path) -> None:
     out, bad = tmp_path / "ds", tmp_path / "bad.jsonl"
-    more = ["--workers", "1", "--prefix", "{{ url }}", "--skip-bad", str(bad)]
+    more = ["--workers", "1", "--prefix", "{{ url }}", "--bad-records", str(bad)]
     assert main(["build", str(folder / "in.jsonl"), "--out", str(out), "--tokenizer", "bytes", *more]) == 0
     assert len(bad.read_text().splitlines()) == sum("url" not in row for row in ROWS)
 

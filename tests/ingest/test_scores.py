@@ -44,7 +44,7 @@ def rows(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def build(path: Path, out: Path, *more: str) -> int:
     (out.parent / "names.txt").write_text("\n".join(NAMES))
-    more = (*more, "--concepts-vocabulary", str(out.parent / "names.txt")) if more else ()
+    more = (*more, "--vocabulary", str(out.parent / "names.txt")) if more else ()
     return main(["build", str(path), "--out", str(out), "--quiet", "--tokenizer", "bytes", "--workers", "1", *more])
 
 
@@ -78,7 +78,7 @@ def test_spans_of_a_build_and_rows_of_annotate(tmp_path: Path, kind: str, suffix
     made = ["--vocabulary", str(tmp_path / "names.txt"), "--parameters", json.dumps({"ids": "u2", "scores": kind})]
     command = ["annotate", str(tmp_path / "text"), str(annotations), "--out", str(tmp_path / "noted")]
     command += ["--track", "concepts"]
-    assert main([*command, "--unit", "characters", *columns, *made]) == 0
+    assert main([*command, "--offset-unit", "characters", *columns, *made]) == 0
     assert found(tmp_path / "noted") == wanted
 
 
@@ -117,7 +117,7 @@ def test_bad_scores(tmp_path: Path, case: str, suffix: str, capsys: pytest.Captu
     assert f"{source}: {place}" in message
     assert re.search(problem, message)
     if place:
-        assert build(source, out, "--scores", "concepts=f2", "--skip-bad", str(tmp_path / "bad")) == 0
+        assert build(source, out, "--scores", "concepts=f2", "--bad-records", str(tmp_path / "bad")) == 0
         assert len((tmp_path / "bad").read_text().splitlines()) == 1
         assert cl.open_dataset(out).num_documents == 2
 
@@ -214,7 +214,7 @@ def test_bad_scores_of_chunks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     message = capsys.readouterr().err
     assert re.search(rf"found \d ({no_number}|{count})", message)
     assert ".parquet: row " in message
-    assert main([*command, "--skip-bad", str(tmp_path / "bad"), "--json"]) == 0
+    assert main([*command, "--bad-records", str(tmp_path / "bad"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chunks"]["wrong"] == {no_number: 3, count: 2}
     listed = [json.loads(line) for line in (tmp_path / "bad").read_text().splitlines()]
     for chunk, (_, what) in zip(chunks, bad, strict=True):
@@ -242,10 +242,10 @@ def test_bad_rows_of_annotate_are_left_out_and_listed(tmp_path: Path, capsys: py
     note = {"id": "a", "start": 0, "end": 3, "concepts": [1], "scores": [0.5]}
     notes = write(tmp_path / "notes.jsonl", [note | {"scores": [0.5, 1]}, note, note | {"start": 9}])
     command = ["annotate", str(tmp_path / "text"), str(notes), "--out", str(tmp_path / "out"), "--track", "concepts"]
-    command += ["--unit", "characters", "--parameters", '{"scores": "f4"}']
+    command += ["--offset-unit", "characters", "--parameters", '{"scores": "f4"}']
     assert main(command) == 1
     assert "notes.jsonl: line 1: scores: found [0.5, 1] for 1 concepts" in capsys.readouterr().err
-    assert main([*command, "--skip-bad", str(tmp_path / "bad")]) == 0
+    assert main([*command, "--bad-records", str(tmp_path / "bad")]) == 0
     assert "2 rows could not be read and were left out" in capsys.readouterr().out
     assert [json.loads(line)["where"] for line in (tmp_path / "bad").read_text().splitlines()] == ["line 1", "line 3"]
     assert found(tmp_path / "out") == [(0, 3, {1: 0.5})]

@@ -18,9 +18,9 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.write.build import remove_dataset
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import content as all_files
@@ -102,7 +102,7 @@ def test_bad_csv(tmp_path: Path, text: bytes, problem: str, capsys: pytest.Captu
     assert build(source, tmp_path / "out") == 1
     assert problem in capsys.readouterr().err
     if "found 3 values" in problem or "UTF-8" in problem:
-        assert build(source, tmp_path / "out", "--skip-bad", str(tmp_path / "bad")) == 0
+        assert build(source, tmp_path / "out", "--bad-records", str(tmp_path / "bad")) == 0
         assert cl.open_dataset(tmp_path / "out").num_documents == 2
         assert problem in json.loads((tmp_path / "bad").read_text())["where"] + ": " + problem.partition(": ")[2]
     assert not (tmp_path / "out" / "manifest.json").exists() or (tmp_path / "bad").exists()
@@ -143,7 +143,7 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
     columns = [f"--column={pair}" for pair in ("id=doc", "start=from", "end=to", "concepts=label", "scores=sure")]
     command = ["annotate", str(tmp_path / "text"), str(tmp_path / "notes.csv"), "--out", str(tmp_path / "out")]
     command += columns
-    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--unit", "characters"]
+    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--offset-unit", "characters"]
     assert main([*command, *more, "--parameters", '{"scores": "f4"}']) == 0
     ds = cl.open_dataset(tmp_path / "out")
     spans = ds.spans("t", 0, ds.num_tokens)
@@ -306,7 +306,7 @@ def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:
     write_dataset(out, random_documents(30, seed=1), shards=2)
     assert main(["index", str(out), "--quiet"]) == 0
     (out / "concepts.concept_index" / ".build.lock.tmp").touch()  # of a process that was killed
-    assert main(["select", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
+    assert main(["filter", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
     for directory in (out, tmp_path / "view"):
         assert build(write_csv(tmp_path / "c.csv", ROWS), directory, "--metadata-column", "source", "--overwrite") == 0
         assert cl.open_dataset(directory).num_documents == 4

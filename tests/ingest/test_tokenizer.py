@@ -15,10 +15,10 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.tools.verify import verify
-from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import place
-from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.align.spans import place
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
+from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import build, write
 from tests.raises import raises
@@ -140,7 +140,8 @@ def test_build_with_a_file(folder: Path) -> None:
     ]
     source = write(folder / "in", found)
     summaries = [
-        build([source], folder / f"out{n}", load_tokenizer(str(folder)), workers=n, max_lost_spans=1) for n in (1, 2)
+        build([source], folder / f"out{n}", load_tokenizer(str(folder)), workers=n, max_unaligned_spans=1)
+        for n in (1, 2)
     ]
     assert [one.lost_spans for one in summaries] == [1, 1]
     with cl.open_dataset(folder / "out1") as dataset:
@@ -166,5 +167,5 @@ def test_places_that_go_back_are_refused() -> None:
     spans = RawSpans(one, one, one, Ragged(nothing, offsets_of([0])))
     batch = RowBatch(ids=["", ""], texts=["a", "bcd"], tokens=None, spans={"concepts": spans})
     with pytest.raises(BadRow, match="begins before") as error:
-        place(batch, tokens, np.array([[0, 1], [2, 3], [1, 2]]), None, SpanRules())
+        place(batch, tokens, np.array([[0, 1], [2, 3], [1, 2]]), None, SpanAlignment())
     assert error.value.row == 1

@@ -42,6 +42,6 @@ def everything() -> str:
             add_batch(reader.read(case.samples, picked=picked))
         write_dataset(f"{folder}/packed", random_documents(300, seed=1))
         config: dict[str, Any] = {"seq_len": 64, "datasets": {"a": {"path": f"{folder}/packed"}}}
-        config |= {"packing": {"bins": 8}, "outputs": {"cu_seqlens": True}, "concepts": {"concepts": {}}}
+        config |= {"packing": {"bins": 8}, "outputs": {"cu_seqlens": True}, "tracks": {"concepts": {}}}
         add_batch(open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64)))
     return digest.hexdigest()

@@ -31,6 +31,6 @@ def config(data: Path) -> dict[str, Any]:
         },
         "phases": [{"start": 70, "weights": {"a": 0.2, "b": 0.8}}],
         "outputs": {"document_ids": True, "cu_seqlens": True},
-        "concepts": {"concepts": {"layout": "padded"}},
-        "loader": {"threads": 2, "prefetch": 3},
+        "tracks": {"concepts": {"layout": "padded"}},
+        "loader": {"num_threads": 2, "prefetch_batches": 3},
     }

@@ -46,7 +46,7 @@ def put_another_dataset_there(config: Any) -> None:
 
 
 def mask(config: Any) -> None:
-    config["outputs"]["loss_mask_borders"] = True
+    config["outputs"]["mask_document_boundaries"] = True
 
 
 def read_elsewhere(config: Any) -> None:
@@ -101,7 +101,7 @@ def run(rank: int, config: Any, folder: str) -> None:
 def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outcomes")
     datasets = {name: {"path": str(data / name), "weight": 0.5} for name in "ab"}
-    config = {"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}, "outputs": {}, "loader": {}}
+    config = {"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {}}, "outputs": {}, "loader": {}}
     mp.start_processes(run, (config, str(folder)), nprocs=RANKS, start_method="fork")
     return folder
 
@@ -123,7 +123,7 @@ def test_ranks_that_agree_read(outcomes: Path) -> None:
     [
         ("weight", r"configuration\.datasets\.a\.weight: rank\(s\) 0, 2: 0\.5; rank\(s\) 1: 0\.6"),
         ("dataset", r"order\.members\.b\.stream_fingerprint: rank\(s\) 0, 2: \"\w+\"; rank\(s\) 1: \"\w+\""),
-        ("outputs", r"configuration\.outputs\.loss_mask_borders: rank\(s\) 0, 2: false; rank\(s\) 1: true"),
+        ("outputs", r"configuration\.outputs\.mask_document_boundaries: rank\(s\) 0, 2: false; rank\(s\) 1: true"),
         ("position", r"consumed_samples: rank\(s\) 0, 2: 0; rank\(s\) 1: 6"),
         ("size", r"global_batch_size: rank\(s\) 0, 2: \[\[0,6\]\]; rank\(s\) 1: \[\[0,12\]\]"),
         ("epoch", r"epoch_samples: rank\(s\) 0, 2: 12; rank\(s\) 1: 24"),

@@ -18,7 +18,7 @@ Batch = dict[str, Any]
 
 @pytest.fixture(params=["padded", "ragged"])
 def batches(config: dict[str, Any], request: pytest.FixtureRequest) -> list[Batch]:
-    config["concepts"]["concepts"]["layout"] = request.param
+    config["tracks"]["concepts"]["layout"] = request.param
     found = [small(batch) for batch in cl.make_dataloader(config, micro_batch_size=5, num_samples=40)]
     assert any((batch["concepts_span_index"] < 0).any() for batch in found)
     assert max(count for batch in found for spans in lists(batch) for count in map(len, spans)) > 2
@@ -107,7 +107,7 @@ def test_the_rarest_are_kept(config: dict[str, Any]) -> None:
     rank = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))
     found = rows(heads.span_concepts(batch, "concepts", 2, rank=rank))
     assert found == [sorted(ids, key=lambda i: int(rank[i]))[:2] for sample in lists(batch) for ids in sample]
-    config["concepts"]["concepts"]["layout"] = "ragged"
+    config["tracks"]["concepts"]["layout"] = "ragged"
     batch = next(iter(cl.make_dataloader(config, micro_batch_size=4)))
     with raises(ConfigError, fix="padded"):
         heads.span_concepts(batch, "concepts", 2, rank=rank)
@@ -143,7 +143,7 @@ def test_soft_or(batches: list[Batch]) -> None:
     for batch in batches[:3]:
         index = batch["concepts_span_index"]
         logits = torch.randn(*index.shape, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        found = heads.soft_or(logits.requires_grad_(), batch, "concepts")
+        found = heads.noisy_or(logits.requires_grad_(), batch, "concepts")
         found.sum().backward()
         assert logits.grad is not None
         assert logits.grad.isfinite().all()
@@ -171,7 +171,7 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
         heads.annotation(batch, "concepts")
         heads.span_mask(batch, "concepts")
         heads.span_targets(batch, "concepts", NUM)
-        heads.soft_or(torch.randn(*batch["input_ids"].shape, 3), batch, "concepts")
+        heads.noisy_or(torch.randn(*batch["input_ids"].shape, 3), batch, "concepts")
         assert spans.ids.shape[-1] == 4
 
 
@@ -186,12 +186,12 @@ def test_what_is_refused(batches: list[Batch]) -> None:
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
 def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> None:
-    config["concepts"]["concepts"] = {"layout": layout}
+    config["tracks"]["concepts"] = {"layout": layout}
     whole = next(iter(cl.make_dataloader(config, micro_batch_size=20)))
-    config["concepts"]["concepts"] |= {"max_spans": 1, "overflow": "mark"}
+    config["tracks"]["concepts"] |= {"max_spans": 1, "overflow": "mark"}
     batch = next(iter(cl.make_dataloader(config, micro_batch_size=20)))
     beyond = whole["concepts_span_index"] >= 1
-    wanted = torch.where(beyond, heads.CUT_OFF, heads.annotation(whole, "concepts"))
+    wanted = torch.where(beyond, heads.TRUNCATED, heads.annotation(whole, "concepts"))
     assert torch.equal(heads.annotation(batch, "concepts"), wanted.to(torch.uint8))
     assert bool(beyond.any())
     assert not heads.token_concepts(batch, "concepts", 2).mask[beyond].any()

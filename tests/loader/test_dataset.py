@@ -49,7 +49,7 @@ def test_with_the_default_collate_function(config, wanted):
 
 
 def test_ragged_samples_carry_their_own_offsets(config):
-    config["concepts"]["concepts"]["layout"] = "ragged"
+    config["tracks"]["concepts"]["layout"] = "ragged"
     data = cl.SampleDataset(config)
     rows = data.__getitems__([5, 9, 2])
     slots = rows.layout.tracks[0].max_spans

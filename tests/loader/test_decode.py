@@ -28,7 +28,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         found = cl.build(root / f"{name}.jsonl", root / name, tokenizer="bytes", vocabularies={"concepts": names})
         assert found.documents == 40
         datasets[name] = {"path": str(root / name), "weight": 1}
-    tracks = {"concepts": {"concepts": {}}, "allow_mixed_vocabularies": True}
+    tracks = {"tracks": {"concepts": {}}, "allow_mixed_vocabularies": True}
     return {"seq_len": 48, "datasets": datasets, **tracks}
 
 
@@ -49,7 +49,7 @@ def check(sample: cl.DecodedSample, batch: dict[str, Any], row: int) -> int:
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
 def test_a_batch_is_text_with_named_concepts(layout: str, config: dict[str, Any]) -> None:
-    run = {**config, "concepts": {"concepts": {"layout": layout}}}
+    run = {**config, "tracks": {"concepts": {"layout": layout}}}
     with cl.make_dataloader(run, micro_batch_size=6) as loader:
         batch = next(iter(loader))
         decoded = cl.decode(batch, loader)

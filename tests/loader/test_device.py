@@ -88,7 +88,7 @@ def test_every_tensor_of_a_pinned_batch_holds_its_whole_block(config, blocks, la
     """
     plain = cl.make_dataloader(config, micro_batch_size=4)
     config["loader"] = {**config["loader"], "pin_memory": True}
-    config["concepts"]["concepts"]["layout"] = layout
+    config["tracks"]["concepts"]["layout"] = layout
     with plain, cl.make_dataloader(config, micro_batch_size=4) as pinned:
         for _, batch, same in zip(range(10), pinned, plain, strict=False):
             batch.pop("concepts_values", None)  # of a length of its own: no page-locked memory, its copies wait
@@ -107,9 +107,9 @@ def test_what_collate_made_is_what_arrives(config, blocks, monkeypatch):
     def masked(batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "labels": batch["labels"].masked_fill(batch["labels"] % 2 == 0, -100)}
 
-    with cl.make_dataloader(config, micro_batch_size=4, collate=masked) as loader:
+    with cl.make_dataloader(config, micro_batch_size=4, batch_transform=masked) as loader:
         expected = next(iter(loader))
-        loader.load_state_dict(loader.state_at(0))
+        loader.load_state_dict(loader.state_dict_at(0))
         loader.device = SimpleNamespace(type="cuda")
         copy = lambda batches, _, *how: on_device(batches, torch.device("cpu"), *how)  # noqa: E731
         monkeypatch.setattr("conceptloader.torch.loader.on_device", copy)

@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer=cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256), tracks=tracks,
         fields={"weight": "f2", "number": "i2"},
     )  # fmt: skip
-    build = cl.create_build(folder / "ds", options, codecs=CODECS)
+    build = cl.create_writer(folder / "ds", options, codecs=CODECS)
     with build.shard(0) as shard:
         for k in range(40):
             n = 7 + k % 5
@@ -65,7 +65,7 @@ def config(folder: Path) -> dict[str, Any]:
         "seq_len": 16,
         "datasets": {"a": {"path": str(folder / "ds")}},
         "outputs": {"loss_weight": "weight", "fields": {"number": "inputs"}, "cu_seqlens": True},
-        "concepts": {"quality": {}, "pair": {"layout": "records"}},
+        "tracks": {"quality": {}, "pair": {"layout": "records"}},
     }
 
 
@@ -124,7 +124,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
     config["outputs"]["loss_weight"]["missing"] = 7
     with cl.make_dataloader(config, micro_batch_size=6) as loader:
         batch = next(iter(loader))
-    config |= {"outputs": {}, "concepts": {"quality": {}}}
+    config |= {"outputs": {}, "tracks": {"quality": {}}}
     with cl.make_dataloader(config, micro_batch_size=6) as loader:
         plain = next(iter(loader))
     assert not [name for name in batch if "quality" in name or "span" in name]
@@ -142,7 +142,7 @@ def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
     blend = cl.open_blend(config, codecs=CODECS)
     collate = lambda batch: {**batch, "most": [max(a for a, _ in spans) for spans in batch["pair_records"]]}  # noqa: E731
-    with cl.make_dataloader(blend, micro_batch_size=4, collate=collate) as loader:
+    with cl.make_dataloader(blend, micro_batch_size=4, batch_transform=collate) as loader:
         found = next(iter(loader))
     check(found)
     assert found["most"] == [max(map(max, batch)) // 3 for batch in found["pair_records"]]
@@ -160,7 +160,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
     blend = cl.open_blend(config, codecs={"pairs": broken()})
     with raises(FormatError, "track 'pair'", "found a record that its codec cannot decode"):
         next(iter(cl.make_dataloader(blend, micro_batch_size=2)))
-    with cl.make_dataloader({**config, "concepts": {"quality": {}}}, micro_batch_size=2) as loader:
+    with cl.make_dataloader({**config, "tracks": {"quality": {}}}, micro_batch_size=2) as loader:
         batch = next(iter(loader))
     with raises(ConfigError, expected="a track of numbers"):
         cl.token_values(batch, "weight", missing=0)
@@ -182,7 +182,7 @@ def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
 def test_trace_shows_what_the_batch_has(
     config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config["concepts"] = {"quality": {}}
+    config["tracks"] = {"quality": {}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     command = ["trace", str(tmp_path / "run.yaml"), "--sample", "1"]
     assert main([*command, "--json"]) == 0

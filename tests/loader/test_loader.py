@@ -133,7 +133,7 @@ def test_sequential_reads_every_window_once_and_starts_again(config):
     total = sum(len(cl.open_dataset(entry["path"]).windows(16)) for entry in config["datasets"].values())
     assert total % 8
     for tail, expected in ((None, total), ("drop", total // 8 * 8), ("short", total)):
-        loader = cl.make_dataloader(config, micro_batch_size=8, tail=tail)
+        loader = cl.make_dataloader(config, micro_batch_size=8, last_batch=tail)
         for _ in range(2):
             seen = [index for batch in loader for index in batch["sample_index"].tolist()]
             assert seen == list(range(expected))
@@ -151,7 +151,7 @@ def test_wrong_sizes_are_named(config):
         cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)
     with raises(ConfigError, found="not divisible"):
         cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=8)
-    config["concepts"]["concepts"]["max_spans"] = 1
+    config["tracks"]["concepts"]["max_spans"] = 1
     with raises(ConfigError, "max_spans"):
         cl.make_dataloader(config, micro_batch_size=1)
 

@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
         for k, name in enumerate("ab")
     }
     phases = [{"start": 0, "weights": {"a": 3, "b": 1}}, {"start": 40, "weights": {"b": 2}}]
-    return {"seq_len": 16, "datasets": datasets, "phases": phases, "block": 8, "loader": {"prefetch": 2}}
+    return {"seq_len": 16, "datasets": datasets, "phases": phases, "block": 8, "loader": {"prefetch_batches": 2}}
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def make(config: Any, **options: Any) -> cl.Loader:
 
 def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics]) -> None:
     read: Counter[str] = Counter()
-    parts = [iter(make(config, dp_rank=rank, num_samples=60, tail="short")) for rank in (0, 1)]
+    parts = [iter(make(config, dp_rank=rank, num_samples=60, last_batch="partial")) for rank in (0, 1)]
     for number, batches in enumerate(zip(*parts, strict=True), 1):
         read.update("ab"[k] for batch in batches for k in batch["dataset_id"].tolist())
         if number % 2 == 0 or number == 15:  # the last step is half a batch
@@ -85,7 +85,7 @@ def test_steps_of_the_run_log_and_weights_that_were_set(
 
 
 def test_retries_are_counted(config: Any, seen: list[cl.StepMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
-    config["loader"] = {"prefetch": 0}
+    config["loader"] = {"prefetch_batches": 0}
     stock, left = OpenFiles.open, [3]
 
     def broken(files: OpenFiles, row: int) -> None:
@@ -153,7 +153,7 @@ def test_weights_that_a_callback_sets_hold_for_what_nobody_has_read(config: Any)
     end()
     assert found == [32], "behind 16 samples of two steps and 12 read ahead"
     resumed = make(config, dp_size=1, micro_batch_size=4)
-    resumed.load_state_dict(loader.state_at(0))
+    resumed.load_state_dict(loader.state_dict_at(0))
     assert [batch["dataset_id"].tolist() for batch in itertools.islice(resumed, 20)] == batches
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.order.partition import Partition
 from conceptloader.torch.samplers import MicroBatches
 from tests.raises import raises
@@ -148,7 +148,7 @@ def test_micro_batches_of_all_ranks_are_the_order() -> None:
         ranks = [MicroBatches(partition, rank, 5, total) for rank in range(2)]
         assert [len(rank) for rank in ranks] == [2, 2]
         assert [n for rows in zip(*ranks, strict=True) for row in rows for n in row] == list(range(5, 17))
-    with pytest.raises(EndlessError):
+    with pytest.raises(UnboundedLoaderError):
         len(MicroBatches(partition, 0, 5))
     with raises(ConfigError, "dp_rank", "2"):
         MicroBatches(partition, 2, 5)

@@ -65,7 +65,7 @@ def test_a_state_edited_by_hand_is_refused(config, edit):
     edited = {KEY: state[KEY].replace(*edit)}
     assert edited != state
     loader = make(config)
-    with raises(ResumeError, "loader state", fix="Loader.state_at"):
+    with raises(ResumeError, "loader state", fix="Loader.state_dict_at"):
         loader.load_state_dict(edited)
     assert taken(loader, 1) == list(range(8))  # it stands where it stood
 
@@ -158,24 +158,24 @@ def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, 
 def test_the_state_at_a_position_is_the_state_there(config):
     loader, reader = (make(config, dp_size=2, global_batch_size=48, num_samples=150) for _ in range(2))
     for _ in loader:
-        assert reader.state_at(loader.consumed_samples) == loader.state_dict()
+        assert reader.state_dict_at(loader.consumed_samples) == loader.state_dict()
     assert loader.consumed_samples == 144
 
 
 def test_a_position_between_two_micro_batches_has_no_state(config):
     loader = make(config, dp_size=2, consumed_samples=6, num_samples=150)
-    assert loader.state_at(22) != loader.state_at(6)
+    assert loader.state_dict_at(22) != loader.state_dict_at(6)
     for earlier in (0, 3):  # where batches may have been others
         with make(config) as resumed:
-            resumed.load_state_dict(loader.state_at(earlier))
+            resumed.load_state_dict(loader.state_dict_at(earlier))
             assert resumed.consumed_samples == earlier
     with raises(ConfigError, found="21", expected="6 or 22, where micro batches of 8 on 2 ranks end"):
-        loader.state_at(21)
+        loader.state_dict_at(21)
     with raises(ConfigError, found="found 166, beyond the end of the run at 150"):
-        make(config, dp_size=2, num_samples=150, tail="short").state_at(166)
+        make(config, dp_size=2, num_samples=150, last_batch="partial").state_dict_at(166)
     for wrong in (-1, 1.5, True, "8"):
         with raises(ConfigError, "consumed_samples"):
-            loader.state_at(wrong)
+            loader.state_dict_at(wrong)
 
 
 def test_the_position_cannot_be_set_by_hand(config):
@@ -189,13 +189,19 @@ def test_the_position_cannot_be_set_by_hand(config):
 @pytest.mark.parametrize("tail", ["drop", "wrap", "short"])
 @pytest.mark.parametrize("num_samples", [48, 50, 95, 149])
 def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samples, tail):
-    options = {"dp_size": 3, "micro_batch_size": 4, "global_batch_size": 24, "num_samples": num_samples, "tail": tail}
+    options = {
+        "dp_size": 3,
+        "micro_batch_size": 4,
+        "global_batch_size": 24,
+        "num_samples": num_samples,
+        "last_batch": tail,
+    }
     whole = make(config, **options)
     length, group = len(whole), 12
     assert length == len(list(whole))
     for consumed in (0, 12, 24, 36):
         resumed = make(config, **options)
-        resumed.load_state_dict(whole.state_at(consumed))
+        resumed.load_state_dict(whole.state_dict_at(consumed))
         assert len(resumed) == length
         assert len(list(resumed)) == length - consumed // group
 
@@ -221,7 +227,7 @@ def test_where_a_global_batch_cannot_be_gone_on_with_nothing_is_left_out_silentl
     sizes = {"micro_batch_size": 16, "global_batch_size": 32}
     with pytest.raises(ResumeError, match=r"8 samples into a global batch.* would leave out 24 samples"):
         make(config, **sizes, num_samples=160).load_state_dict(state)
-    for options in ({"num_samples": 160, "tail": "short"}, {"num_samples": 168}):
+    for options in ({"num_samples": 160, "last_batch": "partial"}, {"num_samples": 168}):
         loader = make(config, **sizes, **options)
         loader.load_state_dict(state)
         assert taken(loader) == list(range(8, options["num_samples"]))
@@ -247,7 +253,7 @@ def test_a_second_loop_after_the_end_is_an_error(config, caplog):
 def test_a_run_of_less_than_a_global_batch_is_refused(config):
     with raises(ConfigError, "num_samples", "found 5, less than a global batch of 8"):
         make(config, num_samples=5)
-    assert taken(make(config, num_samples=5, tail="short")) == list(range(5))
+    assert taken(make(config, num_samples=5, last_batch="partial")) == list(range(5))
 
 
 # evaluation
@@ -284,10 +290,10 @@ def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
     """Some trainers ask for the rest of the pass then, others for the next one: never an empty loop in its place."""
     loader = make(evaluation(config))
     resumed = make(evaluation(config))
-    resumed.load_state_dict(loader.state_at(loader.num_samples))
-    with raises(ConfigError, found="end of a pass", fix="state_at(0)"):
+    resumed.load_state_dict(loader.state_dict_at(loader.num_samples))
+    with raises(ConfigError, found="end of a pass", fix="state_dict_at(0)"):
         taken(resumed)
-    resumed.load_state_dict(resumed.state_at(0))
+    resumed.load_state_dict(resumed.state_dict_at(0))
     assert taken(resumed) == list(range(loader.num_samples))
     resumed.load_state_dict(resumed.state_dict())  # after the loop the next pass is at its beginning
     assert taken(resumed) == list(range(loader.num_samples))

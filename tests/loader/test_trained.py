@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
 from tests.raises import raises
@@ -150,7 +150,7 @@ def test_the_run_log_begins_at_what_is_trained(config: Any, tmp_path: Path) -> N
 
 
 def test_a_last_step_that_is_short_counts(config: Any) -> None:
-    loader = loader_of(config, num_samples=30, tail="short")
+    loader = loader_of(config, num_samples=30, last_batch="partial")
     assert sum(1 for _ in loader) == len(loader) == 5
     loader.acknowledge_step(3)
     assert (loader.consumed_samples, loader.steps) == (30, 3)
@@ -195,7 +195,7 @@ def test_wrapped_twice(config: Any) -> None:
     loader = loader_of(config)
     with raises(ConfigError, found="<TrainedLoader of data:"):
         TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
-    with pytest.raises(EndlessError):
+    with pytest.raises(UnboundedLoaderError):
         next(iter(DataLoader(loader)))  # type: ignore[arg-type]
     with raises(ConfigError, fix="a Loader hands out whole batches"):
         next(iter(DataLoader(loader_of(config, num_samples=24))))  # type: ignore[arg-type]
@@ -215,14 +215,14 @@ def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
     with raises(ConfigError, "evaluation", "some windows would count twice"):
         EvaluationLoader(config, **options, num_samples=36_000)
     with raises(ConfigError, found="leave 1 for the last one, none for some ranks"):
-        EvaluationLoader(config, **options, num_samples=37, tail="short")
+        EvaluationLoader(config, **options, num_samples=37, last_batch="partial")
 
 
 def test_labels_without_loss_are_ignored(config: Any, tmp_path: Path) -> None:
-    batch = next(iter(loader_of({**config, "outputs": {"eos_loss": False}})))
+    batch = next(iter(loader_of({**config, "outputs": {"loss_on_eos": False}})))
     labels = trained_labels(batch)
     for given in (-100, -1):  # whatever the configuration has made of them
-        outputs = {"eos_loss": False, "ignore_index": given}
+        outputs = {"loss_on_eos": False, "ignore_index": given}
         other = next(iter(loader_of({**config, "outputs": outputs})))
         assert (other["labels"] == given).any()
         assert torch.equal(trained_labels(other), labels)
@@ -236,7 +236,7 @@ def test_weights_are_set_behind_all_that_was_handed_out(tmp_path: Path) -> None:
         name: {"path": write_dataset(tmp_path / name, random_documents(40, seed=k)), "weight": 1}
         for k, name in enumerate("ab")
     }
-    config = {"seq_len": 16, "datasets": datasets, "loader": {"prefetch": 1}}
+    config = {"seq_len": 16, "datasets": datasets, "loader": {"prefetch_batches": 1}}
 
     def read(loader: TrainedLoader, count: int) -> list[tuple[int, int]]:
         keys, batches = ("sample_index", "dataset_id"), itertools.islice(loader, count)

@@ -14,7 +14,7 @@ from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.live import with_weights
+from conceptloader.torch.reweight import with_weights
 from conceptloader.trace import open_run
 from tests.corpora.blended import tokens_of
 from tests.raises import raises
@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
         name: {"path": write_dataset(tmp_path / name, random_documents(80, seed=k, prefix=name)), "weight": 1}
         for k, name in enumerate(["a", "b", "c"])
     }
-    return {"seq_len": 16, "datasets": datasets, "block": 8, "loader": {"prefetch": PREFETCH}}
+    return {"seq_len": 16, "datasets": datasets, "block": 8, "loader": {"prefetch_batches": PREFETCH}}
 
 
 def make(config: Any, dp_rank: int = 0, **options: Any) -> cl.Loader:
@@ -86,7 +86,7 @@ def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
             time.sleep(0.001)
         return batch
 
-    loader = make(config, num_samples=320, collate=late)
+    loader = make(config, num_samples=320, batch_transform=late)
     batches = iter(loader)
     found = rows(batches, 3)
     assert len(made) >= 30
@@ -119,7 +119,7 @@ def test_resuming_with_another_sequence_length_keeps_them_and_a_new_stage_does_n
     loader.set_weights({"b": 1}, at=400)
     state = loader.state_dict()
     loader.close()
-    for options in ({"seq_len": 8, "on_new_seq_len": "restart"}, {}):
+    for options in ({"seq_len": 8, "on_seq_len_change": "restart"}, {}):
         changed = make({**config, **options})
         changed.load_state_dict(state, new_stage=not options)
         assert len(changed.blend.spec.live) == (2 if options else 0)

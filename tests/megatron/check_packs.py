@@ -95,7 +95,7 @@ def sft_is_done_with_packs(folder: Path) -> None:
     build = ["build", str(folder / "talks.jsonl"), "--chat", "--tokenizer", "bytes"]
     build += ["--chat-template", str(folder / "chat.jinja"), "--out"]
     assert command([*build, str(folder / "free")]) == 0
-    assert command([*build, str(folder / "filled"), "--multiple", "4"]) == 0
+    assert command([*build, str(folder / "filled"), "--pad-to-multiple-of", "4"]) == 0
     given: list[Any] = []
     for name in ("free", "filled"):
         path = folder / f"{name}.yaml"

@@ -21,7 +21,7 @@ def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenize
     """A dataset of one document; spans: of track topic, None for no such track."""
     known = {"name": "none", "vocab_size": 256, "eos_id": EOD, **tokenizer}
     tracks = {} if spans is None else {"topic": cl.TrackOptions(encoding="spans")}
-    build = cl.create_build(path, cl.BuildOptions(tokenizer=cl.Tokenizer(**known), tracks=tracks))
+    build = cl.create_writer(path, cl.BuildOptions(tokenizer=cl.Tokenizer(**known), tracks=tracks))
     with build.shard(0) as writer:
         writer.add_document([*range(100), *([7] * (tokens - 100))], {} if spans is None else {"topic": spans})
     cl.finalize(path)
@@ -46,7 +46,7 @@ def evaluation(folder: Path, *names: str, **changes: Any) -> Path:
 @pytest.mark.parametrize("concepts", [{}, {"topic": {}}, {"topic": {"max_spans": 3, "overflow": "truncate"}}])
 def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dict[str, Any]) -> None:
     """Whatever the evaluation's own file says of tracks, and whether its data have them."""
-    valid = evaluation(folder, "dense", "bare", concepts=concepts)
+    valid = evaluation(folder, "dense", "bare", tracks=concepts)
     data = data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 20, 0], valid=valid)
     train, evaluated, _ = data.datasets()
     assert isinstance(train, torch.utils.data.Dataset)
@@ -64,14 +64,14 @@ def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dic
 
 def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> None:
     config = dataset_config(LENGTH, multiple_validation_sets=True, full_validation=True)
-    data = data_of(folder / "train.yaml", config, [64, None, 0], valid=evaluation(folder, "dense", "bare", concepts={}))
+    data = data_of(folder / "train.yaml", config, [64, None, 0], valid=evaluation(folder, "dense", "bare", tracks={}))
     sets = data.datasets()[1]
     assert [int(one[0]["topic_num_spans"]) for one in sets] == [0, LENGTH]
 
 
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
-    bare = write_config(folder / "no concepts.yaml", concepts={})
-    valid = evaluation(folder, "dense", concepts={"topic": {}})
+    bare = write_config(folder / "no concepts.yaml", tracks={})
+    valid = evaluation(folder, "dense", tracks={"topic": {}})
     with raises(ConfigError, "concepts.topic", "found in the configuration of evaluation data alone"):
         data_of(bare, dataset_config(LENGTH), valid=valid)
 
@@ -109,9 +109,9 @@ def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest
 
     def data(name: str, **more: Any) -> MegatronData:
         files = {"train": folder / "train.yaml", "valid": evaluation(folder, "dense")}
-        files[where] = write_config(folder / "wrong.yaml", datasets={name: {"path": name}}, concepts={})
+        files[where] = write_config(folder / "wrong.yaml", datasets={name: {"path": name}}, tracks={})
         if where == "train":
-            files["valid"] = evaluation(folder, "bare", concepts={})
+            files["valid"] = evaluation(folder, "bare", tracks={})
         return data_of(files["train"], config, [8, 8, 0], valid=files["valid"], **more)
 
     data("wide").check_tokenizer(300)
@@ -119,7 +119,7 @@ def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest
     with raises(ConfigError, "datasets.wide", "has 300 tokens, expected at most the 299 of the model's"):
         data("wide").check_tokenizer(299)
     with pytest.raises(
-        ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-accept tok"
+        ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-allow-changed tok"
     ):
         data("other").check_tokenizer(300)
     data("other", accept=["tokenizer"]).check_tokenizer(300)

@@ -46,7 +46,7 @@ def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: li
     for entry, weight in zip(datasets.values(), weights or [None] * 2, strict=True):
         entry |= {} if weight is None else {"weight": weight}
     kept = {name: entry for name, entry in datasets.items() if entry.get("weight") != 0}
-    path.write_text(yaml.safe_dump({"datasets": kept, "weights": "given" if weights else "sizes"}))
+    path.write_text(yaml.safe_dump({"datasets": kept, "weights": "manual" if weights else "sizes"}))
     same = data_of(path, dataset_config(LENGTH), SIZES, split="90,10,0")
     for found, expected in zip(data.datasets()[:2], same.datasets()[:2], strict=True):
         assert len(found) == len(expected)
@@ -83,7 +83,9 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
     (tmp_path / "yaml").mkdir()
     yaml_file, _ = adopted(tmp_path / "yaml", "ab", weights="sizes")
     config = dataset_config(LENGTH)
-    with pytest.raises(ResumeError, match=r"index files end, go on with sample 60 .* --conceptloader-accept order"):
+    with pytest.raises(
+        ResumeError, match=r"index files end, go on with sample 60 .* --conceptloader-allow-changed order"
+    ):
         data_of(yaml_file, config, consumed=60, saved=again.state(60))
     longer = made(blend, cache, sizes=[200, 8, 0], consumed=60, saved=again.state(60), accept=["order"])
     assert longer.spec.order == "shuffled"
@@ -191,9 +193,9 @@ CONFIG = "--conceptloader-config"
     [
         (["--conceptloder-config", "x"], "", "--conceptloder-config", CONFIG),
         (["--concept-loader-config=x"], "", "--concept-loader-config", CONFIG),
-        (["--conceptloader-acept", "x"], "", "--conceptloader-acept", "--conceptloader-accept"),
+        (["--conceptloader-acept", "x"], "", "--conceptloader-acept", "--conceptloader-allow-changed"),
         (["--conceptloader-verbosity", "1"], "", "--conceptloader-verbosity", ""),
-        (["--conceptloader-accept", "order"], "--conceptloader-accept", CONFIG, ""),
+        (["--conceptloader-allow-changed", "order"], "--conceptloader-allow-changed", CONFIG, ""),
         (["--data-path", "x", "--conceptloader-valid-config", "y"], "--conceptloader-valid-config", CONFIG, ""),
     ],
 )
@@ -203,7 +205,7 @@ def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found:
 
 
 def test_data_paths_are_enough() -> None:
-    options, rest = take_options(["--data-path", "0.7", "a", "--conceptloader-accept", "order", "--lr", "1"])
+    options, rest = take_options(["--data-path", "0.7", "a", "--conceptloader-allow-changed", "order", "--lr", "1"])
     assert options is not None
     assert (options["config"], options["accept"], rest) == (None, ["order"], ["--data-path", "0.7", "a", "--lr", "1"])
     assert take_options(["--mock-data"]) == (None, ["--mock-data"])

@@ -46,7 +46,7 @@ def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, t
     plain PyTorch; context parallel ranks have parts of what runs along the tokens.
     """
     outputs = {"random": True, "loss_weight": "weight", "fields": {"parity": "inputs"}}
-    more = {"concepts": {"topic": {}, "rating": {}, "length": {}}, "outputs": outputs}
+    more = {"tracks": {"topic": {}, "rating": {}, "length": {}}, "outputs": outputs}
     config = write_config(config.parent / "scored.yaml", **more)
     layout = Layout((f"--{parallel}-{'' if parallel == 'context' else 'model-'}parallel-size", "2"))
     run = ended(pretrain(checkout, tmp_path / "own", layout, config=config, script=SCRIPT))

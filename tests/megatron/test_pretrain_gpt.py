@@ -133,7 +133,7 @@ def test_changed_past_is_refused_before_anything_is_read(checkout: Path, data: P
     assert not refused.taken
     assert "phases.0.weights.code: saved 3/10, now 1/2" in refused.output
 
-    accepted = ["--conceptloader-accept", "phases.0.weights", "--exit-interval", "5"]
+    accepted = ["--conceptloader-allow-changed", "phases.0.weights", "--exit-interval", "5"]
     accepted += saving(tmp_path / "b", tmp_path / "a")
     ended(pretrain(checkout, tmp_path / "accepted", ALONE, *accepted, config=other))
     later = [{"start": 5 * BATCH, "weights": {"code": 0.5, "web": 0.5}}]

@@ -35,7 +35,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @each_checkout
 def test_full_validation(checkout: Path, config: Path, tmp_path: Path) -> None:
     """Every dataset is a validation set. Megatron's evaluation fails with --full-validation alone."""
-    more = ["--split", "80,20,0", "--full-validation", "--multiple-validation-sets", "--eval-interval", "8"]
+    more = ["--split", "80,20,0", "--full-validation", "--pad-to-multiple-of-validation-sets", "--eval-interval", "8"]
     run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
     assert run.output.count("validation loss at iteration 8") + run.output.count("loss at iteration 8") >= 2
 
@@ -103,8 +103,8 @@ def test_in_place_and_then_longer(checkout: Path, tmp_path: Path) -> None:
     more = [*data, *saving(tmp_path / "a")]
     refused = pretrain(checkout, tmp_path / "refused", DP2, *more, batch=longer, in_place=True)
     assert refused.returncode != 0
-    assert "--conceptloader-accept order" in refused.errors
-    more += ["--conceptloader-accept", "order"]
+    assert "--conceptloader-allow-changed order" in refused.errors
+    more += ["--conceptloader-allow-changed", "order"]
     longer_run = ended(pretrain(checkout, tmp_path / "longer", DP2, *more, batch=longer, in_place=True))
     assert sorted(longer_run.losses) == list(range(STEPS + 1, STEPS + SAVED + 1))
     assert [start.consumed for start in RunLog(tmp_path / "a").starts] == [SAVED * BATCH, STEPS * BATCH]

@@ -139,7 +139,7 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
     assert [one.consumed for one in RunLog(save).starts] == [0, 32]
     assert again.conceptloader == first.conceptloader
     lost = {"consumed_train_samples": 40, "iteration": 5}
-    with raises(ResumeError, found="says that it gave those from 0 on", fix="--conceptloader-accept log"):
+    with raises(ResumeError, found="says that it gave those from 0 on", fix="--conceptloader-allow-changed log"):
         start(run_of(), **lost)
     assert start(run_of("log"), **lost).conceptloader == first.conceptloader
     write_config(config, seed=12)
@@ -195,7 +195,7 @@ def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None
     config, rules = write_config(folder / "data.yaml"), dataset_config(16)
     state = data_of(config, rules).state(32)
     other = write_config(folder / "other.yaml", seed=12, block=8)
-    with raises(ResumeError, found="--conceptloader-accept seed block") as refused:
+    with raises(ResumeError, found="--conceptloader-allow-changed seed block") as refused:
         data_of(other, rules, consumed=32, saved=state)
     assert "allow_changed" not in str(refused.value)
 
@@ -244,11 +244,11 @@ def test_names_to_accept_are_known_ones() -> None:
         "datasets.web",
         "extra.split_documents",
     ]
-    options, _ = take_options(["--conceptloader-config", "x.yaml", "--conceptloader-accept", *accept])
+    options, _ = take_options(["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", *accept])
     assert options == {"config": "x.yaml", "valid": None, "test": None, "stage": "last", "accept": accept}
     for wrong, message in (
         ("nonsense", "found an unknown value 'nonsense', expected one of .*tokenizer"),
         ("phase.0.weights", "found an unknown value 'phase', .*; did you mean phases"),
     ):
-        with pytest.raises(ConfigError, match=f"^--conceptloader-accept: {message}"):
-            take_options(["--conceptloader-config", "x.yaml", "--conceptloader-accept", "seed", wrong])
+        with pytest.raises(ConfigError, match=f"^--conceptloader-allow-changed: {message}"):
+            take_options(["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", "seed", wrong])

@@ -11,13 +11,13 @@ from tests.megatron.launching import ROOT, Finished, torchrun
 SCRIPT = ROOT / "examples/megatron/train.py"
 STEPS, SAVED, BATCH = 6, 3, 8
 INTERLEAVED = ("--pp", "2", "--chunks", "2")
-DP2 = ("--num-workers", "1", "--micro-batch", "1", "--recompute")
+DP2 = ("--num-workers", "1", "--micro-batch-size", "1", "--recompute")
 TP2 = ("--tp", "2", "--no-attention-mask")
 
 
 def train(folder: Path, config: Path, *more: str, processes: int = 2, kill_after: int = 0) -> Finished:
     """One model under all layouts, which goes on from the newest checkpoint."""
-    script = [str(SCRIPT), "--config", str(config), "--steps", str(STEPS), "--global-batch", str(BATCH)]
+    script = [str(SCRIPT), "--config", str(config), "--steps", str(STEPS), "--global-batch-size", str(BATCH)]
     script += ["--layers", "4", "--save-every", str(SAVED), "--save", str(folder.parent / "checkpoints"), *more]
     return torchrun(script, folder, processes=processes, kill_after=kill_after, timeout=120)
 

@@ -51,20 +51,20 @@ def batch() -> dict[str, Any]:
     }
 
 
-def collator(rank: int, stages: int, position_ids: bool, consume: dict[str, str]) -> Collator:
-    return Collator(keys=micro_batch_keys(0, stages - 1, stages, position_ids, consume), pp_rank=rank)
+def collator(rank: int, stages: int, position_ids: bool, model_inputs: dict[str, str]) -> Collator:
+    return Collator(keys=micro_batch_keys(0, stages - 1, stages, position_ids, model_inputs), pp_rank=rank)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("position_ids", [False, True])
 def test_exactly_one_rank_holds_each_key(stages: int, position_ids: bool) -> None:
     """The same keys in the same order everywhere; every pointer names the rank that has the tensor; values."""
-    consume = {"concepts_ids": "last", "concepts_span_index": str(stages - 1), "document_ids": "first"}
-    ranks = [collator(rank, stages, position_ids, consume) for rank in range(stages)]
+    model_inputs = {"concepts_ids": "last", "concepts_span_index": str(stages - 1), "document_ids": "first"}
+    ranks = [collator(rank, stages, position_ids, model_inputs) for rank in range(stages)]
     assert [c.owns_nothing for c in ranks] == [0 < rank < stages - 1 for rank in range(stages)]
     made = [c(None if c.owns_nothing else batch()) for c in ranks]
     third = "position_ids" if position_ids else "input_mask"
-    assert all(list(m) == ["input_ids", third, "label_ids", "label_mask", *consume] for m in made)
+    assert all(list(m) == ["input_ids", third, "label_ids", "label_mask", *model_inputs] for m in made)
     wanted = {**batch(), "label_ids": batch()["labels"], "label_mask": batch()["loss_mask"] != 0}
     wanted["input_mask"] = np.ones((2, 8), bool)
     for key in made[0]:
@@ -82,11 +82,11 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
     """Everything per token is cut, and together whole, views as well; position ids and concepts are not."""
     path = write_dataset(tmp_path / "ds", random_documents(40, seed=1))
     outputs = {"shared_labels": shared_labels, "document_ids": True}
-    config = {"datasets": {"a": {"path": path}}, "outputs": outputs, "concepts": {"concepts": {"layout": "padded"}}}
-    consume = dict.fromkeys(("document_ids", "concepts_ids", "concepts_span_index"), "first")
+    config = {"datasets": {"a": {"path": path}}, "outputs": outputs, "tracks": {"concepts": {"layout": "padded"}}}
+    model_inputs = dict.fromkeys(("document_ids", "concepts_ids", "concepts_span_index"), "first")
 
     def micro_batch(rank: int, size: int, seq_len: int = 16) -> dict[str, Any]:
-        place, options = context(cp=(rank, size)), NanotronOptions(consume=consume)
+        place, options = context(cp=(rank, size)), NanotronOptions(model_inputs=model_inputs)
         blend = cl.open_blend({**config, "seq_len": seq_len})
         stage = open_stage(blend, options, place, step=0, micro_batch_size=2, global_batch_size=2)
         ranks = {"input_pp_rank": 0, "output_pp_rank": 0, "num_workers": 0, "dataloader_pin_memory": False}
@@ -102,16 +102,16 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
 
 
 @pytest.mark.parametrize(
-    ("consume", "path", "found"),
+    ("model_inputs", "path", "found"),
     [
-        ({"concept_ids": "last"}, "nanotron.consume.concept_ids", "unknown key of a batch 'concept_ids'"),
-        ({"max_seqlen": "last"}, "nanotron.consume.max_seqlen", "holds a int"),
-        ({"concepts_ids": "3"}, "nanotron.consume", "pipeline rank 3"),
+        ({"concept_ids": "last"}, "nanotron.model_inputs.concept_ids", "unknown key of a batch 'concept_ids'"),
+        ({"max_seqlen": "last"}, "nanotron.model_inputs.max_seqlen", "holds a int"),
+        ({"concepts_ids": "3"}, "nanotron.model_inputs", "pipeline rank 3"),
     ],
 )
-def test_wrong_keys_are_refused(consume: dict[str, str], path: str, found: str) -> None:
+def test_wrong_keys_are_refused(model_inputs: dict[str, str], path: str, found: str) -> None:
     with raises(ConfigError, path, found):
-        collator(0, 1, False, consume)(batch())
+        collator(0, 1, False, model_inputs)(batch())
 
 
 def test_loss_per_dataset_is_weighted_by_the_mask() -> None:

@@ -24,9 +24,9 @@ CONSUME = dict.fromkeys(("concepts_span_index", "concepts_ids", "rating_scores",
 
 @pytest.fixture
 def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
-    options = {"consume": CONSUME, "loss_per_dataset": True}
+    options = {"model_inputs": CONSUME, "loss_per_dataset": True}
     tracks = {name: {"layout": "padded"} for name in ("concepts", "rating")}
-    return {**dataset, "concepts": tracks, "outputs": {"random": True, "loss_weight": "weight"}, "nanotron": options}
+    return {**dataset, "tracks": tracks, "outputs": {"sample_seed": True, "loss_weight": "weight"}, "nanotron": options}
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
@@ -89,7 +89,7 @@ def _assert_concepts(batch: dict[str, Any], row: int, dataset: Any, start: int) 
 
 def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Layout) -> None:
     """What the batches of the ranks on the last stage hold is what the command says of the step (it counts from 0)."""
-    args = ["trace", str(checkpoints / "conceptloader.yaml"), "--log", str(checkpoints), "--step", str(step - 1)]
+    args = ["trace", str(checkpoints / "conceptloader.yaml"), "--run-log", str(checkpoints), "--step", str(step - 1)]
     done = subprocess.run([sys.executable, "-m", "conceptloader", *args, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     samples = json.loads(done.stdout)["samples"]

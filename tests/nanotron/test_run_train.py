@@ -216,7 +216,7 @@ def test_a_dataset_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture
     used = yaml.safe_load((checkpoints / "conceptloader.yaml").read_text())["datasets"]
     places = {name: Path(used[name]["path"]) for name in weights}
     assert [(place / "manifest.json").exists() for place in places.values()] == [True, True]
-    assert main(["trace", str(checkpoints / "conceptloader.yaml"), "--log", str(checkpoints), "--step", "3"]) == 0
+    assert main(["trace", str(checkpoints / "conceptloader.yaml"), "--run-log", str(checkpoints), "--step", "3"]) == 0
     assert "books" in capsys.readouterr().out
     oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / name for name in weights])
     assert_seen(first, oracle, Layout(pp=2), range(1, 5), start=0, **PLAN)

@@ -111,9 +111,9 @@ def test_a_changed_past_is_refused_unless_allowed(
 def test_a_new_sequence_length(dataset: dict[str, Any]) -> None:
     """In mid-epoch it is refused, unless the configuration accepts to read again."""
     state = trained(stage(dataset), 24).state()
-    with raises(ResumeError, fix="on_new_seq_len: restart"):
+    with raises(ResumeError, fix="on_seq_len_change: restart"):
         stage(dataset, state, name="longer", seq_len=128)
-    longer = stage({**dataset, "on_new_seq_len": "restart"}, state, name="longer", seq_len=128)
+    longer = stage({**dataset, "on_seq_len_change": "restart"}, state, name="longer", seq_len=128)
     assert longer.consumed == 24
     trained(longer, 8)
     assert sum(stats["tokens"] for stats in longer.get_consumption_stats().values()) == 8 * 64
@@ -168,7 +168,7 @@ def test_stages_of_another_loader_before_this_one(dataset: dict[str, Any], caplo
 def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) -> None:
     """Before anything is trained: weights that no model would get, tokens that it has no row for, too many epochs."""
     path = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
-    with raises(ConfigError, "outputs.loss_weight", "consume does not name"):
+    with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         build_dataloader(
             path, seq_len=16, micro_batch_size=2, global_batch_size=4, parallel_context=context(), input_pp_rank=0,
             output_pp_rank=0,

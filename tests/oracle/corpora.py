@@ -11,7 +11,7 @@ import conceptloader as cl
 from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.trace.select.views import Ask, select
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.oracle.data import read
 
 VOCAB, EOS, CONCEPTS = 300, 7, 9
@@ -28,12 +28,14 @@ def write_all(folder: Path, seed: int) -> Path:
     block_tokens, types = int(rng.choice([1, 3, 8, 2048])), Types.choose(rng)
     for name in ("plain", "more", "documents", "bare"):
         write(folder / name, name, rng, block_tokens, types)
-    cl.join([folder / "more", folder / "plain"], folder / "joined")
-    select(folder / "plain", folder / "whole", Ask(where="share < 0.6 or document = 0", seed=seed))
-    select(
-        folder / "plain", folder / "spans", Ask(spans="concepts:concept-1 or concepts:concept-2 or concepts:concept-3")
+    cl.concat([folder / "more", folder / "plain"], folder / "joined")
+    filter_dataset(folder / "plain", folder / "whole", FilterOptions(where="share < 0.6 or document = 0", seed=seed))
+    filter_dataset(
+        folder / "plain",
+        folder / "spans",
+        FilterOptions(spans="concepts:concept-1 or concepts:concept-2 or concepts:concept-3"),
     )
-    select(folder / "documents", folder / "some", Ask(where="share < 0.7 or document = 0", seed=seed))
+    filter_dataset(folder / "documents", folder / "some", FilterOptions(where="share < 0.7 or document = 0", seed=seed))
     cut(folder / "cut", folder / "joined", rng)
     cut(folder / "cut-again", folder / "cut", rng)
     rng.integers(0, VOCAB, int(rng.integers(200, 3000))).astype("<u2").tofile(folder / "flat.bin")
@@ -67,7 +69,7 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, 
         "numbers": cl.TrackOptions(codec="numpy", parameters=numbers, encoding=pick(rng, "dense", "spans")),
         "notes": cl.TrackOptions(codec="json", encoding=pick(rng, "dense", "spans")),
     }
-    build = cl.create_build(
+    build = cl.create_writer(
         path,
         cl.BuildOptions(
             mode="document" if prefix == "documents" else "token-stream" if bare else "stream-with-metadata",

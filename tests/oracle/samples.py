@@ -226,7 +226,7 @@ class Oracle:
     def sample(self, t: int) -> Sample:
         name, parts = self.parts(t)
         member, length = self.members[name], self.seq_len
-        outputs = {"position_ids": "window", "loss_mask": True, "eos_loss": True, **self.config.get("outputs", {})}
+        outputs = {"position_ids": "window", "loss_mask": True, "loss_on_eos": True, **self.config.get("outputs", {})}
         data, eos, document_of = member.data, member.data.eos or 0, member.data.document_of
         packed = member.bins is not None
         arrays = {
@@ -261,8 +261,8 @@ class Oracle:
                 arrays["labels"][at] = data.tokens[p + 1]
                 arrays["loss_mask"][at] = (
                     ("loss_mask" not in data.fields or data.fields["loss_mask"][p + 1] != 0)
-                    and (outputs["eos_loss"] or data.tokens[p + 1] != data.eos)
-                    and (not outputs.get("loss_mask_borders") or document_of[p] == document_of[p + 1])
+                    and (outputs["loss_on_eos"] or data.tokens[p + 1] != data.eos)
+                    and (not outputs.get("mask_document_boundaries") or document_of[p] == document_of[p + 1])
                 )
                 if weight:
                     arrays["loss_weight"][at] = weight_of(data, p + 1, **weight)

@@ -64,8 +64,8 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         "seed": draw(st.integers(-5, 2**70)),
         "seq_len": draw(st.integers(1, 40) | st.sampled_from(aligned or [1])),
         "datasets": {name: {"path": str(folder / path)} for name, path in paths.items()},
-        "loader": {"prefetch": draw(st.integers(0, 3)), "threads": draw(st.integers(1, 3))},
-        "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "random", "eos_loss")},
+        "loader": {"prefetch_batches": draw(st.integers(0, 3)), "num_threads": draw(st.integers(1, 3))},
+        "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "random", "loss_on_eos")},
     }
     if kind == "packs":
         config["packing"] = {
@@ -129,10 +129,10 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
 def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) -> None:
     outputs, packed = config["outputs"], "packing" in config
     outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
-    outputs["loss_mask_borders"] = draw(st.booleans())
+    outputs["mask_document_boundaries"] = draw(st.booleans())
     outputs["shared_labels"] = not packed and draw(st.booleans())
     if set(paths.values()) <= {"bare", "flat"} and not packed and not config["quarantine"] and not config["exclude"]:
-        needed = outputs["loss_mask_borders"] or not outputs["eos_loss"]
+        needed = outputs["mask_document_boundaries"] or not outputs["loss_on_eos"]
         outputs["loss_mask"] = needed or draw(st.booleans())
     if outputs.get("loss_mask", True) and not outputs["shared_labels"]:
         outputs["ignore_index"] = draw(st.sampled_from([None, -100]))
@@ -144,9 +144,9 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
         outputs["loss_weight"] = draw(st.sampled_from([None, of_field, *[of_track] * (numbers <= {"f2", "f4"})]))
     if "flat" not in has:
         outputs["fields"] = {name: draw(st.sampled_from(["inputs", "labels"])) for name in some(draw, FIELDS)}
-    config["concepts"] = {}
+    config["tracks"] = {}
     for track in some(draw, TRACKS) if not has <= {"bare", "flat"} else []:
-        config["concepts"][track] = how = {}
+        config["tracks"][track] = how = {}
         if track == "notes":
             how["layout"] = "records"
         elif track != "numbers":
@@ -169,7 +169,7 @@ def check_batch(oracle: Oracle, batch: Any, samples: Sequence[int]) -> int:
             found = batch[name][row]
             same = found.dtype == value.dtype and found.tobytes() == value.tobytes()  # NaN too
             assert same, f"sample {t}: {name}: found {found}, expected {value}"
-        for track, how in oracle.config["concepts"].items():
+        for track, how in oracle.config["tracks"].items():
             limit = batch[f"{track}_spans"].shape[1]
             of_track = {name: value for name, value in batch.items() if name.startswith(f"{track}_")}
             if how.get("layout") == "ragged":
@@ -231,7 +231,7 @@ def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     data = cl.SampleDataset(blend, num_samples=2**60)
     if draw(st.booleans()):
         data = pickle.loads(pickle.dumps(data))
-    stacked = draw(st.booleans()) and not any(how.get("layout") == "ragged" for how in config["concepts"].values())
+    stacked = draw(st.booleans()) and not any(how.get("layout") == "ragged" for how in config["tracks"].values())
     samples = [data[k] for k in found] if stacked else data.__getitems__(found)
     return check_batch(oracle, cl.collate_fn(samples), found) if found else 0
 
@@ -256,7 +256,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
                 micro_batch_size=size,
                 global_batch_size=cl.BatchSchedule(rule),
                 num_samples=end,
-                tail=tail if end else None,
+                last_batch=tail if end else None,
             )
             for k in range(ranks)
         ]

@@ -66,7 +66,7 @@ def test_strided_is_pytorchs_distributed_sampler(n, dp_size, drop_last):
         partition=Partition(micro_batch_size=1, dp_size=dp_size, scheme="strided"),
         schedule=BatchSchedule.constant(dp_size),
         num_samples=n,
-        tail="drop" if drop_last else "wrap",
+        last_batch="drop" if drop_last else "wrap",
     )
     for rank in range(dp_size):
         theirs = data.DistributedSampler(range(n), dp_size, rank, shuffle=False, drop_last=drop_last)
@@ -81,7 +81,7 @@ def test_end_of_a_finite_run(data):
     n = data.draw(st.integers(max(1, schedule.consumed), schedule.consumed + 600))
 
     def run(tail):
-        plan = Plan(partition=partition, schedule=schedule, num_samples=n, tail=tail)
+        plan = Plan(partition=partition, schedule=schedule, num_samples=n, last_batch=tail)
         batches = [
             (plan.micro_batches(step, rank), partition.samples(*plan.range_of(step), rank) >= n)
             for step in range(plan.schedule.step, plan.stop_step)

@@ -174,9 +174,9 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
         },
     )
     assume(reread_shares(saved, longer, consumed))
-    with pytest.raises(ResumeError, match=r"seq_len: changed at .* in mid-epoch of .* on_new_seq_len: restart"):
+    with pytest.raises(ResumeError, match=r"seq_len: changed at .* in mid-epoch of .* on_seq_len_change: restart"):
         resume(saved, longer, consumed)
-    run = resume(saved, longer, consumed, on_new_seq_len="restart")
+    run = resume(saved, longer, consumed, on_seq_len_change="restart")
     assert run == resume(saved, longer, consumed, allow_changed=["seq_len"])
     assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
     assert {seq_len for _, _, seq_len, _ in read(run, range(consumed, consumed + 20))} == {64}
@@ -199,13 +199,13 @@ def test_reread_shares():
     assert reread_shares(saved, shorter, 100) == {}
     assert reread_shares(saved, apart, 30) == {}
     assert resume(saved, shorter, 100).base == 100  # at the border of an epoch nothing needs to be allowed
-    assert resume(saved, shorter, 30, on_new_seq_len="restart").members.keys() == {"web", "web@8", "code"}
+    assert resume(saved, shorter, 30, on_seq_len_change="restart").members.keys() == {"web", "web@8", "code"}
 
 
 def test_back_to_an_earlier_sequence_length_goes_on_with_its_draws():
     longer = spec(members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
-    run = resume(spec(), longer, 50, on_new_seq_len="restart")
-    back = resume(run, spec(), 80, on_new_seq_len="restart")
+    run = resume(spec(), longer, 50, on_seq_len_change="restart")
+    back = resume(run, spec(), 80, on_seq_len_change="restart")
     assert back.members.keys() == {"web", "code", "web@64", "code@64"}
     windows = [w for name, _, seq_len, w in read(back, range(85)) if name == "web" and seq_len == 16]
     assert len(windows) == len(set(windows)) > 30

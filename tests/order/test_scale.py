@@ -12,9 +12,9 @@ RANKS, STEPS, MICRO, GROUP = 16_384, 1_000, 2, 2 * 16_384
 SCHEDULE = BatchSchedule(((0, GROUP), (400 * GROUP, 2 * GROUP), (1100 * GROUP, 3 * GROUP)), step=7, consumed=0)
 
 
-def make_plan(scheme, num_samples=None, tail="drop"):
+def make_plan(scheme, num_samples=None, last_batch="drop"):
     partition = Partition(micro_batch_size=MICRO, dp_size=RANKS, scheme=scheme)
-    return Plan(partition=partition, schedule=SCHEDULE, num_samples=num_samples, tail=tail)
+    return Plan(partition=partition, schedule=SCHEDULE, num_samples=num_samples, last_batch=last_batch)
 
 
 @pytest.mark.parametrize("scheme", ["contiguous", "strided"])
@@ -33,15 +33,15 @@ def test_every_sample_once_by_sampling(scheme):
         assert plan.place(position) == (step, micro_batch, rank, slot)
 
 
-@pytest.mark.parametrize("tail", ["drop", "short", "wrap"])
+@pytest.mark.parametrize("tail", ["drop", "partial", "wrap"])
 def test_the_last_step_of_a_finite_run(tail):
     end = 5 * GROUP + 12_345
-    plan = make_plan("strided", num_samples=end, tail=tail)
+    plan = make_plan("strided", num_samples=end, last_batch=tail)
     assert plan.stop_step == 7 + 5 + (tail != "drop")
     if tail != "drop":
         last = np.concatenate([np.concatenate(plan.micro_batches(12, rank)) for rank in range(RANKS)])
         rest = np.arange(5 * GROUP, end)
-        wanted = rest if tail == "short" else np.concatenate([np.arange(GROUP - 12_345), rest])
+        wanted = rest if tail == "partial" else np.concatenate([np.arange(GROUP - 12_345), rest])
         assert np.array_equal(np.sort(last), wanted)
 
 

@@ -42,12 +42,12 @@ assert cl.SampleDataset({path!r})[3]["input_ids"].shape == (16,)
 
 def test_training_needs_no_package_for_tables(tmp_path: Path, checkout: Path) -> None:
     """With an index and a view beside the dataset, too."""
-    data, view, config = (str(tmp_path / name) for name in ("data", "view", "run.yaml"))
+    data, view, config = (str(tmp_path / name) for name in ("data", "viewer", "run.yaml"))
     write_dataset(data, random_documents(60, seed=1))
     assert main(["index", data, "--quiet"]) == 0
-    assert main(["select", data, "--where", "tokens > 3", "--out", view, "--quiet"]) == 0
+    assert main(["filter", data, "--where", "tokens > 3", "--out", view, "--quiet"]) == 0
     datasets = {"a": {"path": data, "weight": 1}, "b": {"path": view, "weight": 1}}
-    Path(config).write_text(json.dumps({"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}}))
+    Path(config).write_text(json.dumps({"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {}}}))
     script = READS.format(path=config)
     done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -57,16 +57,19 @@ INSTALLED_AS = {"olmo_core": "ai2-olmo-core"}
 WITHOUT = [
     ("torch", "import conceptloader; conceptloader.make_dataloader"),
     ("torch", "from conceptloader import EpochSampler"),
-    ("tokenizers", "from conceptloader.ingest.rows.tokenizer import load_tokenizer; load_tokenizer('setup.py')"),
-    ("pyarrow", "from conceptloader.ingest.rows.table import open_parquet; open_parquet('x.parquet')"),
-    ("zstandard", "from conceptloader.ingest.rows.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]"),
+    ("tokenizers", "from conceptloader.ingest.records.tokenizer import load_tokenizer; load_tokenizer('setup.py')"),
+    ("pyarrow", "from conceptloader.ingest.records.table import open_parquet; open_parquet('x.parquet')"),
+    (
+        "zstandard",
+        "from conceptloader.ingest.records.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]",
+    ),
     ("msgpack", "from conceptloader.format.spec.codecs import MsgpackCodec; MsgpackCodec()"),
     ("obstore", "from conceptloader.storage.stores import read_range; read_range('s3://a/b', 0, 1, bool)"),
     ("fsspec", "from conceptloader.storage.stores import read_range; read_range('ftp://a/b', 0, 1, bool)"),
     ("lightning", "from conceptloader.integrations.lightning_lm import ConceptDataModule"),
     ("transformers", "from conceptloader.integrations.transformers_lm import ConceptTrainer"),
     ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader"),
-    ("matplotlib", "from conceptloader.view.plots import figure_of; figure_of({'tracks': {}}, 1)"),
+    ("matplotlib", "from conceptloader.viewer.plots import figure_of; figure_of({'tracks': {}}, 1)"),
     ("pandas", "from conceptloader.format.read.tables import Tabular; Tabular().to_pandas()"),
     ("pyarrow", "from conceptloader.format.read.tables import Tabular; Tabular().to_arrow()"),
     ("", "import os; os.name = 'nt'; import conceptloader"),

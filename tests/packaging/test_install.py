@@ -125,7 +125,7 @@ def test_without_extras_it_reads_and_says_what_is_missing(wheel: Path, empty_ven
     zipfile.ZipFile(wheel).extractall(site)
     script = """
 import conceptloader as cl
-build = cl.create_build("data", cl.BuildOptions())
+build = cl.create_writer("data", cl.BuildOptions())
 with build.shard(0) as writer:
     writer.add_document([1, 2, 3])
 cl.finalize("data")

@@ -21,7 +21,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
 from conceptloader.trace import (
-    Recorder,
+    BatchRecorder,
     audit,
     open_run,
     read_record,
@@ -46,7 +46,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "datasets": {"web": {"path": web, "split": [0.1, 1]}, "chat": {"path": chat}},
         "phases": [{"start": 0, "weights": {"web": 3, "chat": 1}}, {"start": 60, "weights": {"web": 1, "chat": 1}}],
         "skip": [{"at": 40, "count": 5}],
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
     }
 
 
@@ -116,14 +116,14 @@ def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp
     config = tmp_path / "run.yaml"
     (tmp_path / "run").mkdir()
     state = None
-    for step, more in [(0, {}), (5, {"seq_len": 48, "on_new_seq_len": "restart"})]:
+    for step, more in [(0, {}), (5, {"seq_len": 48, "on_seq_len_change": "restart"})]:
         config.write_text(yaml.safe_dump({**content, **more}))
         loader = make_dataloader(config, micro_batch_size=4)
         if state is not None:
             loader.load_state_dict(state)
         loader.log_start(tmp_path / "run", step)
         starts = RunLog(tmp_path / "run").starts
-        recorder = Recorder(tmp_path / "run/record", len(starts), 0, starts[-1])
+        recorder = BatchRecorder(tmp_path / "run/record", len(starts), 0, starts[-1])
         for number, batch in zip(range(5), loader, strict=False):
             assert batch["input_ids"].shape == (4, more.get("seq_len", SIZE))
             recorder.write(step + number, 0, batch)
@@ -194,7 +194,7 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
     asked = ["stats", path, "--packing", "--seq-len", "32", "64", "--bins", "4", "8"]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        assert main([*asked, "--picture", str(picture), "--json"]) == 0
+        assert main([*asked, "--plot", str(picture), "--json"]) == 0
         assert main(asked) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.JSONDecoder().raw_decode(output.getvalue())[0]["packing"]

@@ -42,7 +42,7 @@ def test_the_example_runs_on_two_ranks_and_killed_while_it_saves_goes_on_with_on
     records = [json.dumps({"id": f"d{i}", "text": "A cat sat. " * (5 + i % 7), "spans": spans}) for i in range(100)]
     (tmp_path / "in.jsonl").write_text("\n".join(records))
     cl.build(tmp_path / "in.jsonl", tmp_path / "d", tokenizer="bytes", vocabularies={"concepts": ["animal"]})
-    config = {"seq_len": 64, "datasets": {"d": {"path": str(tmp_path / "d")}}, "concepts": {"concepts": {}}}
+    config = {"seq_len": 64, "datasets": {"d": {"path": str(tmp_path / "d")}}, "tracks": {"concepts": {}}}
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     killed.mkdir()
     (killed / "run.yaml").write_text(yaml.safe_dump(config))

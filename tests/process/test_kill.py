@@ -18,7 +18,7 @@ import yaml
 
 from conceptloader import RunLog
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import audit, open_run, read_record, when_document
+from conceptloader.trace import audit, locate_document, open_run, read_record
 
 HERE = Path(__file__).parent
 STEPS, GLOBAL_BATCH = 30, 12
@@ -48,8 +48,8 @@ def config(tmp_path: Path) -> Path:
         "seq_len": 32,
         "datasets": datasets,
         "phases": [{"start": 0, "weights": {"books": 1}}, {"start": 100, "weights": {"books": 1, "web": 2}}],
-        "concepts": {"concepts": {}},
-        "loader": {"prefetch": 3},
+        "tracks": {"concepts": {}},
+        "loader": {"prefetch_batches": 3},
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(content))
     return tmp_path / "run.yaml"
@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_and_resumed_trains_the_plan(config: Path, tmp_path
     assert report.incomplete == []
     assert report.repeated > 0, "no kill came after a checkpoint; the test has tested little"
     check_places(output, launches)
-    seen = when_document(run, "web-7", STEPS * GLOBAL_BATCH)
+    seen = locate_document(run, "web-7", STEPS * GLOBAL_BATCH)
     assert all(one.sample >= 100 for one in seen), "web is drawn from sample 100 on"
 
 
@@ -97,7 +97,7 @@ def launch(config: Path, output: Path, start: Start, number: int) -> None:
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(start.ranks),
         str(HERE / "train.py"), str(config), str(output), "--steps", str(STEPS),
-        "--global-batch", str(GLOBAL_BATCH), "--micro-batch", str(start.micro_batch),
+        "--global-batch-size", str(GLOBAL_BATCH), "--micro-batch-size", str(start.micro_batch),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with open(output / f"log-{number}.txt", "w+") as log:

@@ -61,7 +61,7 @@ def test_online_mixing_killed_and_resumed(checkout: Path, tmp_path: Path) -> Non
         }
         for k, (name, size) in enumerate({"easy": 3, "hard": 1000, "middle": 50}.items())
     }
-    content = yaml.safe_dump({"seq_len": 32, "datasets": datasets, "loader": {"prefetch": 2}})
+    content = yaml.safe_dump({"seq_len": 32, "datasets": datasets, "loader": {"prefetch_batches": 2}})
     folders = {name: tmp_path / name for name in ("whole", "killed")}
     for folder in folders.values():
         folder.mkdir()

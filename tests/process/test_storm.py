@@ -59,13 +59,13 @@ def operations(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counte
 def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("storm")
     for name in range(DATASETS):
-        build = cl.create_build(folder / f"d{name}", cl.BuildOptions(), plan=list(range(SHARDS)))
+        build = cl.create_writer(folder / f"d{name}", cl.BuildOptions(), plan=list(range(SHARDS)))
         for shard in range(SHARDS):
             with build.shard(shard) as writer:
                 writer.add_document(np.arange(TOKENS))
         cl.finalize(folder / f"d{name}")
     datasets = {f"d{name}": {"path": str(folder / f"d{name}"), "weight": name + 1} for name in range(DATASETS)}
-    return {"seq_len": 16, "datasets": datasets, "loader": {"threads": 1, "prefetch": 0}}
+    return {"seq_len": 16, "datasets": datasets, "loader": {"num_threads": 1, "prefetch_batches": 0}}
 
 
 def test_a_rank_opens_manifests_and_the_shards_that_it_reads(

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 import conceptloader as cl
-from conceptloader.trace import Recorder
+from conceptloader.trace import BatchRecorder
 
 
 def main() -> None:
@@ -17,8 +17,8 @@ def main() -> None:
     parser.add_argument("config")
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--global-batch", type=int, required=True)
-    parser.add_argument("--micro-batch", type=int, required=True)
+    parser.add_argument("--global-batch-size", type=int, required=True)
+    parser.add_argument("--micro-batch-size", type=int, required=True)
     args = parser.parse_args()
     dist.init_process_group("gloo")
     dp_rank, dp_size = dist.get_rank(), dist.get_world_size()
@@ -38,7 +38,7 @@ def main() -> None:
     loader.log_start(args.output, first)
     dist.barrier()
     starts = cl.RunLog(args.output).starts
-    recorder = Recorder(args.output / "record", len(starts), dp_rank, starts[-1])
+    recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
     batches = iter(loader)
     for step in range(first, args.steps):
         for micro_batch in range(args.global_batch // (args.micro_batch * dp_size)):

@@ -27,7 +27,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards with documents, ids, a field, a dense track and a sparse one with a vocabulary."""
     path = tmp_path_factory.mktemp("local") / "ds"
     tracks = {"c": cl.TrackOptions(vocabulary=["a", "b"], encoding="spans"), "d": cl.TrackOptions(encoding="dense")}
-    build = cl.create_build(path, cl.BuildOptions(tracks=tracks, fields={"weight": "f2"}), plan=[0, 1])
+    build = cl.create_writer(path, cl.BuildOptions(tracks=tracks, fields={"weight": "f2"}), plan=[0, 1])
     rng = np.random.default_rng(0)
     for shard in range(2):
         with build.shard(shard) as writer:
@@ -108,11 +108,11 @@ def test_every_kind_of_store(local: Path, server: Server) -> None:
 
 def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> None:
     """References to other prefixes of the bucket work; to other places only when they are allowed."""
-    from conceptloader.format.tools.join import join
+    from conceptloader.format.tools.concat import concat
 
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "ds").symlink_to(local)
-    join([str(tmp_path / "a" / "ds")], tmp_path / "joined", roots=[str(tmp_path), str(local.parent)])
+    concat([str(tmp_path / "a" / "ds")], tmp_path / "joined", roots=[str(tmp_path), str(local.parent)])
     (tmp_path / "a" / "ds").unlink()
     url = server.upload(tmp_path, f"b{uuid.uuid4().hex}")
     for file in local.iterdir():
@@ -176,7 +176,7 @@ def test_an_object_replaced_before_it_is_first_read(local: Path, server: Server)
     server.put(bucket, "ds/00001.stream.bin", data[::-1])
     with raises(FormatError, "00001.stream.bin", "sample checksum", "as the manifest says"):
         far.tokens(far.shard_starts[1], far.num_tokens)
-    unchecked = cl.open_dataset(url, check_files=False)
+    unchecked = cl.open_dataset(url, verify_files=False)
     assert len(unchecked.tokens(far.shard_starts[1], far.num_tokens)) > 9
 
 
@@ -203,7 +203,7 @@ def test_a_dataset_rebuilt_in_its_bucket(local: Path, server: Server) -> None:
 def test_a_source_rebuilt_in_its_bucket(local: Path, server: Server, tmp_path: Path) -> None:
     """As seen by a dataset that was joined of it."""
     shutil.copytree(local, tmp_path / "ds")
-    cl.join([tmp_path / "ds", tmp_path / "ds"], tmp_path / "joined")
+    cl.concat([tmp_path / "ds", tmp_path / "ds"], tmp_path / "joined")
     url = upload(tmp_path / "ds", server)
     joined = f"{url.removesuffix('/ds')}/joined"
     far = cl.open_dataset(joined)

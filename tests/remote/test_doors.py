@@ -30,7 +30,7 @@ from tests.remote.files import FileServer
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     path = tmp_path / "trusted" / "data" / "ds"
-    build = cl.create_build(path, cl.BuildOptions())
+    build = cl.create_writer(path, cl.BuildOptions())
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3])
     cl.finalize(path)
@@ -284,7 +284,7 @@ def test_a_server_of_ranges_that_sends_whole_files_now_and_then(
 ) -> None:
     """As one machine of several behind an address may. One that never sent a range has none: that is said at once."""
     path = tmp_path / "trusted" / "data" / "long"
-    build = cl.create_build(path, cl.BuildOptions())
+    build = cl.create_writer(path, cl.BuildOptions())
     with build.shard(0) as writer:
         writer.add_document(range(500))
     cl.finalize(path)

@@ -26,7 +26,7 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks, objects, stores
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.trace.select.views import Ask, select
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same, plain_reader
 from tests.raises import raises
@@ -42,7 +42,7 @@ def configuration(local: Path, path: str, **loader: Any) -> dict[str, Any]:
         "seq_len": 32,
         "datasets": {"near": {"path": str(local), "weight": 1.0}, "far": {"path": path, "weight": 2.0}},
         "outputs": {"position_ids": "document", "document_ids": True, "cu_seqlens": True},
-        "concepts": {"c": {"layout": "padded"}, "d": {"layout": "ragged"}},
+        "tracks": {"c": {"layout": "padded"}, "d": {"layout": "ragged"}},
         "loader": loader,
     }
 
@@ -66,8 +66,8 @@ def test_views_and_packs_are_equal(
 ) -> None:
     """Blocks of documents are read through the store, and packed as from a local disk; a view is beside its source."""
     shutil.copytree(local, tmp_path / "ds")
-    select(tmp_path / "ds", tmp_path / "view", Ask(where="share < 0.5"))
-    config = {"seq_len": 32, "packing": packing, "outputs": {"cu_seqlens": True}, "concepts": {"c": {}}}
+    filter_dataset(tmp_path / "ds", tmp_path / "view", FilterOptions(where="share < 0.5"))
+    config = {"seq_len": 32, "packing": packing, "outputs": {"cu_seqlens": True}, "tracks": {"c": {}}}
     near, far = (
         open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": f"{path}/{name}"}}})))
         for path in (tmp_path, server.upload(tmp_path, f"b{uuid.uuid4().hex}"))

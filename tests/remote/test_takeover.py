@@ -76,7 +76,7 @@ def test_workers_of_megatron(tmp_path: Path, places: dict[str, str]) -> None:
     found = {}
     for name, place in places.items():
         file = tmp_path / f"{name}.yaml"
-        file.write_text(yaml.safe_dump({"datasets": {"a": {"path": place}}, "concepts": {"concepts": {}}}))
+        file.write_text(yaml.safe_dump({"datasets": {"a": {"path": place}}, "tracks": {"concepts": {}}}))
         data = MegatronData(file, dataset_config(LENGTH), [24, 0, 0], micro_batch_size=2)
         train = data.datasets()[0]
         assert train is not None

@@ -149,7 +149,7 @@ def _launch(run: Run, rng: np.random.Generator) -> None:
     """Start on a random machine, train a random number of steps, write the checkpoint."""
     current = run.settings.spec()
     if run.spec is not None:
-        current = resume(run.spec, current, run.consumed, on_new_seq_len="restart")
+        current = resume(run.spec, current, run.consumed, on_seq_len_change="restart")
     order = current.build()
     names = list(current.members)
     partition = Partition(

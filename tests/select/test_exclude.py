@@ -20,7 +20,7 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
-from conceptloader.trace.select.views import Ask, select
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.batch.compare import assert_same, plain_reader
 from tests.raises import raises
 
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
         write_dataset(folder / name, raw, shards=2)
-    select(folder / "books", folder / "kept", Ask(sql="document % 5 <> 0"))
-    select(folder / "code", folder / "some", Ask(where="document > 10"))
+    filter_dataset(folder / "books", folder / "kept", FilterOptions(sql="document % 5 <> 0"))
+    filter_dataset(folder / "code", folder / "some", FilterOptions(where="document > 10"))
     return folder
 
 
@@ -49,7 +49,7 @@ def config(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Path:
         "seq_len": SEQ_LEN,
         "datasets": {name: {"path": path, "weight": 1} for name, path in names.items()},
         "skip": [{"at": 50, "count": 9}],
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
         "outputs": {"document_ids": True},
         "exclude": exclude,
         **more,
@@ -146,7 +146,7 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
 
 def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     ids = ["a", "b\u2028c", "d\x85e", "f\x0cg"]
-    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
     with build.shard(0) as writer:
         for one in ids:
             writer.add_document(range(10), id=one)
@@ -160,16 +160,16 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
 def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The earliest of several entries; with the step, where steps are known; nothing of documents that stay."""
     path = config(folder, [*EXCLUDE, {"at": 0, "ids": ["web-20"]}], seq_len=SEQ_LEN)
-    sizes = ["--global-batch", "8", "--samples", "240"]
+    sizes = ["--global-batch-size", "8", "--samples", "240"]
     for one, since in {"web-3": 60, "web-11": 30, "books-7": 60, "books-10": 120, "web-20": 0, "code-30": None}.items():
         for more in ([], sizes):
-            assert main(["when", str(path), "--document", one, *more]) == 0
+            assert main(["locate", str(path), "--document", one, *more]) == 0
             said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tokens of document ")]
             step = f" (step {(since or 0) // 8})" if more else ""
             on = f"are excluded from sample {since}{step} on" if since else "are never read: quarantined, or excluded"
             assert len(said) == (since is not None)
             assert all(on in line for line in said), (said, on)
-        assert main(["when", str(path), "--document", one, "--json", *sizes]) == 0
+        assert main(["locate", str(path), "--document", one, "--json", *sizes]) == 0
         found = json.loads(capsys.readouterr().out)["left_out"]
         assert [entry["since"] for entry in found] == ([] if since is None else [since])
 

@@ -13,10 +13,10 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.trace.select import views
-from conceptloader.trace.select.columns import DocumentColumns
-from conceptloader.trace.select.expression import Expression
-from conceptloader.trace.select.views import Ask, select
+from conceptloader.trace.filter import views
+from conceptloader.trace.filter.columns import DocumentColumns
+from conceptloader.trace.filter.expression import Expression
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.raises import raises
 
 COUNT = 230
@@ -47,7 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     tokenizer = cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
     path: Path = tmp_path_factory.mktemp("select") / "data"
-    build = cl.create_build(path, cl.BuildOptions(tokenizer=tokenizer, tracks=tracks), plan=[0, 1, 2])
+    build = cl.create_writer(path, cl.BuildOptions(tokenizer=tokenizer, tracks=tracks), plan=[0, 1, 2])
     for shard in range(3):
         with build.shard(shard) as writer:
             for number in range(COUNT * shard // 3, COUNT * (shard + 1) // 3):
@@ -100,7 +100,7 @@ LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
 )
 def test_sql(path: Path, tmp_path: Path, where: str, holds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "CHUNK", 37)
-    found = select(path, tmp_path / "view", Ask(sql=where))
+    found = filter_dataset(path, tmp_path / "view", FilterOptions(sql=where))
     expected = [k for k in range(COUNT) if holds(k)]
     assert selected(tmp_path / "view") == expected
     assert found.documents == COUNT + 3
@@ -109,11 +109,11 @@ def test_sql(path: Path, tmp_path: Path, where: str, holds: Any, monkeypatch: py
 
 def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("doc-5\n\ndoc-78\ndoc-nobody\ndoc-5\n")
-    assert main(["select", str(path), "--ids", str(tmp_path / "ids.txt"), "--out", str(tmp_path / "ids"), "-q"]) == 0
+    assert main(["filter", str(path), "--ids", str(tmp_path / "ids.txt"), "--out", str(tmp_path / "ids"), "-q"]) == 0
     assert selected(tmp_path / "ids") == [5, 78]
     for seed in (0, 1):
-        select(path, tmp_path / f"share-{seed}", Ask(where="share < 0.3", seed=seed))
-        select(path, tmp_path / f"rest-{seed}", Ask(where="share >= 0.3", seed=seed))
+        filter_dataset(path, tmp_path / f"share-{seed}", FilterOptions(where="share < 0.3", seed=seed))
+        filter_dataset(path, tmp_path / f"rest-{seed}", FilterOptions(where="share >= 0.3", seed=seed))
         some, rest = selected(tmp_path / f"share-{seed}"), selected(tmp_path / f"rest-{seed}")
         assert sorted([*some, *rest]) == list(range(COUNT))
         assert 0.2 < len(some) / COUNT < 0.4
@@ -122,21 +122,23 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
     (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for kind in ("parquet", "jsonl"):
-        ask = Ask(where="domain = 'b' and score > 0.5", metadata=str(tmp_path / f"meta.{kind}"))
-        found = select(path, tmp_path / kind, ask)
+        ask = FilterOptions(where="domain = 'b' and score > 0.5", metadata=str(tmp_path / f"meta.{kind}"))
+        found = filter_dataset(path, tmp_path / kind, ask)
         expected = [k for k in range(0, COUNT, 3) if k % 2 and k / COUNT > 0.5 and k % 11]
         assert selected(tmp_path / kind) == expected
         assert found.unknown == 0
-        again = select(path, tmp_path / f"sql-{kind}", Ask(sql=ask.where, metadata=ask.metadata))
+        again = filter_dataset(path, tmp_path / f"sql-{kind}", FilterOptions(sql=ask.where, metadata=ask.metadata))
         assert selected(tmp_path / f"sql-{kind}") == expected
         assert again.unknown >= COUNT // 2
     pq.write_table(pa.Table.from_pylist([*rows, rows[0]]), tmp_path / "twice.parquet")
     with raises(ConfigError, found="an id twice"):
-        select(path, tmp_path / "no", Ask(where="score > 0", metadata=str(tmp_path / "twice.parquet")))
+        filter_dataset(
+            path, tmp_path / "no", FilterOptions(where="score > 0", metadata=str(tmp_path / "twice.parquet"))
+        )
     for names in (["id", "tokens"], ["tokens", "id"]):
         pq.write_table(pa.table({name: ["doc-1"] for name in names}), tmp_path / "known.parquet")
         with raises(ConfigError, found="the columns tokens, which the dataset has"):
-            select(path, tmp_path / "no", Ask(sql="true", metadata=str(tmp_path / "known.parquet")))
+            filter_dataset(path, tmp_path / "no", FilterOptions(sql="true", metadata=str(tmp_path / "known.parquet")))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
@@ -150,7 +152,7 @@ def test_metadata_joined_by_a_column_of_another_name(
         pq.write_table(pa.Table.from_pylist(rows), file)
     else:
         Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["select", str(path), "--where", "score > 100", "--out"]
+    command = ["filter", str(path), "--where", "score > 100", "--out"]
     assert main([*command, str(tmp_path / "view"), "--metadata", file, "--on", "page"]) == 0
     assert f"{sum(bool(k % 11) for k in range(0, COUNT, 3))} documents with a row of" in capsys.readouterr().out
     assert selected(tmp_path / "view") == [k for k in range(0, COUNT, 3) if k > 100 and k % 11]
@@ -164,7 +166,7 @@ def test_metadata_joined_by_a_column_of_another_name(
 def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every document is in one view, or counted."""
     out = str(tmp_path / "web")
-    assert main(["select", str(path), "--by", "quality:0.1,0.5,0.9", "--out", out, "--json"]) == 0
+    assert main(["filter", str(path), "--by", "quality:0.1,0.5,0.9", "--out", out, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     low, high = (selected(Path(f"{out}-{name}")) for name in ("0.1-0.5", "0.5-0.9"))
     quality = [None if one is None else float(np.float32(one)) for one in QUALITY]
@@ -172,7 +174,9 @@ def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["without_view"] == COUNT - len(low) - len(high)
     rows = [{"id": f"doc-{k}", "domain": ["law", "code", None][k % 3]} for k in range(COUNT)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
-    select(path, tmp_path / "by", Ask(by="domain", where="tokens > 5", metadata=str(tmp_path / "meta.parquet")))
+    filter_dataset(
+        path, tmp_path / "by", FilterOptions(by="domain", where="tokens > 5", metadata=str(tmp_path / "meta.parquet"))
+    )
     for k, name in enumerate(("law", "code")):
         expected = [n for n in range(k, COUNT, 3) if LENGTH[n] > 5 and n % 11]
         assert selected(tmp_path / f"by-{name}") == expected
@@ -180,21 +184,21 @@ def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "CHUNK", 16)
-    ask = Ask(where="quality > 0.3", by="quality:0,0.5,1")
-    select(path, tmp_path / "one", ask)
+    ask = FilterOptions(where="quality > 0.3", by="quality:0,0.5,1")
+    filter_dataset(path, tmp_path / "one", ask)
     for tasks in (2, 40):
         out = tmp_path / f"of-{tasks}"
         for task in reversed(range(tasks)):
-            select(path, out, ask, task=(task, tasks))
+            filter_dataset(path, out, ask, task=(task, tasks))
         with raises(ConfigError, found="found what a task found of other arguments"):
-            select(path, out, Ask(where="quality > 0.4", by="quality:0,0.5,1"))
+            filter_dataset(path, out, FilterOptions(where="quality > 0.4", by="quality:0,0.5,1"))
         part = next((tmp_path / f"of-{tasks}.parts").iterdir())
         data = part.read_bytes()
         part.unlink()
         with raises(FormatError, expected="not there"):
-            select(path, out, ask)
+            filter_dataset(path, out, ask)
         part.write_bytes(data)
-        select(path, out, ask)
+        filter_dataset(path, out, ask)
         assert not (tmp_path / f"of-{tasks}.parts").exists()
         for name in ("0-0.5", "0.5-1"):
             for file in ("manifest.json", "runs.bin"):
@@ -227,11 +231,11 @@ def test_other_expressions_are_refused(
     path: Path, tmp_path: Path, where: str, column: int, problem: str | None
 ) -> None:
     if problem is None:  # it means what it says, in brackets of its own
-        select(path, tmp_path / "view", Ask(sql=where))
+        filter_dataset(path, tmp_path / "view", FilterOptions(sql=where))
         assert len(selected(tmp_path / "view")) == COUNT
         return
     with pytest.raises(ConfigError) as error:
-        select(path, tmp_path / "view", Ask(sql=where))
+        filter_dataset(path, tmp_path / "view", FilterOptions(sql=where))
     message, shown, mark = str(error.value).split("\n")
     assert message.startswith(f"sql, column {column}: found ")
     assert problem in message
@@ -272,7 +276,7 @@ def test_other_expressions_are_refused(
 def test_arguments_that_mean_nothing(
     path: Path, tmp_path: Path, options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["select", str(path), *options, "--out", str(tmp_path / "view")]) == 2
+    assert main(["filter", str(path), *options, "--out", str(tmp_path / "view")]) == 2
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -290,16 +294,16 @@ def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
     with cl.open_dataset(source) as dataset:
         assert "metadata.quality" not in DocumentColumns(dataset).types
     where = "metadata.quality >= 0.3 and metadata.domain = 'b'"
-    select(source, found, Ask(where=where))
+    filter_dataset(source, found, FilterOptions(where=where))
     assert ids(found) == ["d3", "d5"]
-    select(source, found + "-sql", Ask(sql="metadata->>'quality' = '0.1'"))
+    filter_dataset(source, found + "-sql", FilterOptions(sql="metadata->>'quality' = '0.1'"))
     assert ids(found + "-sql") == ["d1"]
-    made = select(source, tmp_path / "by", Ask(by="metadata.domain"))
+    made = filter_dataset(source, tmp_path / "by", FilterOptions(by="metadata.domain"))
     assert {Path(one).name: ids(one) for one in made.views} == {
         "by-a": ["d0", "d2", "d4"],
         "by-b": ["d1", "d3", "d5"],
     }
-    made = select(source, tmp_path / "by", Ask(by="metadata.year:2020,2022,2024"))
+    made = filter_dataset(source, tmp_path / "by", FilterOptions(by="metadata.year:2020,2022,2024"))
     assert {Path(one).name: ids(one) for one in made.views} == {
         "by-2020-2022": ["d0", "d1"], "by-2022-2024": ["d2", "d3", "d4"]
     }  # fmt: skip
@@ -307,15 +311,15 @@ def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
 
 
 def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
-    build = cl.create_build(
+    build = cl.create_writer(
         tmp_path / "data", cl.BuildOptions(tracks={"m": cl.TrackOptions(codec="msgpack")}), plan=[0]
     )
     with build.shard(0) as writer:
         writer.add_document([1], spans={"m": [(0, 1, {"raw": b"x", "n": 1})]})
     cl.finalize(tmp_path / "data")
     with raises(ConfigError, path="select: m.raw", found=repr(b"x")):
-        select(tmp_path / "data", tmp_path / "view", Ask(where="m.raw is null"))
-    select(tmp_path / "data", tmp_path / "view", Ask(where="m.n = 1"))
+        filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(where="m.raw is null"))
+    filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(where="m.n = 1"))
 
 
 def test_columns_are_those_of_loops(path: Path) -> None:
@@ -337,12 +341,12 @@ def test_columns_are_those_of_loops(path: Path) -> None:
 def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
     """No two of these touch, so that each is a run."""
     tracks = {"concepts": cl.TrackOptions(vocabulary=NAMES)}
-    build = cl.create_build(tmp_path / "data", cl.BuildOptions(tracks=tracks), plan=[0])
+    build = cl.create_writer(tmp_path / "data", cl.BuildOptions(tracks=tracks), plan=[0])
     with build.shard(0) as writer:
         for number in range(3000):
             writer.add_document([number % 7, 1])
     cl.finalize(tmp_path / "data")
-    select(tmp_path / "data", tmp_path / "view", Ask(sql="document % 2 = 0"))
+    filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(sql="document % 2 = 0"))
     assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
     assert (tmp_path / "view/manifest.json").stat().st_size < 2000
 
@@ -396,9 +400,13 @@ def test_metadata_of_other_documents_or_of_none(path: Path, tmp_path: Path) -> N
     ):
         (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         with raises(ConfigError, "metadata", found, expected):
-            select(path, tmp_path / "view", Ask(where="v is null", metadata=str(tmp_path / "meta.jsonl")))
+            filter_dataset(
+                path, tmp_path / "view", FilterOptions(where="v is null", metadata=str(tmp_path / "meta.jsonl"))
+            )
     for ids in (pa.array([1.0]), pa.array([True]), pa.array([0], pa.timestamp("ms"))):
         pq.write_table(pa.table({"id": ids, "v": [1]}), tmp_path / "meta.parquet")
         with raises(ConfigError, "metadata", f"ids of type {ids.type}"):
-            select(path, tmp_path / "view", Ask(where="v is null", metadata=str(tmp_path / "meta.parquet")))
+            filter_dataset(
+                path, tmp_path / "view", FilterOptions(where="v is null", metadata=str(tmp_path / "meta.parquet"))
+            )
     assert not (tmp_path / "view").exists()

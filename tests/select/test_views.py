@@ -21,8 +21,8 @@ from conceptloader.order.progress.runlog import History
 from conceptloader.testing import RawDocument, random_documents, write_dataset
 from conceptloader.trace import Run
 from conceptloader.trace.concepts import Scanned
-from conceptloader.trace.select.views import Ask, select
-from conceptloader.view.stats import dataset_stats
+from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from conceptloader.viewer.stats import dataset_stats
 from tests.batch.compare import assert_same, plain_reader
 
 SEQ_LEN = 24
@@ -40,7 +40,7 @@ def folder(request: pytest.FixtureRequest, raw: list[RawDocument], tmp_path_fact
     folder: Path = tmp_path_factory.mktemp(request.param)
     how: dict[str, Any] = {"mode": "document"} if request.param == "document" else {"encoding": request.param}
     write_dataset(folder / "data", raw, shards=4, **how)
-    select(folder / "data", folder / "view", Ask(where="share < 0.6"))
+    filter_dataset(folder / "data", folder / "view", FilterOptions(where="share < 0.6"))
     chosen = numbers(folder / "view")
     assert 60 < len(chosen) < 120
     names = {
@@ -65,8 +65,8 @@ def run_of(folder: Path, name: str, packing: bool = False, **more: Any) -> Run:
         **(PACKS if packing else {}),
         "seq_len": SEQ_LEN,
         "datasets": {"some": entry, "all": {"path": str(folder / "data"), "weight": 1}},
-        "outputs": {"document_ids": True, "position_ids": "document", "loss_mask_borders": True},
-        "concepts": {"concepts": {"layout": "ragged"}, "topics": {}},
+        "outputs": {"document_ids": True, "position_ids": "document", "mask_document_boundaries": True},
+        "tracks": {"concepts": {"layout": "ragged"}, "topics": {}},
     }
     partition = cl.Partition(micro_batch_size=2, dp_size=2)
     blend = cl.open_blend(config)
@@ -81,7 +81,7 @@ def same_spans(one: Any, other: Any) -> None:
 
 
 def test_every_range_of_tokens(folder: Path) -> None:
-    view, copy = (cl.open_dataset(folder / name) for name in ("view", "copy"))
+    view, copy = (cl.open_dataset(folder / name) for name in ("viewer", "copy"))
     assert (view.num_tokens, len(view), view.mode) == (copy.num_tokens, len(copy), copy.mode)
     rng = np.random.default_rng(0)
     for a, b in np.sort(rng.integers(0, view.num_tokens + 1, (40, 2))).tolist():
@@ -104,15 +104,15 @@ def test_every_range_of_tokens(folder: Path) -> None:
         assert view.tracks[track].max_spans == copy.tracks[track].max_spans
 
 
-BASE: dict[str, Any] = {"seq_len": SEQ_LEN, "concepts": {"concepts": {}}}
+BASE: dict[str, Any] = {"seq_len": SEQ_LEN, "tracks": {"concepts": {}}}
 
 
 def test_views_of_views(folder: Path) -> None:
     """They are flat: what lies between may go."""
     shutil.copytree(folder / "view", folder / "between")
-    select(folder / "between", folder / "flat", Ask(where="tokens > 20"))
+    filter_dataset(folder / "between", folder / "flat", FilterOptions(where="tokens > 20"))
     shutil.rmtree(folder / "between")
-    select(folder / "data", folder / "at_once", Ask(where="share < 0.6 and tokens > 20"))
+    filter_dataset(folder / "data", folder / "at_once", FilterOptions(where="share < 0.6 and tokens > 20"))
     assert (folder / "flat/runs.bin").read_bytes() == (folder / "at_once/runs.bin").read_bytes()
     one, other = (json.loads((folder / name / "manifest.json").read_text()) for name in ("flat", "at_once"))
     assert one["source"] == other["source"] == {**one["source"], "path": "../data"}
@@ -121,11 +121,11 @@ def test_views_of_views(folder: Path) -> None:
 
 def test_spans(folder: Path) -> None:
     """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
-    ask = Ask(spans="concepts:concept-1 or concepts:concept-3", where="tokens > 10")
+    ask = FilterOptions(spans="concepts:concept-1 or concepts:concept-3", where="tokens > 10")
     with cl.open_dataset(folder / "data") as data:
         if data.mode == "document":
             with pytest.raises(ConfigError, match="only whole documents"):
-                select(folder / "data", folder / "spans", ask)
+                filter_dataset(folder / "data", folder / "spans", ask)
             return
         expected = []
         for number in range(len(data)):
@@ -137,7 +137,7 @@ def test_spans(folder: Path) -> None:
             borders = np.flatnonzero(np.diff(np.concatenate([[0], held, [0]])))
             if stop - start > 10:
                 expected += [(number, start + a, start + b) for a, b in borders.reshape(-1, 2).tolist()]
-        select(folder / "data", folder / "spans", ask)
+        filter_dataset(folder / "data", folder / "spans", ask)
         with cl.open_dataset(folder / "spans") as view:
             assert len(view) == len(expected)
             assert view.num_tokens == sum(b - a for _, a, b in expected)
@@ -164,7 +164,7 @@ def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
     write_dataset(tmp_path / "data", raw)
     first = 0 if asked.startswith("not") else 1
     for name in ("scanned", "indexed"):
-        select(tmp_path / "data", tmp_path / name, Ask(spans=asked))
+        filter_dataset(tmp_path / "data", tmp_path / name, FilterOptions(spans=asked))
         with cl.open_dataset(tmp_path / name) as view:
             assert view.runs is not None
             assert view.runs.source.tolist() == [12 * k + first for k in range(3)]
@@ -176,7 +176,7 @@ def test_verify_and_a_source_that_changed(folder: Path, raw: list[RawDocument], 
     assert main(["verify", "--full", str(folder / "view")]) == 0
     for name, change in (("runs.bin", lambda data: data[:-1] + b"\1"), ("manifest.json", lambda data: data[:-9])):
         broken = folder / f"broken-{name}"
-        shutil.copytree(folder / "view", broken)
+        shutil.copytree(folder / "viewer", broken)
         (broken / name).write_bytes(change((broken / name).read_bytes()))
         assert main(["verify", str(broken)]) == 1
         with pytest.raises(FormatError, match="damaged"):
@@ -221,7 +221,7 @@ def test_doors(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the view .* across shards"):
         cl.open_blend(config)
     inner = folder / "deep/inner"
-    select(folder / "data", inner, Ask(sql="true"))
+    filter_dataset(folder / "data", inner, FilterOptions(sql="true"))
     with pytest.raises(FormatError, match="roots"):
         cl.open_dataset(inner)
     assert cl.open_dataset(inner, roots=[folder]).num_documents == 150
@@ -232,7 +232,7 @@ def test_doors(folder: Path) -> None:
 
 def test_views_of_one_source_share_its_files(folder: Path) -> None:
     """And its shard table in the kernels; a hundred cells of a mixture are as many manifests of one source."""
-    select(folder / "data", folder / "cell", Ask(by="document:0,50,100,150"))
+    filter_dataset(folder / "data", folder / "cell", FilterOptions(by="document:0,50,100,150"))
     paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
     config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
     blend = cl.open_blend(config)
@@ -247,7 +247,7 @@ def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
     """They say where the span of the source goes on, at the borders of runs as at those of the window."""
     spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
     write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
-    found = select(tmp_path / "data", tmp_path / "view", Ask(spans="concepts:concept-0"))
+    found = filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(spans="concepts:concept-0"))
     assert found.views == {str(tmp_path / "view"): (2, 6)}  # tokens [2, 5) and [6, 9)
     with cl.open_dataset(tmp_path / "data") as data:  # the same in pieces that touch
         (tmp_path / "touching").mkdir()
@@ -258,7 +258,7 @@ def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
         "touching": [[0, 1, 1], [1, 2, 0], [2, 4, 2], [4, 5, 3]],
     }
     for name, expected in wanted.items():
-        config = {"seq_len": 5, "datasets": {"a": {"path": str(tmp_path / name)}}, "concepts": {"topics": {}}}
+        config = {"seq_len": 5, "datasets": {"a": {"path": str(tmp_path / name)}}, "tracks": {"topics": {}}}
         with cl.make_dataloader(config, micro_batch_size=1) as loader:
             batch = next(iter(loader))
         rows = np.column_stack([batch["topics_spans"][0], batch["topics_flags"][0]])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.ingest.index import build_index
+from conceptloader.trace.filter.columns import DocumentColumns
+from conceptloader.trace.filter.holds import DocumentTest, TokenTest
 from conceptloader.trace.ranges import document_ranges
-from conceptloader.trace.select.columns import DocumentColumns
-from conceptloader.trace.select.holds import DocumentTest, TokenTest
 from conceptloader.trace.where import OPERATORS, Where, parse_where
 
 COUNT = 60
@@ -59,7 +59,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "packed": cl.TrackOptions(codec="msgpack"),
         "text": cl.TrackOptions(codec="json"),
     }
-    build = cl.create_build(folder / "data", cl.BuildOptions(tracks=tracks), plan=[0, 1])
+    build = cl.create_writer(folder / "data", cl.BuildOptions(tracks=tracks), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             for number in range(COUNT * shard // 2, COUNT * (shard + 1) // 2):

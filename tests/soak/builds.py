@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import find_sources
 
 Files = dict[str, bytes]
 

@@ -45,10 +45,10 @@ def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, 
             {"start": 150, "weights": {"books": 1, "code": 5}},
         ],
         "skip": [{"at": 90, "count": 31}],
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
         "loader": {
-            "prefetch": int(rng.integers(0, 6)),
-            "threads": int(rng.integers(1, 4)),
+            "prefetch_batches": int(rng.integers(0, 6)),
+            "num_threads": int(rng.integers(1, 4)),
         },
     }
 

@@ -13,7 +13,7 @@ import numpy as np
 from conceptloader import RunStart, make_dataloader
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.torch.loader import Loader
-from conceptloader.trace import Recorder
+from conceptloader.trace import BatchRecorder
 
 STATE = "state.json"
 
@@ -83,7 +83,7 @@ def _rank(launch: Launch, dp_rank: int, barrier: Any) -> None:
         loader.load_state_dict(saved["loader"])
         step = saved["step"]
     loader.log_start(launch.directory, step)
-    recorder = Recorder(launch.directory / "record", launch.number, dp_rank, _start(launch, loader, step))
+    recorder = BatchRecorder(launch.directory / "record", launch.number, dp_rank, _start(launch, loader, step))
     batches = iter(loader)
     while launch.stop_step is None or step < launch.stop_step:
         size = launch.schedule.batch_size(loader.consumed_samples)

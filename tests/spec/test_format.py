@@ -273,7 +273,7 @@ def read_by_page(path: Path) -> None:
     """The same by the reader of the page in Python."""
     reader = SpecReader(path)
     reader.field("token", 0, 25)
-    reader.check_files()
+    reader.verify_files()
     reader.check_samples()
 
 
@@ -310,7 +310,7 @@ def test_and_read_what_leaves_out_a_key_that_is_not_mandatory(tmp_path: Path) ->
 
 def test_the_sample_of_a_large_file(tmp_path: Path) -> None:
     options = cl.BuildOptions(tokenizer=cl.Tokenizer(name="test", vocab_size=256))
-    build = cl.create_build(tmp_path / "ds", options, plan=[0])
+    build = cl.create_writer(tmp_path / "ds", options, plan=[0])
     with build.shard(0) as shard:
         shard.add_document([(i * i) % 251 for i in range(70_000)])
     cl.finalize(tmp_path / "ds")

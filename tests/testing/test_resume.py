@@ -31,7 +31,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ],
         "skip": [{"at": 50, "count": 11}],
         "outputs": {"document_ids": True, "position_ids": "document"},
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
     }
 
 
@@ -49,7 +49,7 @@ def make(blend: Blend) -> Any:
 
 
 def test_it_goes_on_whatever_ran_before_and_whatever_was_read_ahead(config: dict[str, Any]) -> None:
-    blend = open_blend({**config, "loader": {"prefetch": 16, "threads": 3}})
+    blend = open_blend({**config, "loader": {"prefetch_batches": 16, "num_threads": 3}})
     check_resume(make(blend), BEFORE, [Layout(dp_size=3, micro_batch_size=2, global_batch_size=48)], STEPS)
     eight = replace(BEFORE, dp_size=8, micro_batch_size=3)
     check_resume(make(blend), eight, [BEFORE, replace(BEFORE, dp_size=1, micro_batch_size=24)], STEPS)

@@ -17,15 +17,15 @@ from conceptloader.format.index import ConceptIndex
 from conceptloader.ingest.index import build_index
 from conceptloader.trace import (
     Run,
+    excluded_since,
     exposure,
-    left_out_since,
+    locate_concept,
+    locate_document,
+    locate_where,
     parse_where,
     trace_sample,
     trace_step,
     trace_steps,
-    when_concept,
-    when_document,
-    when_where,
 )
 from tests.oracle.corpora import write_all
 from tests.oracle.samples import meaning
@@ -222,16 +222,16 @@ def check_document(walk: Walk, draw: st.DrawFn) -> None:
             expected += [
                 (t, epoch, window, one.inputs, one.labels, places) for one in walk.held[t] if one.document == number
             ]
-    found = when_document(walk.run, number, walk.count, name)
+    found = locate_document(walk.run, number, walk.count, name)
     shown = [(s.sample, s.epoch, s.window, s.inputs, s.labels, walk.places.get(s.sample, [])) for s in found]
     if start < end:  # an empty document is a sample of its own, or in none
         key = lambda one: (one[0], one[3] or one[4])  # noqa: E731
         assert sorted(shown, key=key) == sorted(expected, key=key)
     if data.ids[number] and list(data.ids).count(data.ids[number]) == 1:
-        assert when_document(walk.run, data.ids[number], walk.count, name) == found
+        assert locate_document(walk.run, data.ids[number], walk.count, name) == found
     tokens = set(range(start, end))
     since = min((at for at, out in walk.oracle.out[name] if out & tokens), default=None)
-    assert start == end or left_out_since(walk.run, number, name) == ({} if since is None else {(name, number): since})
+    assert start == end or excluded_since(walk.run, number, name) == ({} if since is None else {(name, number): since})
 
 
 def check_concepts(walk: Walk, text: str, concept: int) -> None:
@@ -241,8 +241,8 @@ def check_concepts(walk: Walk, text: str, concept: int) -> None:
         return
     where, of_token = parse_where(text), {n: {t: concepts_of(d, t) for t in TRACKS} for n, d in having.items()}
     for asked, found in (
-        (where, when_where(walk.run, where, walk.count)),
-        (parse_where(f"concepts:concept-{concept}"), when_concept(walk.run, "concepts", concept, walk.count)),
+        (where, locate_where(walk.run, where, walk.count)),
+        (parse_where(f"concepts:concept-{concept}"), locate_concept(walk.run, "concepts", concept, walk.count)),
     ):
         expected = {}
         for t in range(walk.count):

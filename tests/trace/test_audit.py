@@ -12,7 +12,7 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.testing import PlainReader
-from conceptloader.trace import Recorder, Run, audit, read_record
+from conceptloader.trace import BatchRecorder, Run, audit, read_record
 from tests.raises import raises
 from tests.trace.conftest import SEQ_LEN, starts
 
@@ -25,7 +25,7 @@ def record(run: Run, tmp_path: Path) -> Path:
     reader = PlainReader(run.blend.order, run.blend.views, decide_layout(run.blend.views, SEQ_LEN, Outputs()))
     for launch, (start, stop) in enumerate(zip(starts(), STEPS, strict=True), 1):
         for dp_rank in range(start.dp_size):
-            recorder = Recorder(tmp_path, launch, dp_rank, start)
+            recorder = BatchRecorder(tmp_path, launch, dp_rank, start)
             for step in range(start.step, stop + (launch == 3 and dp_rank == 0)):
                 for micro_batch, samples in enumerate(start.plan.micro_batches(step, dp_rank)):
                     recorder.write(step, micro_batch, reader.read(samples), loss=0.5)
@@ -96,12 +96,12 @@ def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="found no record"):
         read_record(tmp_path / "nothing")
     with raises(ReadError, "each start needs a new number"):
-        Recorder(record, 1, 0, starts()[0])
+        BatchRecorder(record, 1, 0, starts()[0])
     (record / "000003.000003.jsonl").write_text('{"step": 1}\n')
     with raises(FormatError, "line 1", "no line of a record"):
         read_record(record)
     (record / "000003.000003.jsonl").unlink()
-    Recorder(record, 3, 3, replace(starts()[2], micro_batch_size=2)).close()
+    BatchRecorder(record, 3, 3, replace(starts()[2], micro_batch_size=2)).close()
     with raises(FormatError, fix="expected the same start"):
         read_record(record)
 
@@ -127,21 +127,21 @@ def test_lines_of_other_types(record: Path) -> None:
 
 
 def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, 1, 0, starts()[0])
+    recorder = BatchRecorder(tmp_path, 1, 0, starts()[0])
     with raises(ConfigError, "outputs.dataset_id"):
         recorder.write(0, 0, {"sample_index": np.zeros(1), "input_ids": np.zeros((1, 2)), "labels": np.zeros((1, 2))})
 
 
 def test_labels_that_are_ignored(run: Run, tmp_path: Path) -> None:
     """A record says that some were; its run's masks say which ones. Switching them on or off later changes nothing."""
-    outputs = Outputs(eos_loss=False, loss_mask_borders=True, ignore_index=-100)
+    outputs = Outputs(loss_on_eos=False, mask_document_boundaries=True, ignore_index=-100)
     start = starts()[0]
     for number, chosen in enumerate([outputs, Outputs()], 1):
         layout = decide_layout(run.blend.views, SEQ_LEN, chosen)
         reader = PlainReader(run.blend.order, run.blend.views, layout)
         begin = replace(start, step=number - 1, consumed=8 * (number - 1))
         for dp_rank in range(4):
-            recorder = Recorder(tmp_path, number, dp_rank, begin)
+            recorder = BatchRecorder(tmp_path, number, dp_rank, begin)
             for micro_batch, samples in enumerate(begin.plan.micro_batches(number - 1, dp_rank)):
                 recorder.write(number - 1, micro_batch, reader.read(samples))
             recorder.close()

@@ -16,11 +16,11 @@ from conceptloader.format.parquet import write_parquet
 from conceptloader.format.read.bulk import gather
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import create_build
+from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, exposure, trace_step, trace_steps, when_concept, when_document
+from conceptloader.trace import Run, exposure, locate_concept, locate_document, trace_step, trace_steps
 from tests.raises import raises
 
 
@@ -55,7 +55,7 @@ def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
     options = BuildOptions(
         mode="stream-with-metadata", tokenizer=Tokenizer(name="t", vocab_size=9, eos_id=0), tracks={"c": TrackOptions()}
     )
-    build = create_build(tmp_path / "d", options, plan=[[0, 1]])
+    build = create_writer(tmp_path / "d", options, plan=[[0, 1]])
     with build.shard(0) as writer:
         writer.add_document([1] * 9, {"c": [(0, 4, [3, 1 << 31, (1 << 32) - 2])]})
     finalize(build.path)
@@ -67,8 +67,8 @@ def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
 
 def test_without_a_log(run: Run) -> None:
     lonely = Run(blend=run.blend)
-    assert all(one.places == [] for one in when_document(lonely, "web-9"))
-    assert {one.epoch for one in when_document(run, "books-3")} == {0}, "without a length the first epoch is answered"
+    assert all(one.places == [] for one in locate_document(lonely, "web-9"))
+    assert {one.epoch for one in locate_document(run, "books-3")} == {0}, "without a length the first epoch is answered"
     with pytest.raises(ConfigError, match="steps are not known"):
         trace_step(lonely, 0)
     with pytest.raises(ConfigError, match="steps are not known"):
@@ -101,7 +101,7 @@ def test_damaged_tables_are_refused(tmp_path: Path, kind: str, at: int) -> None:
     data = bytearray(file.read_bytes())
     data[at + 5 if at > 0 else at] ^= 0x40
     file.write_bytes(data)
-    config = {"seq_len": 16, "datasets": {"d": {"path": str(path)}}, "loader": {"check_files": False}}
+    config = {"seq_len": 16, "datasets": {"d": {"path": str(path)}}, "loader": {"verify_files": False}}
     start = RunStart(step=0, consumed=0, batch=[[0, 50]], micro_batch_size=50, dp_size=1, seq_len=16, spec="0" * 32)
     with pytest.raises(FormatError):
         list(trace_steps(Run(blend=open_blend(config), history=History([start])), 0, 14))
@@ -126,7 +126,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         captured = capsys.readouterr()
         return captured.out if code == 0 else captured.err
 
-    common = (config, "--log", log)
+    common = (config, "--run-log", log)
     assert [json.loads(line) for line in told("trace", *common, "--steps", "2:4").splitlines()] == table(run, 2, 4)
     out = tmp_path / "steps.parquet"
     told("trace", *common, "--steps", "0:9", "--format", "parquet", "--out", out)
@@ -176,10 +176,10 @@ def test_a_parquet_table_of_just_some_row_groups_is_whole(tmp_path: Path, rows: 
 
 def test_what_does_not_exist(run: Run) -> None:
     with raises(ConfigError, found="no 'nobody' in books, code, web"):
-        when_document(run, "nobody")
+        locate_document(run, "nobody")
     with raises(ConfigError, fix="say of which dataset"):
-        when_document(run, 3)
+        locate_document(run, 3)
     with raises(ConfigError, found="'music'"):
-        when_document(run, 3, dataset="music")
+        locate_document(run, 3, dataset="music")
     with raises(ConfigError, found="'colour'"):
-        when_concept(run, "colour", 1)
+        locate_concept(run, "colour", 1)

@@ -13,7 +13,7 @@ from conceptloader.cli import main
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
-from conceptloader.trace import Recorder, open_run, trace_step, when_concept, when_document
+from conceptloader.trace import BatchRecorder, locate_concept, locate_document, open_run, trace_step
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name: {"path": write_dataset(folder / name, random_documents(40, seed=k, prefix=name)), "weight": k + 1}
             for k, name in enumerate(["books", "web"])
         },
-        "concepts": {"concepts": {}},
-        "loader": {"prefetch": 0},
+        "tracks": {"concepts": {}},
+        "loader": {"prefetch_batches": 0},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(content))
     (folder / "run").mkdir()
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder / "run.yaml", dp_rank=dp_rank, dp_size=2, micro_batch_size=2, global_batch_size=8
         )
         loader.log_start(folder / "run", 0)
-        recorder = Recorder(folder / "run/record", 1, dp_rank, RunLog(folder / "run").starts[-1])
+        recorder = BatchRecorder(folder / "run/record", 1, dp_rank, RunLog(folder / "run").starts[-1])
         for number, batch in zip(range(12), loader, strict=False):
             recorder.write(number // 2, number % 2, batch)
             np.savez(folder / f"{number // 2}.{number % 2}.{dp_rank}.npz", **batch)
@@ -55,8 +55,18 @@ def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
 
 def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "run.yaml"
-    by_log = answer(capsys, "trace", config, "--log", folder / "run", "--steps", "2:5", "--indices-only")["shares"]
-    sizes = ["--global-batch", "8", "--micro-batch", "2", "--dp-size", "2", "--steps", "2:5", "--indices-only"]
+    by_log = answer(capsys, "trace", config, "--run-log", folder / "run", "--steps", "2:5", "--indices-only")["shares"]
+    sizes = [
+        "--global-batch-size",
+        "8",
+        "--micro-batch-size",
+        "2",
+        "--dp-size",
+        "2",
+        "--steps",
+        "2:5",
+        "--indices-only",
+    ]
     by_hand = answer(capsys, "trace", config, *sizes)["shares"]
     assert by_log == by_hand
     assert [(s["step"], s["dp_rank"], s["micro_batch"]) for s in by_log] == [
@@ -69,21 +79,21 @@ def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_picture_of_the_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["trace", str(folder / "run.yaml"), "--log", str(folder / "run"), "--step", "2", "--indices-only"]
-    assert main([*asked, "--picture", str(tmp_path / "a.svg")]) == 0
-    assert main([*asked, "--until", "9", "--picture", str(tmp_path / "b.svg")]) == 0
+    asked = ["trace", str(folder / "run.yaml"), "--run-log", str(folder / "run"), "--step", "2", "--indices-only"]
+    assert main([*asked, "--plot", str(tmp_path / "a.svg")]) == 0
+    assert main([*asked, "--until", "9", "--plot", str(tmp_path / "b.svg")]) == 0
     whole, part = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
     for text in ("books", "web", "share of the samples", "epochs"):
         assert f"<!-- {text} -->" in whole
         assert f"<!-- {text} -->" in part
     assert whole != part
-    assert main([*asked, "--until", "2", "--picture", str(tmp_path / "c.svg")]) == 2
+    assert main([*asked, "--until", "2", "--plot", str(tmp_path / "c.svg")]) == 2
     assert "--until: found 2, expected a step after 2" in capsys.readouterr().err
     assert not (tmp_path / "c.svg").exists()
 
 
 def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, common = open_run(folder / "run.yaml", folder / "run"), (folder / "run.yaml", "--log", folder / "run")
+    run, common = open_run(folder / "run.yaml", folder / "run"), (folder / "run.yaml", "--run-log", folder / "run")
     samples = json.loads(json.dumps([one.to_dict() for one in trace_step(run, 3)]))
     assert [one["sample"] for one in samples] == list(range(24, 32))
     assert answer(capsys, "trace", *common, "--step", 3)["samples"] == samples
@@ -91,8 +101,8 @@ def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture
     ranks = [one for one in samples if one["places"][0]["dp_rank"] == 1]
     assert answer(capsys, "trace", *common, "--step", 3, "--rank", 1)["samples"] == ranks
     number = run.blend.datasets["web"].find_document("web-3")[0]
-    document = json.loads(json.dumps([one.to_dict() for one in when_document(run, "web-3", 48)]))
-    concept = [one.to_dict() for one in when_concept(run, "concepts", 5, 48)]
+    document = json.loads(json.dumps([one.to_dict() for one in locate_document(run, "web-3", 48)]))
+    concept = [one.to_dict() for one in locate_concept(run, "concepts", 5, 48)]
     assert document
     assert concept
     for words, expected in (
@@ -102,15 +112,17 @@ def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture
         (["--concept-id", 5], sorted(concept, key=lambda one: one["sample"])),
         (["--concept-id", 5, "--limit", 2], sorted(concept[:2], key=lambda one: one["sample"])),
     ):
-        assert answer(capsys, "when", *common, "--samples", 48, *words)["seen"] == expected
+        assert answer(capsys, "locate", *common, "--samples", 48, *words)["seen"] == expected
 
 
 def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "run.yaml"
-    assert answer(capsys, "audit", config, "--record", folder / "run/record", "--log", folder / "run")["samples"] == 48
+    assert (
+        answer(capsys, "audit", config, "--record", folder / "run/record", "--run-log", folder / "run")["samples"] == 48
+    )
     changed = folder / "changed.yaml"
     changed.write_text(config.read_text().replace("seq_len: 32", "seq_len: 32\nskip: [{at: 21, count: 5}]"))
-    assert main(["audit", str(changed), "--record", str(folder / "run/record"), "--log", str(folder / "run")]) == 1
+    assert main(["audit", str(changed), "--record", str(folder / "run/record"), "--run-log", str(folder / "run")]) == 1
     out, _ = capsys.readouterr()
     assert re.search(r"the first difference is in step 2 \(start 1 of the run\), micro batch 1, rank \d: ", out)
 
@@ -119,11 +131,11 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     config, log = str(folder / "run.yaml"), str(folder / "run")
     indices = [word.format(config=config) for word in INDICES]
     expected = {
-        (*indices, "--log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
-        ("trace", config, "--log", log, "--sample", "5"): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
+        (*indices, "--run-log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
+        ("trace", config, "--run-log", log, "--sample", "5"): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
         ("trace", config, "--sample", "5"): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
-        ("when", config, "--log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
-        ("when", config, "--document", "web-3"): r"sample  step .*\n +\d+  \? +\? +\? +\? +web ",
+        ("locate", config, "--run-log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
+        ("locate", config, "--document", "web-3"): r"sample  step .*\n +\d+  \? +\? +\? +\? +web ",
         ("audit", config, "--record", f"{log}/record"): r"48 samples of steps 0 to 5, in 1 starts .*\nas configured",
     }
     for command, pattern in expected.items():
@@ -137,22 +149,25 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ([*INDICES], "steps are not known without"),
         (["trace", "{config}", "--step", "3"], "steps are not known without"),
-        ([*INDICES, "--log", "{folder}"], "found no start of a run"),
-        ([*INDICES, "--log", "{folder}/run", "--global-batch", "8"], "--global-batch and --log"),
-        ([*INDICES, "--global-batch", "8", "--dp-size", "3"], "not divisible by"),
-        ([*INDICES, "--log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch"),
-        (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch"),
-        (["when", "{config}", "--concept", "a", "--micro-batch", "2"], "--micro-batch without --global-batch"),
-        (["exposure", "{config}", "--samples", "8", "--dataset", "a"], "--dataset: found with --by source, expected"),
-        ([*INDICES, "--log", "{folder}/run", "--until", "9"], "--until without --picture"),
+        ([*INDICES, "--run-log", "{folder}"], "found no start of a run"),
+        ([*INDICES, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),
+        ([*INDICES, "--global-batch-size", "8", "--dp-size", "3"], "not divisible by"),
+        ([*INDICES, "--run-log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch-size"),
+        (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch-size"),
         (
-            ["trace", "{config}", "--log", "{folder}/run", "--step", "0", "--until", "9"],
+            ["locate", "{config}", "--concept", "a", "--micro-batch-size", "2"],
+            "--micro-batch-size without --global-batch-size",
+        ),
+        (["exposure", "{config}", "--samples", "8", "--dataset", "a"], "--dataset: found with --by source, expected"),
+        ([*INDICES, "--run-log", "{folder}/run", "--until", "9"], "--until without --plot"),
+        (
+            ["trace", "{config}", "--run-log", "{folder}/run", "--step", "0", "--until", "9"],
             "--until without --indices-only",
         ),
-        (["trace", "{config}", "--log", "{folder}/run", "--step", "0", "--top", "9"], "--top without --losses"),
+        (["trace", "{config}", "--run-log", "{folder}/run", "--step", "0", "--top", "9"], "--top without --losses"),
         (["trace", "{config}", "--sample", "0", "--indices-only"], "--indices-only and --sample"),
-        ([*INDICES, "--log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
-        (["when", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
+        ([*INDICES, "--run-log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
+        (["locate", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],
 )
 def test_usage_errors(folder: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str) -> None:

@@ -22,7 +22,7 @@ from conceptloader.format.index import open_index
 from conceptloader.ingest import index as write
 from conceptloader.ingest.index import build_index
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, parse_where, when_concept, when_where
+from conceptloader.trace import Run, locate_concept, locate_where, parse_where
 from tests.raises import raises
 
 CONCEPTS = 12
@@ -228,9 +228,9 @@ def test_concepts_that_nobody_knows(run: Run) -> None:
         ("colour:red", "where, column 1", "no track 'colour'"),
     ):
         with raises(ConfigError, place, found):
-            when_where(run, parse_where(asked))
+            locate_where(run, parse_where(asked))
     with raises(ConfigError, "concept concepts:6", expected="6 ids"):
-        when_concept(run, "concepts", 6)
+        locate_concept(run, "concepts", 6)
 
 
 def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,20 +241,20 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*map(str, words), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    expected = answer("when", config, "--concept", "concept-3")
+    expected = answer("locate", config, "--concept", "concept-3")
     counted = walked(dataset, "concepts")
     found = answer("index", dataset, "--workers", 1, "--top", 3)
     assert found["concepts"] == CONCEPTS
     best = sorted(range(CONCEPTS), key=lambda c: -sum(b - a for a, b in counted[c]))[0]
     assert (found["top"][0]["id"], found["top"][0]["concept"]) == (best, f"concept-{best}")
     assert found["top"][0]["spans"] == len(counted[best])
-    assert answer("when", config, "--concept", "concept-3") == expected
-    assert answer("when", config, "--where", "concepts:concept-3 or concepts:concept-3")["seen"] == expected["seen"]
+    assert answer("locate", config, "--concept", "concept-3") == expected
+    assert answer("locate", config, "--where", "concepts:concept-3 or concepts:concept-3")["seen"] == expected["seen"]
     pairs = answer("index", dataset, "--together", "concept-1", "concept-2")["tokens"]
     assert np.array(pairs).T.tolist() == pairs
     for wrong in (["--concept-id", "12"], ["--where", "concepts:concept-1 and"], ["--where", "concepts:red"]):
-        assert main(["when", str(config), *wrong]) == 2
-    for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--anew"]):
+        assert main(["locate", str(config), *wrong]) == 2
+    for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--rebuild"]):
         assert main(["index", str(dataset), *wrong]) == 2
     assert "expected" in capsys.readouterr().err
 
@@ -265,7 +265,7 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, parameters: dict[str, str]) -> None:
     track = cl.TrackOptions(encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)])
-    build = cl.create_build(tmp_path / "data", cl.BuildOptions(tracks={"concepts": track}), plan=[0, 1])
+    build = cl.create_writer(tmp_path / "data", cl.BuildOptions(tracks={"concepts": track}), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):

@@ -11,7 +11,7 @@ from conceptloader.errors import ResumeError
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader, make_dataloader
-from conceptloader.trace import Recorder, audit, open_run, read_record, trace_step, when_document
+from conceptloader.trace import BatchRecorder, audit, locate_document, open_run, read_record, trace_step
 
 
 def train(config: Path, output: Path, step: int, steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def train(config: Path, output: Path, step: int, steps: int, state: dict[str, An
         loader.load_state_dict(state)
     loader.log_start(output, step)
     starts = RunLog(output).starts
-    recorder = Recorder(output / "record", len(starts), 0, starts[-1])
+    recorder = BatchRecorder(output / "record", len(starts), 0, starts[-1])
     for number, batch in zip(range(steps), loader, strict=False):
         recorder.write(step + number, 0, batch)
     recorder.close()
@@ -39,7 +39,7 @@ def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
 
     configure(seq_len=16)
     state = train(config, tmp_path / "run", 0, 5)
-    configure(seq_len=32, on_new_seq_len="restart")
+    configure(seq_len=32, on_seq_len_change="restart")
     train(config, tmp_path / "run", 5, 4, state)
 
     run = open_run(config, tmp_path / "run")
@@ -53,7 +53,7 @@ def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
     for step in (2, 7):
         for sample in trace_step(run, step):
             for part in sample.documents:
-                seen = [one for one in when_document(run, part.id, 36) if one.sample == sample.sample]
+                seen = [one for one in locate_document(run, part.id, 36) if one.sample == sample.sample]
                 assert [(one.inputs, one.labels) for one in seen] == [(part.inputs, part.labels)]
 
 

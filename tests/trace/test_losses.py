@@ -254,7 +254,7 @@ def test_a_loss_that_is_no_number_comes_first_and_spoils_no_other(run: Run, tmp_
 
 def test_one_line_in_a_trainer_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_dataset(tmp_path / "d", random_documents(60, seed=3))
-    config = {"seq_len": 32, "datasets": {"d": {"path": path}}, "concepts": {"concepts": {}}}
+    config = {"seq_len": 32, "datasets": {"d": {"path": path}}, "tracks": {"concepts": {}}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "log").mkdir()
     expected: dict[str, list[float]] = {}
@@ -273,7 +273,7 @@ def test_one_line_in_a_trainer_and_the_command(tmp_path: Path, capsys: pytest.Ca
                             if len(part):
                                 for name in span.names or ():
                                     expected.setdefault(name, []).append(float(part.mean()))
-    folders = {"--log": tmp_path / "log", "--losses": tmp_path / "losses"}
+    folders = {"--run-log": tmp_path / "log", "--losses": tmp_path / "losses"}
     command = ["trace", str(tmp_path / "run.yaml"), *(str(word) for pair in folders.items() for word in pair)]
     assert main([*command, "--step", "5", "--json", "--top", "100"]) == 0
     found = json.loads(capsys.readouterr().out)

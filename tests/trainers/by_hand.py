@@ -69,7 +69,7 @@ def write(
         fields={name: types[name] for name in fields},
     )
     half = len(corpus) // 2
-    build = cl.create_build(path, options, plan=[0, 1])
+    build = cl.create_writer(path, options, plan=[0, 1])
     for number, part in enumerate((corpus[:half], corpus[half:])):
         with build.shard(number) as shard:
             for document in part:
@@ -84,19 +84,19 @@ def windows(
     seq_len: int,
     *,
     restart: bool = False,
-    mask_borders: bool = False,
-    eos_loss: bool = True,
+    mask_boundaries: bool = False,
+    loss_on_eos: bool = True,
 ) -> list[Sample]:
     """All windows of the stream of documents, in its order: window k begins at token k * seq_len.
 
-    restart: positions begin at 0 with each document, else with the window. mask_borders: no loss on the first token of
-    a document after another one (`outputs.loss_mask_borders`). eos_loss: False for no loss on EOS.
+    restart: positions begin at 0 with each document, else with the window. mask_boundaries: no loss on the first token
+    of a document after another one (`outputs.mask_document_boundaries`). loss_on_eos: False for no loss on EOS.
     """
     tokens, mask, weights, places = [], [], [], []
     for document in corpus:
         for place, (token, trained, weight) in enumerate(zip(*document, strict=True)):
             tokens.append(token)
-            mask.append(float(trained and not (mask_borders and place == 0) and (eos_loss or token != EOS)))
+            mask.append(float(trained and not (mask_boundaries and place == 0) and (loss_on_eos or token != EOS)))
             weights.append(weight)
             places.append(place)
     found = []

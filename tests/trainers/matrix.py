@@ -29,10 +29,10 @@ def configs(folder: Path) -> tuple[str, str]:
     folder.mkdir(exist_ok=True)
     write_dataset(folder / "data", random_documents(60, seed=1))
     common: dict[str, Any] = {"seq_len": 16, "datasets": {"data": {"path": "data"}}, "outputs": {"sample_index": True}}
-    common["concepts"] = {"concepts": {"layout": "padded"}}
-    (folder / "run.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch": 3}}))
+    common["tracks"] = {"concepts": {"layout": "padded"}}
+    (folder / "run.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch_batches": 3}}))
     other = {"data": {"path": "data", "weight": 2.0}}
-    (folder / "other.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch": 3}, "datasets": other}))
+    (folder / "other.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch_batches": 3}, "datasets": other}))
     valid = {"data": {"path": "data", "split": [0.9, 1]}}
     (folder / "valid.yaml").write_text(yaml.safe_dump({**common, "datasets": valid, "order": "sequential"}))
     return str(folder / "run.yaml"), str(folder / "valid.yaml")

@@ -73,7 +73,7 @@ def compare_values(launch: Launch) -> None:
     tiny: Any = values.Tiny()
     eval_batch = 5 if launch.ranks > 1 else 4
     shape = {"dp_rank": accelerator.process_index, "dp_size": launch.ranks, "num_samples": values.HELD_OUT}
-    held_out = cl.EvaluationLoader(launch.valid, micro_batch_size=eval_batch, tail="short", **shape)
+    held_out = cl.EvaluationLoader(launch.valid, micro_batch_size=eval_batch, last_batch="partial", **shape)
 
     def loss_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
         return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch).mean()
@@ -107,7 +107,7 @@ def compare_values(launch: Launch) -> None:
 
 
 def validate(launch: Launch, accelerator: Any, step: int) -> None:
-    shape: dict[str, Any] = {"micro_batch_size": 4, "tail": "drop"}
+    shape: dict[str, Any] = {"micro_batch_size": 4, "last_batch": "drop"}
     loader = cl.EvaluationLoader(launch.valid, dp_rank=accelerator.process_index, dp_size=launch.ranks, **shape)
     for batch in loader:
         launch.record(step, batch["sample_index"], "val0")

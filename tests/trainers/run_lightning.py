@@ -96,7 +96,8 @@ def compare_values(launch: Launch) -> None:
     )  # fmt: skip
     data = ConceptDataModule(
         launch.config, micro_batch_size=launch.micro, global_batch_size=launch.batch, epoch_samples=launch.batch,
-        val=launch.valid, val_options={"micro_batch_size": eval_batch, "num_samples": values.HELD_OUT, "tail": "short"},
+        val=launch.valid,
+        val_options={"micro_batch_size": eval_batch, "num_samples": values.HELD_OUT, "last_batch": "partial"},
     )  # fmt: skip
     trainer.fit(model, datamodule=data, ckpt_path=str(launch.path / "last.ckpt") if launch.resume else None)
     if trainer.is_global_zero:
@@ -128,7 +129,8 @@ def train(launch: Launch) -> None:
     data = ConceptDataModule(
         launch.config, micro_batch_size=launch.micro, global_batch_size=options.get("batch", launch.batch),
         epoch_samples=options.get("epoch_samples"), run_log=launch.out,
-        val={"a": launch.valid, "b": launch.valid} if launch.valid else None, val_options={"tail": "drop"}, **ends,
+        val={"a": launch.valid, "b": launch.valid} if launch.valid else None, val_options={"last_batch": "drop"},
+        **ends,
     )  # fmt: skip
     if "package" in options:  # whose Trainer says this of itself, and assigns itself like this
         data.trainer = type("Trainer", (), {"__module__": options["package"]})()

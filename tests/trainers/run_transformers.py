@@ -135,7 +135,7 @@ def train(launch: Launch) -> None:
     model = Model()
     kind = transformers.Trainer if launch.bare else ReadingAhead if launch.ahead else ConceptTrainer
     more: dict[str, Any] = (
-        {"data_collator": collate(["sample_index"])} if launch.bare else {"tensors": ["sample_index"]}
+        {"data_collator": collate(["sample_index"])} if launch.bare else {"model_inputs": ["sample_index"]}
     )
     data: Any = cl.SampleDataset(launch.config, epoch)
     trainer = kind(

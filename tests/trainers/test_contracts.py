@@ -89,7 +89,7 @@ def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> Any:
     module = stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm", BaseDataLoader=TitanBase)
 
     def make(path: str = paths[0], rank: int = 0, ranks: int = 2, rows: int = 3, **options: Any) -> Any:
-        config = module.ConceptDataLoader.Config(config=path, **{"tensors": ("sample_index",), **options})
+        config = module.ConceptDataLoader.Config(config=path, **{"model_inputs": ("sample_index",), **options})
         return module.ConceptDataLoader(
             config, dp_world_size=ranks, dp_rank=rank, tokenizer=None, max_context_length=16,
             num_tokens_per_batch=rows * 16,
@@ -128,7 +128,7 @@ def test_torchtitan_states_are_equal_on_all_ranks_and_go_on_on_others(titan: Any
 
 
 def test_torchtitan_batches_are_flat(titan: Any) -> None:
-    inputs, labels = next(iter(titan(tensors=("concepts_span_index", "concepts_ids"))))
+    inputs, labels = next(iter(titan(model_inputs=("concepts_span_index", "concepts_ids"))))
     assert inputs["input"].shape == inputs["positions"].shape == inputs["concepts_span_index"].shape == (48,)
     assert inputs["positions"].view(3, 16).tolist() == [list(range(16))] * 3
     assert inputs["concepts_ids"].shape[0] == 3
@@ -172,15 +172,15 @@ def test_torchtitan_refusals(
     options: dict[str, Any]
     for options, where, found in [
         ({"repeat": False}, paths[0], "shuffled data have no end"),
-        ({"tensors": ("concept_ids",)}, "dataloader.tensors", "'concept_ids'"),
+        ({"model_inputs": ("concept_ids",)}, "dataloader.tensors", "'concept_ids'"),
         ({"path": ""}, "dataloader.config", "nothing"),
         ({"path": written(seq_len=32)}, "seq_len", "32"),
         ({"path": written(outputs={"position_ids": "off"})}, "", "torchtitan needs positions"),
-        ({"path": weighted, "tensors": ()}, "outputs.loss_weight", "dataloader.tensors does not name"),
+        ({"path": weighted, "model_inputs": ()}, "outputs.loss_weight", "dataloader.tensors does not name"),
     ]:
         with raises(ConfigError, where, found):
             next(iter(titan(**options)))
-    inputs, labels = next(iter(titan(path=weighted, tensors=("loss_weight",))))
+    inputs, labels = next(iter(titan(path=weighted, model_inputs=("loss_weight",))))
     assert torch.equal(inputs["loss_weight"], (labels % 5).float())
     state, loader = titan().state_dict(), titan()
     titan_samples(loader, 2)
@@ -282,14 +282,14 @@ def test_torchtitan_losses(titan: Any, tmp_path: Path, kind: dict[str, Any]) -> 
             count += int((labels != -100).sum())
         return total, count
 
-    ranks = [iter(titan(train, rank=rank, rows=4, tensors=())) for rank in range(2)]
+    ranks = [iter(titan(train, rank=rank, rows=4, model_inputs=())) for rank in range(2)]
     steps = by_hand.batched(samples_of(cl.SampleDataset(train), kind, 48), 16)
     for step in steps:
         found = [loss(itertools.islice(rank, 2)) for rank in ranks]
         assert np.sum(found, 0) == pytest.approx(hand.loss(step), rel=1e-9)
     data = cl.SampleDataset(valid)
     assert len(data) % 8
-    found = [loss(iter(titan(valid, rank=rank, rows=4, tensors=(), repeat=False))) for rank in range(2)]
+    found = [loss(iter(titan(valid, rank=rank, rows=4, model_inputs=(), repeat=False))) for rank in range(2)]
     assert np.sum(found, 0) == pytest.approx(hand.loss(samples_of(data, kind, len(data))), rel=1e-9)
 
 
@@ -358,7 +358,7 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
         datasets(config=weighted)
     assert not (tmp_path / "run").exists()
-    train, *_ = datasets(config=weighted, state=str(tmp_path / "weighted"), valid=None, tensors=["loss_weight"])
+    train, *_ = datasets(config=weighted, state=str(tmp_path / "weighted"), valid=None, model_inputs=["loss_weight"])
     batch = next(single(train, 0, rank=0, ranks=1, micro=3))
     assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
 

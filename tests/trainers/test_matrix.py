@@ -167,7 +167,7 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
         loops: dict[str, Any] = {**WITHIN, "options": {"loops": 3}}  # and half a step
         within = {**loops, "ahead": True, "options": {"epoch_samples": 24, "loops": 3}}
         found["loops"] = [{**loops, "mid": True}, within]
-        found["sizes"] = [{**ONE, "steps": 4, "options": {"num_samples": 46, "tail": "short"}}]
+        found["sizes"] = [{**ONE, "steps": 4, "options": {"num_samples": 46, "last_batch": "partial"}}]
     if trainer == "olmo":
         found["sizes"] = [{"options": {"larger_at": 2}}]
     return found

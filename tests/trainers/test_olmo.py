@@ -28,7 +28,7 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
             str(path), global_batch_size=96, work_dir=str(tmp_path), tensors=tensors, fs_local_rank=0
         )
 
-    ragged = {"concepts": {"topic": {"layout": "ragged"}}}
+    ragged = {"tracks": {"topic": {"layout": "ragged"}}}
     for name in ("topic_values", "topic_offsets"):
         with raises(ConfigError, "tensors", f"{name} has no row for each window"):
             loader((name,), **ragged)
@@ -49,7 +49,7 @@ def test_weights(tmp_path: Path) -> None:
     options = {"config": str(path), "global_batch_size": 64, "work_dir": str(tmp_path)}
     with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
         ConceptDataLoaderConfig(**options).build()
-    loader = ConceptDataLoaderConfig(**options, tensors=("loss_weight",)).build()
+    loader = ConceptDataLoaderConfig(**options, model_inputs=("loss_weight",)).build()
     loader.reshuffle(1)
     batch = next(iter(loader))
     assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())

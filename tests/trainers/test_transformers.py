@@ -80,7 +80,7 @@ def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
     with raises(ConfigError, "data_collator", "a function", "transformers_lm.collate or a"):
         make(data_collator=cl.collate_fn)
     with raises(ConfigError, "tensors", "found ['topic_ids'], but the data_collator has []"):
-        make(data_collator=collate(), tensors=["topic_ids"])
+        make(data_collator=collate(), model_inputs=["topic_ids"])
 
 
 def test_smoothing_that_leaves_out_targets(make: Any) -> None:
@@ -103,7 +103,7 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
             make(**datasets)
     for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
         with raises(ConfigError, "tensors", "unknown key of a batch 'loss_weight'", "labels, "):
-            make(tensors=["loss_weight"], **datasets)
+            make(model_inputs=["loss_weight"], **datasets)
     with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
         collate()(weighted.__getitems__([0, 1]))
     with raises(ConfigError, "tensors", "unknown key of a batch 'loss_weigth'", fix="did you mean loss_weight?"):
@@ -111,8 +111,8 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
     with pytest.raises(KeyError, match="loss_weigth"):  # samples one by one, whose layout nobody knows
         collate(["loss_weigth"])([weighted[0], weighted[1]])
     with raises(ConfigError, "tensors", "expected a list of names, found the string 'random'", fix="write ['ran"):
-        make(train_dataset=plain, tensors="random")
+        make(train_dataset=plain, model_inputs="random")
     with raises(ConfigError, "train_dataset", "num_samples of at least one step, 8 samples, found 3"):
         make(train_dataset=data(samples=3)).get_train_dataloader()
-    batch = next(iter(make(train_dataset=weighted, tensors=["loss_weight"]).get_train_dataloader()))
+    batch = next(iter(make(train_dataset=weighted, model_inputs=["loss_weight"]).get_train_dataloader()))
     assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())

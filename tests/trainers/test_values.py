@@ -21,7 +21,9 @@ from tests.trainers import by_hand
 from tests.trainers.by_hand import ByHand, Sample, Tables
 
 SEQ_LEN, RATE = 16, 0.5
-WINDOWS: dict[str, Any] = {"outputs": {"position_ids": "document", "loss_mask_borders": True, "eos_loss": False}}
+WINDOWS: dict[str, Any] = {
+    "outputs": {"position_ids": "document", "mask_document_boundaries": True, "loss_on_eos": False}
+}
 PACKS: dict[str, Any] = {"packing": {"bins": 4}}
 PAGE = Path(__file__).parents[2] / "docs/trainers/automodel.md"
 RECIPE = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)[0])
@@ -56,7 +58,7 @@ def samples_of(source: Any, kind: dict[str, Any], stop: int) -> list[Sample]:
     """The first samples of a run, from the documents."""
     corpora = {"masked": by_hand.documents(seed=1), "plain": plain()}
     if kind is WINDOWS:
-        rules = {"restart": True, "mask_borders": True, "eos_loss": False}
+        rules = {"restart": True, "mask_boundaries": True, "loss_on_eos": False}
         every = {name: by_hand.windows(corpus, SEQ_LEN, **rules) for name, corpus in corpora.items()}
     else:
         every = {}

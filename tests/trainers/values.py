@@ -23,7 +23,12 @@ def configs(folder: Path) -> dict[str, tuple[str, str]]:
     """Kind of samples -> configurations of training and validation. Windows have weights and tokens without loss."""
     folder.mkdir()
     write_datasets(folder)
-    windows = {"position_ids": "document", "loss_mask_borders": True, "eos_loss": False, "loss_weight": "weight"}
+    windows = {
+        "position_ids": "document",
+        "mask_document_boundaries": True,
+        "loss_on_eos": False,
+        "loss_weight": "weight",
+    }
     kinds: dict[str, dict[str, Any]] = {
         "windows": {"outputs": windows, "quarantine": [{"dataset": "code", "tokens": [100, 200]}]},
         "packs": {"packing": {"bins": 8}},

@@ -15,8 +15,8 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.trace import open_run
-from conceptloader.view.server import Server
-from conceptloader.view.source import Looked
+from conceptloader.viewer.server import Server
+from conceptloader.viewer.source import Looked
 from tests.view.browser import Browser, start_browser
 
 SEQ_LEN = 64
@@ -41,7 +41,7 @@ def build(folder: Path, name: str, rows: list[dict[str, Any]], names: list[str])
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "names.json").write_text(json.dumps(names))
     command = ["build", str(folder / f"{name}.jsonl"), "--out", str(folder / name), "--tokenizer", "bytes"]
-    command += ["--concepts-vocabulary", str(folder / "names.json"), "--overlap", "union", "--workers", "1", "-q"]
+    command += ["--vocabulary", str(folder / "names.json"), "--overlap", "union", "--workers", "1", "-q"]
     assert main(command) == 0
 
 
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "datasets": {"books": {"path": "books", "weight": 1}, "web": {"path": "web", "weight": 3}},
         "phases": [{"start": 160, "weights": {"books": 1, "web": 1}}],
         "quarantine": [{"dataset": "web", "tokens": [200, 260]}],
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
     (folder / "checkpoints").mkdir()

@@ -19,7 +19,7 @@ return [paint, performance.getEntriesByName("shown").at(-1).startTime];
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, start_browser() as browser:
         sparse_dataset(folder, shards=10_000, tokens_per_shard=100_000_000)
-        command = [sys.executable, "-m", "conceptloader", "view", folder, "--seq-len", "1024"]
+        command = [sys.executable, "-m", "conceptloader", "viewer", folder, "--seq-len", "1024"]
         started = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None

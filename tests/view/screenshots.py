@@ -14,8 +14,8 @@ from PIL import Image
 
 from conceptloader.cli import main as command
 from conceptloader.trace import open_run
-from conceptloader.view.server import Server
-from conceptloader.view.source import Looked
+from conceptloader.viewer.server import Server
+from conceptloader.viewer.source import Looked
 from tests.view.browser import start_browser
 from tests.view.conftest import log_start
 
@@ -42,14 +42,14 @@ def make_run(folder: Path) -> Looked:
     inputs, words = [str(folder / f"{name}.jsonl") for name in rows], str(folder / "concepts.txt")
     assert command(["build", *inputs, "--vocabulary-only", "--out", words]) == 0
     for name, source in zip(rows, inputs, strict=True):
-        more = ["--tokenizer", "bytes", "--concepts-vocabulary", words, "--overlap", "union"]
+        more = ["--tokenizer", "bytes", "--vocabulary", words, "--overlap", "union"]
         assert command(["build", source, "--out", str(folder / name), *more]) == 0
     names = sorted(rows)
     config = {
         "seq_len": 1024,
         "datasets": {name: {"path": name, "weight": 1 + 2 * k} for k, name in enumerate(names)},
         "phases": [{"start": 3000, "weights": {names[0]: 1, names[-1]: 1}}],
-        "concepts": {"concepts": {}},
+        "tracks": {"concepts": {}},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
     log_start(folder / "run.yaml", folder)

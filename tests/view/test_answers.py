@@ -15,15 +15,15 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.index import index_directory
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.ingest.index import build_index
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run
-from conceptloader.view import corpus
-from conceptloader.view.pages import PAGES
-from conceptloader.view.source import Looked, Query, alone
-from conceptloader.view.stats import dataset_stats
-from conceptloader.view.windows import nested, pieces
+from conceptloader.viewer import corpus
+from conceptloader.viewer.pages import PAGES
+from conceptloader.viewer.source import Looked, Query, alone
+from conceptloader.viewer.stats import dataset_stats
+from conceptloader.viewer.windows import nested, pieces
 from tests.corpora.blended import tokens_of
 from tests.corpora.tokenizers import FAMILIES, definition
 from tests.view.conftest import SEQ_LEN
@@ -172,7 +172,7 @@ def test_other_kinds_of_datasets(tmp_path: Path) -> None:
     assert ask(as_documents, "concept", c=2)["hits"]
     assert ask(as_documents, "about")["run"] is None
     options = cl.BuildOptions(tracks={"notes": cl.TrackOptions(codec="json"), "code": cl.TrackOptions(codec="pickle")})
-    build = cl.create_build(tmp_path / "records", options)
+    build = cl.create_writer(tmp_path / "records", options)
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3, 4], {"notes": [(0, 3, {"a": [1.5, None]})], "code": [(0, 1, print)]})
     cl.finalize(tmp_path / "records")

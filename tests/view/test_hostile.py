@@ -10,8 +10,8 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.trace import open_run
-from conceptloader.view import show
-from conceptloader.view.source import Looked
+from conceptloader.viewer import show
+from conceptloader.viewer.source import Looked
 from tests.view.browser import Browser
 from tests.view.conftest import build, log_start
 
@@ -33,7 +33,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"id": EVIL, "text": text, "spans": [{"start": 0, "end": len(text), "concepts": [EVIL]}]}] * 20
     build(folder, "ds", rows, [EVIL, "plain"])
     name = EVIL.replace("@", "")
-    config = {"seq_len": 128, "datasets": {name: {"path": "ds"}}, "concepts": {"concepts": {}}}
+    config = {"seq_len": 128, "datasets": {name: {"path": "ds"}}, "tracks": {"concepts": {}}}
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
     (folder / "log").mkdir()
     log_start(folder / "run.yaml", folder / "log")

@@ -10,9 +10,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.view import plot_mixture, plot_stats, show
-from conceptloader.view.plots import figure_of
-from conceptloader.view.source import Looked
+from conceptloader.viewer import plot_mixture, plot_stats, show
+from conceptloader.viewer.plots import figure_of
+from conceptloader.viewer.source import Looked
 from tests.raises import raises
 
 

@@ -8,8 +8,8 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 import conceptloader as cl
-from conceptloader.trace import trace_step, when_document
-from conceptloader.view.source import Looked, alone
+from conceptloader.trace import locate_document, trace_step
+from conceptloader.viewer.source import Looked, alone
 from tests.view.browser import Browser
 from tests.view.conftest import SAMPLES, SEQ_LEN, document
 
@@ -160,7 +160,7 @@ def test_when_a_document_is_seen(page: str, browser: Browser, looked: Looked) ->
     number = looked.sources["books"].dataset.find_document("books-3")[0]
     browser.open(f"{page}#document?d=books&n={number}")
     assert text_of_page(browser) == document("books", 3)["text"]
-    seen = when_document(looked.run, number, SAMPLES, "books")
+    seen = locate_document(looked.run, number, SAMPLES, "books")
     assert f"\n{len(seen)} times in {SAMPLES} samples" in browser.main
     assert len(browser.all(".tick")) == len(seen)
     assert [line.split(",")[0] for line in browser.texts(".times li")] == [f"sample {one.sample}" for one in seen[:12]]

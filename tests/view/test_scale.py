@@ -7,8 +7,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.testing import sparse_dataset
-from conceptloader.view.pages import PAGES
-from conceptloader.view.source import Looked, Query, alone
+from conceptloader.viewer.pages import PAGES
+from conceptloader.viewer.source import Looked, Query, alone
 from tests.view.browser import Browser
 
 TOKENS = 1_000_000_000

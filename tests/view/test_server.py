@@ -16,8 +16,8 @@ import pytest
 
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.view.server import Server
-from conceptloader.view.source import Looked
+from conceptloader.viewer.server import Server
+from conceptloader.viewer.source import Looked
 from tests.raises import raises
 
 
@@ -90,7 +90,7 @@ def test_a_defect_is_told_as_one(page: str, monkeypatch: pytest.MonkeyPatch, cap
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("conceptloader.view.server.PAGES", {"about": broken})
+    monkeypatch.setattr("conceptloader.viewer.server.PAGES", {"about": broken})
     status, body = get(page, urlsplit(page).path + "api/about")
     assert status == 500
     assert "this is a defect of conceptloader" in message(body)
@@ -133,7 +133,7 @@ def test_other_machines_only_if_asked_for(looked: Looked) -> None:
 
 @pytest.mark.parametrize("what", ["run.yaml", "web"])
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(folder: Path, what: str) -> None:
-    command = [sys.executable, "-m", "conceptloader", "view", str(folder / what)]
+    command = [sys.executable, "-m", "conceptloader", "viewer", str(folder / what)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -150,10 +150,10 @@ def test_the_command_prints_the_address_and_ends_with_ctrl_c(folder: Path, what:
 def test_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, web, nowhere = (str(folder / name) for name in ("run.yaml", "web", "nowhere"))
     for arguments, expected in (
-        ([web, "--log", str(folder / "checkpoints")], "found a dataset, which has no steps"),
+        ([web, "--run-log", str(folder / "checkpoints")], "found a dataset, which has no steps"),
         ([nowhere], "nowhere"),
-        ([run, "--log", nowhere], "found no start of a run"),
+        ([run, "--run-log", nowhere], "found no start of a run"),
         ([run, "--host", "nowhere.invalid"], "cannot listen"),
     ):
-        assert main(["view", *arguments]) in (1, 2)
+        assert main(["viewer", *arguments]) in (1, 2)
         assert expected in capsys.readouterr().err

@@ -26,19 +26,19 @@ def open_dataset(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     allow_pickle: bool = False,
     codecs: Mapping[str, Codec] | None = None,
-    check_files: bool = True,
+    verify_files: bool = True,
 ) -> "Dataset":
     """Open a dataset directory: reads and checks its manifest, opens no shard.
 
     path: a directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/object-stores.md).
     roots: directories that may hold files of the dataset; by default the directory that holds `path`, so that joined
     and adopted neighbours work. allow_pickle: permit tracks of codec pickle, which execute code when decoded.
-    codecs: codec objects by name, for tracks whose codec is not built in. check_files: when files are first opened,
+    codecs: codec objects by name, for tracks whose codec is not built in. verify_files: when files are first opened,
     compare a sample of each with the manifest, and the manifest with what it was; False leaves sizes and times.
 
     Raises: FormatError for an incomplete or damaged dataset, ConfigError for wrong arguments, ReadError.
     """
-    return Dataset(path, roots, allow_pickle, codecs, check_files)
+    return Dataset(path, roots, allow_pickle, codecs, verify_files)
 
 
 def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
@@ -49,7 +49,7 @@ def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
 def _reopen(identity: str, *arguments: Any) -> "Dataset":
     """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
     dataset = open_dataset(*arguments)
-    if arguments[-1]:  # check_files
+    if arguments[-1]:  # verify_files
         require_same(dataset.path, dataset.identity, identity)
     return dataset
 
@@ -66,13 +66,13 @@ class Dataset(Shown, Viewable):
         roots: Sequence[str | os.PathLike[str]] | None,
         allow_pickle: bool,
         codecs: Mapping[str, Codec] | None,
-        check_files: bool = True,
+        verify_files: bool = True,
     ) -> None:
         view = None
         try:
-            files = open_files(path, roots, check_files)
+            files = open_files(path, roots, verify_files)
         except FoundView as found:
-            view, files = found, open_files(found.source, found.roots.roots, check_files)
+            view, files = found, open_files(found.source, found.roots.roots, verify_files)
         super().__init__(files, view, allow_pickle, codecs)
         manifest = files.manifest
         self.mode = manifest.mode
@@ -80,7 +80,7 @@ class Dataset(Shown, Viewable):
         self.num_shards = len(manifest.shards)
         given = (files if view is None else view).roots.given
         self._known: dict[str, dict[str | int, Concept]] = {}  # concepts by track, by name and id, once asked for
-        self._arguments = (self.path, given, allow_pickle, codecs, check_files)
+        self._arguments = (self.path, given, allow_pickle, codecs, verify_files)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.identity, *self._arguments)

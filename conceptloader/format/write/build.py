@@ -146,7 +146,7 @@ class Build:
         return ShardWriter(self.path, self.shard_name(shard), self.options, codecs, identity)
 
 
-def create_build(
+def create_writer(
     path: str | os.PathLike[str],
     options: BuildOptions,
     *,
@@ -188,7 +188,7 @@ def create_build(
         file = os.path.join(directory, name)
         if not os.path.exists(file):
             write_file(file, data)
-    return open_build(directory, codecs)
+    return open_writer(directory, codecs)
 
 
 def describe_vocabularies(options: BuildOptions) -> tuple[dict[str, Vocabulary], dict[str, bytes]]:
@@ -201,8 +201,8 @@ def describe_vocabularies(options: BuildOptions) -> tuple[dict[str, Vocabulary],
     return entries, files
 
 
-def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
-    """A build that `create_build` began, for instance in a worker process. Raises: FormatError, ConfigError."""
+def open_writer(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
+    """A build that `create_writer` began, for instance in a worker process. Raises: FormatError, ConfigError."""
     directory = os.path.abspath(path)
     head = load_json(os.path.join(directory, fmt.BUILD))
     found = head.parse(_BuildFile, BUILD_FORMAT, fmt.VERSION)

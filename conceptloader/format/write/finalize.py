@@ -12,7 +12,7 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.write.build import Build, ShardReport, open_build
+from conceptloader.format.write.build import Build, ShardReport, open_writer
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 
@@ -24,7 +24,7 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
     for files that belong to no shard; InputError for a build without a token. Nothing is removed but temporary files
     which interrupted writers left.
     """
-    build = open_build(path)
+    build = open_writer(path)
     if os.path.exists(os.path.join(build.path, fmt.MANIFEST)):
         raise FormatError(build.path, str(fmt.MANIFEST), "an unfinished build", "nothing was changed")
     reports = [build.report(shard) for shard in range(build.num_shards)]

@@ -20,8 +20,8 @@ from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
-from conceptloader.ingest.rows.inputs import files_below
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
+from conceptloader.ingest.records.inputs import files_below
+from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.durable import Spool, write_file
 
 
@@ -124,7 +124,7 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
                 path,
                 f"a file of the dataset {folder}",
                 "tokens of another library",
-                "use the dataset as it is, or join it with others: conceptloader join",
+                "use the dataset as it is, or join it with others: conceptloader concat",
             )
     more = {"flat": (dtype, document_end)}
     return [KINDS[found].describe(path, *more.get(found, ())) for found, path in chosen]

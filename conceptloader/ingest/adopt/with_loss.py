@@ -15,11 +15,11 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.write.build import create_build
+from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.adopt.datatrove import COPY
 from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, stat_file
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
+from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
@@ -46,7 +46,7 @@ def copy_with_loss(
         extra=noted_tokenizers(files),
     )
     with build_lock(os.path.abspath(out)):
-        build = create_build(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
+        build = create_writer(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
         if definition is not None:
             write_file(os.path.join(build.path, TOKENIZER_FILE), definition, exclusive=True)
         for number, file in enumerate(files):

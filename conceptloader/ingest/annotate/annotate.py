@@ -19,18 +19,18 @@ from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.annotate.join import Annotations
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.database import database
-from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import level_names
-from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
-from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv
+from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE, TextTokenizer
+from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import read_file
 
@@ -40,8 +40,8 @@ _BATCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnotateOptions(SpanRules):
-    """track, codec, parameters, vocabulary, groups, details: as in TrackOptions. align, overlap, ...: see `SpanRules`.
+class AnnotateOptions(SpanAlignment):
+    """track, codec, parameters, vocabulary, groups, details: as in TrackOptions. Others: see `SpanAlignment`.
 
     unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
     the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
@@ -99,7 +99,7 @@ def annotate(
 
     Raises: ConfigError for arguments, and for offsets without a unit that could be either; InputError for annotations
     of unknown documents, outside of their document or damaged, naming file and line, and if more than
-    `max_lost_spans` of them got no token; FormatError, ReadError.
+    `max_unaligned_spans` of them got no token; FormatError, ReadError.
     """
     track = options.check()
     sources = find_sources(inputs)
@@ -135,7 +135,7 @@ def annotate(
             for shard, found in placer.place(items, records):
                 for name, spans in found.items():
                     written[name].add(shard, spans)
-        placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
+        placer.losses.check(options.max_unaligned_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
             vocabulary, described = describe_vocabulary(

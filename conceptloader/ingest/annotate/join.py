@@ -12,7 +12,7 @@ from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.ingest.annotate.rows import ITEM, WHOLE
 from conceptloader.ingest.database import PROBLEM, load
-from conceptloader.ingest.rows.inputs import Source
+from conceptloader.ingest.records.inputs import Source
 
 COLUMNS = (
     "number BIGINT, document BIGINT, id VARCHAR, start BIGINT, stop BIGINT, source UINTEGER, row BIGINT, "

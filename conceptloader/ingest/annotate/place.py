@@ -12,16 +12,16 @@ from conceptloader.format.read.bulk import gather, spans_of
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.tools.join import SOME_BOS
+from conceptloader.format.tools.concat import SOME_BOS
 from conceptloader.format.write.track import BulkSpans
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.align.spans import place_spans
 from conceptloader.ingest.annotate.rows import WHOLE, digest
 from conceptloader.ingest.annotate.text import Read, read_texts
 from conceptloader.ingest.build.lost import Losses
-from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import place_spans
-from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.tokenizer import TextTokenizer
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
+from conceptloader.ingest.records.inputs import Source
+from conceptloader.ingest.records.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Placer:
     track: str
     sources: Sequence[Source]
     concepts: "np.dtype[Any] | None"
-    rules: SpanRules
+    rules: SpanAlignment
     texts: TextTokenizer | None
     losses: Losses = field(default_factory=Losses)
 
@@ -55,7 +55,7 @@ class Placer:
             self.sources[0].path,
             f"found offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
             "behind the tokens of its document",
-            fix="say which (--unit characters, as in build, or --unit tokens)",
+            fix="say which (--offset-unit characters, as in build, or --offset-unit tokens)",
         )
 
     def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:
@@ -82,7 +82,7 @@ class Placer:
                     self.ds.path,
                     "joined datasets of which some have a token in front of every document",
                     "all of them or none",
-                    "annotate them before they are joined, or give offsets in tokens (--unit tokens)",
+                    "annotate them before they are joined, or give offsets in tokens (--offset-unit tokens)",
                 )
             more = np.full(len(documents), int(mark is not None))
             first, base = first + before + more, self.ds.shard_starts[shard]
@@ -144,7 +144,7 @@ class Placer:
                 self.where(items[i]),
                 f"[{items['start'][i]}, {end[i]})",
                 f"it within the {lengths[row[i]]} {'tokens' if texts is None else 'characters'} of the document",
-                "the offsets are of another text or tokenizer, or in another unit (--unit)",
+                "the offsets are of another text or tokenizer, or in another unit (--offset-unit)",
             )
         if self.concepts is not None:
             sizes = np.array([len(record) for record in records]) // self.concepts.itemsize

@@ -10,9 +10,9 @@ import xxhash
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
-from conceptloader.ingest.rows.documents import check_id
-from conceptloader.ingest.rows.records import JSON
-from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.ingest.records.documents import check_id
+from conceptloader.ingest.records.records import JSON
+from conceptloader.ingest.records.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
 Annotation = tuple[int, int, bytes]  # start, end, record

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.rows.tokenizer import TextTokenizer, changes_text, is_of, kept_tokenizer
+from conceptloader.ingest.records.tokenizer import TextTokenizer, changes_text, is_of, kept_tokenizer
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             ds.path,
             "no tokenizer with the dataset",
             "one for offsets in characters",
-            "give the one that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)",
+            "give the one that it was built with (--tokenizer), or offsets in tokens (--offset-unit tokens)",
         )
     if not is_of(tokenizer, facts):
         raise ConfigError(
             ds.path,
             f"tokens of {facts.name if facts else 'an unknown tokenizer'}",
             f"{tokenizer.name!r}, the one given",
-            "give the tokenizer that the dataset was built with, or offsets in tokens (--unit tokens)",
+            "give the tokenizer that the dataset was built with, or offsets in tokens (--offset-unit tokens)",
         )
     problem = changes_text(tokenizer.definition)
     if problem:
@@ -59,7 +59,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             f"tokenizer {tokenizer.name}",
             str(problem),
             "one that gives back every text exactly (bytes, or byte-level BPE without a normalizer)",
-            "give offsets in tokens (--unit tokens)",
+            "give offsets in tokens (--offset-unit tokens)",
         )
     if facts is not None and facts.eos_id is not None and facts.eos_id != tokenizer.eos_id:
         tokenizer = copy(tokenizer)
@@ -81,6 +81,6 @@ def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Int
                 f"{ds.path}: document {int(documents[i])}",
                 "tokens that its text does not give back",
                 "the same tokens",
-                "give offsets in tokens (--unit tokens)",
+                "give offsets in tokens (--offset-unit tokens)",
             )
     return Read(tokens.offsets, eos, texts, places)

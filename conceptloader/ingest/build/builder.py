@@ -14,22 +14,22 @@ from conceptloader.errors import ConceptloaderError, ConfigError, InputError, Re
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import PREFIX_TRACK, Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import Build, OtherBuild, create_build, discard_unfinished
+from conceptloader.format.write.build import Build, OtherBuild, create_writer, discard_unfinished
 from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
 from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.workers import run_tasks
-from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import level_names
-from conceptloader.ingest.rows.batch import BadRecord
-from conceptloader.ingest.rows.chat import ChatRules
-from conceptloader.ingest.rows.columns import METADATA_TRACK, PREFIX_NAME, Columns
-from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
-from conceptloader.ingest.rows.vocabulary import concept_parameters
+from conceptloader.ingest.records.batch import BadRecord
+from conceptloader.ingest.records.chat import ChatRules
+from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns
+from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES
+from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE, TextTokenizer
+from conceptloader.ingest.records.vocabulary import concept_parameters
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
@@ -38,13 +38,17 @@ log = logging.getLogger(__name__)
 _TELLING = 10_000  # spans after which a part that is lost means something
 
 
+TOKEN_DTYPES = {"uint16": "u2", "uint32": "u4"}
+"""How tokens may be stored: name -> token type of the format."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class IngestOptions(SpanRules):
+class IngestOptions(SpanAlignment):
     """How records become a dataset. What affects the result is stored in build.json.
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
     append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each.
-    align, eos_span, ...: see `SpanRules`.
+    align, eos_span, ...: see `SpanAlignment`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
     ("f2" or "f4") of those beside the concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
     joined: what the records were joined of, for the dataset to keep.
@@ -111,8 +115,8 @@ def build_dataset(
     with each Progress. overwrite: remove the dataset or the build in `out` first; not with `task`.
 
     Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
-    finished, or naming examples if more than `options.max_lost_spans` of a track's spans got no token; ConfigError for
-    options that contradict each other or the build in `out`, or if another one runs there.
+    finished, or naming examples if more than `options.max_unaligned_spans` of a track's spans contain no token;
+    ConfigError for options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
     check_task(task)
@@ -133,7 +137,7 @@ def build_dataset(
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended
-            return describe_complete(path, sources, content, plan, options.max_lost_spans)
+            return describe_complete(path, sources, content, plan, options.max_unaligned_spans)
         build = _begin(path, sources, content, plan, alone=task is None)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
@@ -146,7 +150,7 @@ def build_dataset(
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
-            summary.losses = check_losses(build, options.max_lost_spans)
+            summary.losses = check_losses(build, options.max_unaligned_spans)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             manifest, summary.lost_spans = finalize(path), summary.losses.lost
@@ -160,13 +164,13 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
     and nobody may have begun it beside us."""
     inputs = [source.to_json() for source in sources]
     try:
-        build = create_build(path, options, inputs=inputs, plan=plan)
+        build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     except OtherBuild as error:
         if not alone or not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
             raise
         log.warning("%s; no shard of it was finished: begun anew", error)
-        build = create_build(path, options, inputs=inputs, plan=plan)
+        build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     return build
 
@@ -270,9 +274,9 @@ def _write_shards(
         counts.update(bad=len(progress.bad), truncated=progress.truncated, prefix=progress.prefix_tokens)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
-            if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
+            if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
                 told.add(track)
-                log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
+                log.warning("track %r so far: %s; above --max-unaligned-spans the build will fail", track, loss)
         for record in progress.bad:
             if on_bad is not None:
                 on_bad(*record)
@@ -298,5 +302,5 @@ def _write_shards(
     kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
     remedy, kind = f"mend the input and {'build into another directory' if finished else 'run again'}", type(errors[0])
     if kind is BadRecord:
-        remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
+        remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
     raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

@@ -10,11 +10,11 @@ from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.write.build import describe_vocabularies, difference, open_build, remove_dataset
+from conceptloader.format.write.build import describe_vocabularies, difference, open_writer, remove_dataset
 from conceptloader.ingest.build.lost import Losses, read_losses
 from conceptloader.ingest.build.plan import Plan
-from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
+from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
+from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.lock import LOCK, build_lock
 
 log = logging.getLogger(__name__)
@@ -54,14 +54,14 @@ def make_room(path: str, sources: Sequence[Source]) -> None:
 
 
 def describe_complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_lost_spans: float
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_unaligned_spans: float
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one. plan: None if `sources` are not its records,
     but what these were made of."""
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
             pass
-    found = open_build(path)
+    found = open_writer(path)
     built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
     asked = {**built, "options": options.to_json(found.vocabularies)}
     if plan is not None:
@@ -81,6 +81,6 @@ def describe_complete(
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)
-    losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
+    losses.check(max_unaligned_spans, path, "the dataset is complete and stays as it is")
     shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
     return Summary(path, shards, shards, documents, tokens, losses.lost, losses)

@@ -8,9 +8,9 @@ from typing import Any
 from conceptloader.errors import FormatError, InputError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.write.build import Build, open_build
+from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.rows.batch import RowBatch
+from conceptloader.ingest.records.batch import RowBatch
 from conceptloader.storage.lock import build_lock
 
 NOTE = "spans"  # the note of a shard's record that holds the counts
@@ -76,7 +76,7 @@ class Losses(dict[str, TrackLoss]):
                     where,
                     f"track {track!r}: {loss}, expected at most {limit:.2%}",
                     fix="check that the offsets are [start, end) in characters of these very texts, or allow it "
-                    f"(--max-lost-spans); {remedy}",
+                    f"(--max-unaligned-spans); {remedy}",
                 )
 
 
@@ -105,13 +105,13 @@ def check_losses(build: Build, limit: float) -> Losses:
     return losses
 
 
-def finalize_within(path: str | os.PathLike[str], max_lost_spans: float) -> Manifest:
+def finalize_within(path: str | os.PathLike[str], max_unaligned_spans: float) -> Manifest:
     """`finalize`, unless a track of the build has lost more than that part of its spans, or somebody builds there.
 
     Raises: InputError naming track and examples, and what `build_lock` and `finalize` raise.
     """
-    build = open_build(path)
+    build = open_writer(path)
     with build_lock(build.path):
         if all(build.is_finished(shard) for shard in range(build.num_shards)):
-            check_losses(build, max_lost_spans)
+            check_losses(build, max_unaligned_spans)
         return finalize(path)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.ingest.rows.inputs import Source
+from conceptloader.ingest.records.inputs import Source
 
 _LEAST, _MOST, _SHARDS = 64 << 20, 16 << 30, 64
 _SMALL, _FEW = 1 << 20, 1000  # shards below this size may not be more than so many

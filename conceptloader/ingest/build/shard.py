@@ -11,22 +11,22 @@ import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.manifest import PREFIX_TRACK
-from conceptloader.format.write.build import Build, open_build
+from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
 from conceptloader.ingest.build.lost import NOTE, Losses
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.workers import Tell
-from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import Placed, check_ids, place, with_bos, with_prefix
-from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
-from conceptloader.ingest.rows.chat import ChatParser, ChatRules
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, lines_before, read_blocks
-from conceptloader.ingest.rows.records import RecordParser
-from conceptloader.ingest.rows.table import TableParser, read_row_groups
-from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
-from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.ingest.records.batch import BadRecord, BadRow, RowBatch
+from conceptloader.ingest.records.chat import ChatParser, ChatRules
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import Source
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
+from conceptloader.ingest.records.records import RecordParser
+from conceptloader.ingest.records.table import TableParser, read_row_groups
+from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
+from conceptloader.ingest.records.vocabulary import Concepts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ShardJob:
     columns: Columns
     tokenizer: bytes | str | None
     eos: int | None
-    rules: SpanRules
+    rules: SpanAlignment
     max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
     chat: ChatRules | None = None
@@ -78,7 +78,7 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
 
 def write_shard(job: ShardJob, report: Tell) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
-    build = open_build(job.directory)
+    build = open_writer(job.directory)
     tokenizer = _tokenizer(job.tokenizer, job.eos)
     with build.shard(job.shard) as writer:
         filler = ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad, bos=job.bos)
@@ -113,7 +113,7 @@ class ShardFiller:
     writer: ShardWriter
     tokenizer: TextTokenizer | None
     eos: int | None
-    rules: SpanRules
+    rules: SpanAlignment
     skip_bad: bool
     losses: Losses = field(default_factory=Losses)
     bos: int | None = None

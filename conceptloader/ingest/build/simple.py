@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions, build_dataset
 from conceptloader.ingest.build.complete import Summary
-from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.rows.chat import CHAT_COLUMNS, ChatRules
-from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
-from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
+from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatRules
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES
+from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
+from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 Path = str | os.PathLike[str]
 
@@ -32,11 +32,11 @@ def build(
     scores: Mapping[str, str] | None = None,
     columns: Columns | None = None,
     prefix: str | None = None,
-    rules: SpanRules | None = None,
+    rules: SpanAlignment | None = None,
     chat: ChatRules | None = None,
     encoding: str = "auto",
     mode: str | None = None,
-    token_type: str | None = None,
+    token_dtype: str | None = None,
     shard_input_bytes: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     workers: int = 1,
@@ -51,7 +51,8 @@ def build(
     those beside the concepts. columns: by default those of the first records (`detect_columns`). rules: which tokens
     belong to a span. prefix: a template in Jinja over a record's columns, of a text that is put in front of its
     document. chat: how conversations are rendered, see `load_rules`; then only the ignored ones of `columns`
-    count. encoding, mode, token_type, shard_input_bytes, max_line_bytes: see `IngestOptions`. workers: processes; above
+    count. token_dtype: as which tokens are stored, uint16 or uint32, by default the smaller one that holds the
+    vocabulary. encoding, mode, shard_input_bytes, max_line_bytes: see `IngestOptions`. workers: processes; above
     1, a script needs the usual `if __name__ == "__main__":`. overwrite: remove the dataset or the build in `out` first.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are left out then.
 
@@ -59,6 +60,8 @@ def build(
     """
     if (tokenizer is None) == (vocab_size is None):
         raise ConfigError("build", "expected either tokenizer or, for tokens as input, vocab_size")
+    if token_dtype is not None and token_dtype not in TOKEN_DTYPES:
+        raise ConfigError("build: token_dtype", repr(token_dtype), f"one of {', '.join(TOKEN_DTYPES)}")
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError("build: eos", repr(eos), "an id, since there is no tokenizer to look it up")
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
@@ -79,10 +82,10 @@ def build(
             for track, names in (vocabularies or {}).items()
         },
         scores=scores or {},
-        **vars(rules or SpanRules()),
+        **vars(rules or SpanAlignment()),
         encoding=encoding,
         mode=mode,
-        token_type=token_type,
+        token_type=None if token_dtype is None else TOKEN_DTYPES[token_dtype],
         shard_input_bytes=shard_input_bytes,
         max_line_bytes=max_line_bytes,
     )

@@ -11,7 +11,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.tools.derived import check_new_directory
-from conceptloader.format.write.build import open_build
+from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
 from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
@@ -19,9 +19,9 @@ from conceptloader.ingest.chunks.concepts import Library, load_library
 from conceptloader.ingest.chunks.join import Documents, OnBad, Part, check_join, discard_join, join_chunks
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.chunks.report import Joined
-from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
-from conceptloader.ingest.rows.inputs import Source, find_sources
-from conceptloader.ingest.rows.vocabulary import concept_parameters
+from conceptloader.ingest.records.columns import MAIN_TRACK, Columns
+from conceptloader.ingest.records.inputs import Source, find_sources
+from conceptloader.ingest.records.vocabulary import concept_parameters
 from conceptloader.storage.lock import build_lock
 
 
@@ -125,9 +125,9 @@ def build_chunked(
             discard_join(directory)
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
         joined = Joined([])
-        found = open_build(path).options.extra.get("ingest", {}).get("joined") or {}
+        found = open_writer(path).options.extra.get("ingest", {}).get("joined") or {}
         options = replace(options, joined=chunked.told(found.get("report")))
-        summary = describe_complete(path, chunked.sources, format_options(options), None, options.max_lost_spans)
+        summary = describe_complete(path, chunked.sources, format_options(options), None, options.max_unaligned_spans)
         joined.add(found["report"])
         discard_join(f"{path}.joined")
         return summary, joined

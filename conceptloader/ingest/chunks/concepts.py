@@ -8,8 +8,8 @@ from typing import Any
 
 from conceptloader.errors import InputError
 from conceptloader.ingest.chunks.options import ConceptTable
-from conceptloader.ingest.rows.documents import plain
-from conceptloader.ingest.rows.table import column_types, read_objects
+from conceptloader.ingest.records.documents import plain
+from conceptloader.ingest.records.table import column_types, read_objects
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_columns, check_path
 from conceptloader.ingest.chunks.report import EXAMPLES, Joined, require_right
 from conceptloader.ingest.database import PROBLEM, database
-from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.table import read_objects
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.table import read_objects
 from conceptloader.storage.durable import completed, make_directories, write_file
 
 PLAN = "plan.json"

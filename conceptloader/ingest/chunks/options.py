@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from conceptloader.base.strict import Section
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.rows.table import column_types
+from conceptloader.ingest.records.table import column_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Chunks(Section):
     space at the ends apart.
     damaged, damaged_documents: column of documents that says which are (true), and whether their annotation is kept all
     the same ("keep"), or left out ("unannotated"); they are counted.
-    wrong: what cannot be so is an error ("refuse"), or left without annotation, counted and listed ("unannotated").
+    wrong: what cannot be so is an error ("error"), or left without annotation, counted and listed ("unannotated").
 
     Raises ConfigError for columns that contradict each other.
     """
@@ -55,7 +55,7 @@ class Chunks(Section):
     text: str | None = None
     damaged: str | None = None
     damaged_documents: Literal["keep", "unannotated"] = "keep"
-    wrong: Literal["refuse", "unannotated"] = "refuse"
+    wrong: Literal["error", "unannotated"] = "error"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,12 +50,12 @@ class Joined:
 
 def require_right(report: dict[str, Any], wrong: str) -> None:
     """wrong: see `Chunks`. Of a task, also of one that ended when what is wrong was allowed. Raises: InputError."""
-    if report["wrong"] and wrong == "refuse":
+    if report["wrong"] and wrong == "error":
         found = ", ".join(f"{number:,} {what}" for what, number in report["wrong"].items())
         raise InputError(
             report["examples"][0],
             str(found),
             "none, this is the first",
             "correct the files, or leave what is wrong without annotation, counted (chunks: {wrong: unannotated}), and "
-            "listed (--skip-bad FILE)",
+            "listed (--bad-records FILE)",
         )

@@ -13,7 +13,7 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 
 logger = logging.getLogger(__name__)
 
-OnNewSeqLen = Literal["refuse", "restart"]
+OnSeqLenChange = Literal["error", "restart"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def resume(
     consumed: int,
     *,
     allow_changed: Collection[str] = (),
-    on_new_seq_len: OnNewSeqLen = "refuse",
+    on_seq_len_change: OnSeqLenChange = "error",
     new_stage: bool = False,
 ) -> OrderSpec:
     """The spec with which a run that has consumed `consumed` samples goes on: save this one with the next checkpoint.
@@ -96,8 +96,8 @@ def resume(
         "datasets.web". The run then goes on as if the new value had always been there.
     new_stage: the configuration is another one on purpose from this position on (a data stage): its phases and members
         follow those that were in force, and every dataset's draws go on where they were.
-    on_new_seq_len: a dataset that is cut at another sequence length than before becomes a member of its own, from its
-        first draw. In mid-epoch that reads tokens again: it is refused unless the token range is disjoint from the one
+    on_seq_len_change: a dataset that is cut at another sequence length than before becomes a member of its own, from
+        its first draw. Mid-epoch that reads tokens again: it raises unless the token range is disjoint from the one
         read before, or this is "restart" (the expected share is logged).
 
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
@@ -108,7 +108,7 @@ def resume(
     if not consumed:
         return current
     if _has_new_seq_len(saved, current, consumed):
-        allowed = "restart" if "seq_len" in allow_changed else on_new_seq_len
+        allowed = "restart" if "seq_len" in allow_changed else on_seq_len_change
         _check_rereads(reread_shares(saved, current, consumed), consumed, allowed)
         current = splice(saved, current, consumed)
     elif new_stage or saved.base:
@@ -222,16 +222,16 @@ def _has_new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> boo
     return lengths != {member.seq_len for member in current.members.values()}
 
 
-def _check_rereads(shares: Mapping[str, float], consumed: int, on_new_seq_len: OnNewSeqLen) -> None:
+def _check_rereads(shares: Mapping[str, float], consumed: int, on_seq_len_change: OnSeqLenChange) -> None:
     if not shares:
         return
     listed = ", ".join(f"{name} ({share:.1%} expected to be read again)" for name, share in sorted(shares.items()))
-    if on_new_seq_len == "refuse":
+    if on_seq_len_change == "error":
         raise ResumeError(
             "seq_len",
             f"changed at {consumed} consumed samples, in mid-epoch of {listed}",
             fix="give these datasets a split disjoint from the one read so far, go back to the saved sequence "
-            "length, or accept with on_new_seq_len: restart",
+            "length, or accept with on_seq_len_change: restart",
         )
     logger.warning("new sequence length at %d consumed samples, in mid-epoch of %s", consumed, listed)
 

@@ -20,7 +20,7 @@ VERSION = 1
 
 Plain = dict[str, Any]
 _MORE = ("step_start", "step", "data_stage", "data_stage_start")  # of loaders, and of nanotron
-_ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_at gives"
+_ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_dict_at gives"
 
 
 def sealed(fields: Mapping[str, Any]) -> Plain:

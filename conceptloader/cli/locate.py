@@ -1,0 +1,108 @@
+"""conceptloader locate"""
+
+import argparse
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from conceptloader.cli.arguments import not_negative, positive, refuse_beside
+from conceptloader.cli.output import Output, table
+from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.trace import (
+    ConceptSeen,
+    DocumentSeen,
+    Run,
+    excluded_since,
+    locate_concept,
+    locate_document,
+    locate_where,
+    parse_where,
+)
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION = """\
+Answer by arithmetic, without looking through the run, for its past and its future alike.
+
+  conceptloader locate run.yaml --run-log checkpoints --document asyncio.events --samples 1000000
+  conceptloader locate run.yaml --run-log checkpoints --concept FunctionDef --limit 20
+
+Inputs and labels are told apart: the last token of a window is a label only, its first one an input only. Of a document
+positions first:end in the sample are shown, of a concept numbers of tokens.
+
+With an index of the track (conceptloader index) a concept is found at once; without one its track is read.
+
+Of a document that is excluded or quarantined it is said from which sample on it is not read.
+
+Without --samples, the length of the run, only the first epoch of each dataset is answered. Without a log or the sizes
+of the batches, samples are shown but no steps.
+"""
+
+_HEADER = ["sample", "step", "micro batch", "rank", "slot", "dataset", "epoch", "window", "inputs", "labels"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    what = parser.add_mutually_exclusive_group(required=True).add_argument
+    what("--document", metavar="ID", help="a document, by its id in the input")
+    what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
+    what("--concept", metavar="NAME", help="a concept, by its name")
+    meaning = "an expression of concepts of one token: \"concepts:animal and not concepts:'red wine'\""
+    what("--where", metavar="EXPR", help=meaning)
+    what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
+    add = parser.add_argument
+    add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
+    add("--dataset", metavar="NAME", help="in this dataset only")
+    add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
+    add("--limit", type=positive, metavar="N", help="only the first N answers that are found")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.samples is None:
+        logger.warning("only the first epoch of each dataset is answered; say how long the run is: --samples")
+    asked = open_run(arguments)
+    seen = _seen(asked, arguments)
+    value: dict[str, Any] = {"seen": [one.to_dict() for one in seen]}
+    lines = table([_row(one) for one in seen], _HEADER)
+    for document in _documents(arguments):
+        found = excluded_since(asked, document, arguments.dataset)
+        value["left_out"] = [{"dataset": name, "document": n, "since": since} for (name, n), since in found.items()]
+        lines += [_said(asked, name, number, since) for (name, number), since in found.items()]
+    output.result(value, lines)
+
+
+def _said(asked: Run, dataset: str, number: int, since: int) -> str:
+    if not since:
+        return f"tokens of document {number} of {dataset} are never read: quarantined, or excluded from sample 0 on"
+    places = asked.places(since)
+    step = f" (step {places[0].step:,})" if places else ""
+    return f"tokens of document {number} of {dataset} are excluded from sample {since:,}{step} on"
+
+
+def _documents(arguments: argparse.Namespace) -> list[str | int]:
+    """The one that is asked for, if it is one."""
+    return [document for document in (arguments.document, arguments.document_number) if document is not None]
+
+
+def _seen(asked: Run, arguments: argparse.Namespace) -> Sequence[DocumentSeen | ConceptSeen]:
+    if documents := _documents(arguments):
+        return locate_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
+    if arguments.where is not None:
+        refuse_beside("--where", arguments, "track")
+        found = locate_where(asked, parse_where(arguments.where), arguments.samples, arguments.dataset)
+    else:
+        concept = arguments.concept_id if arguments.concept is None else arguments.concept
+        found = locate_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
+    return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
+
+
+def _row(one: DocumentSeen | ConceptSeen) -> list[object]:
+    place: list[Any] = list(one.places[0]) if one.places else ["?"] * 4
+    return [one.sample, *place, one.dataset, one.epoch, one.window, _shown(one.inputs), _shown(one.labels)]
+
+
+def _shown(found: Any) -> object:
+    if found is None:
+        return "-"
+    return found if isinstance(found, int) else f"{found[0]}:{found[1]}"

@@ -1,0 +1,143 @@
+"""Joining datasets by reference: a new manifest over the shards of others; nothing is copied or encoded again."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.files import load_manifest
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import offsets_of
+from conceptloader.format.spec.layout import StreamLayout
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer, Track
+from conceptloader.format.spec.paths import Roots
+from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.tools.derived import check_new_directory, moved, warn_of_roots
+from conceptloader.format.write.finalize import write_manifest
+from conceptloader.format.write.ladder import with_border_windows
+from conceptloader.storage.durable import make_directories
+
+SOME_BOS = "of some documents"
+_Source = tuple[str, Manifest]  # a dataset's directory, and its manifest as seen from the new one
+
+
+def concat(
+    paths: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+    allow_mixed_tokenizers: bool = False,
+) -> Manifest:
+    """Make a dataset at `out` (new or empty) of the shards of `paths`, in that order.
+
+    A track of one dataset has no spans in the shards of the others. Datasets whose tracks, fields, modes or
+    tokenizers contradict each other are refused (tokenizers: unless allow_mixed_tokenizers, which leaves the joined
+    dataset without one).
+
+    Raises: ConfigError, and whatever opening the datasets raises. Nothing is written then.
+    """
+    if isinstance(paths, (str, os.PathLike)) or not paths:
+        raise ConfigError("join", repr(paths), "a list of at least one dataset")
+    target = os.path.abspath(out)
+    loaded = [load_manifest(path, roots) for path in paths]
+    sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
+    check_new_directory(target)
+    manifest = _join(sources, allow_mixed_tokenizers)
+    joined = [
+        {"path": os.path.relpath(directory, target), "stream_fingerprint": source.stream_fingerprint()}
+        for directory, source in sources
+    ]
+    how = [source.extra.get("ingest") for _, source in sources]
+    bos = [(one or {}).get("bos") for one in how]
+    kept = how[0] if all(one == how[0] for one in how) else {}
+    if not kept and any(one is not None for one in bos):  # which a later `annotate` has to know
+        kept = {"bos": bos[0] if all(one == bos[0] for one in bos) else SOME_BOS}
+    kept = next(({"prefix": one["prefix"]} for one in how if one and "prefix" in one), {}) | (kept or {})  # and this
+    manifest = replace(manifest, extra={**({"ingest": kept} if kept else {}), "joined": joined})
+    every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
+    firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
+    manifest = with_border_windows(manifest, every, firsts)
+    make_directories(target)
+    write_manifest(manifest, target)
+    warn_of_roots(manifest, target)
+    return manifest
+
+
+def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
+    manifests = [manifest for _, manifest in sources]
+    names = sorted({name for manifest in manifests for name in manifest.tracks})
+    if len(names) > fmt.MAX_TRACKS:
+        raise ConfigError("concat", f"{len(names)} tracks in all", f"at most {fmt.MAX_TRACKS}")
+    _agree(sources, "fields", lambda manifest: manifest.layouts[0].extra_fields(manifest.tracks))
+    _agree(sources, "fields, once all tracks are there,", lambda manifest: manifest.layouts[0].extra_fields(names))
+    _agree(sources, "block_tokens", lambda manifest: manifest.block_tokens)
+    _agree(sources, "mode is document", lambda manifest: manifest.mode == "document")
+    modes = {manifest.mode for manifest in manifests}
+    if not allow_mixed_tokenizers:
+        _agree(sources, "tokenizer", lambda manifest: manifest.tokenizer)
+    tokenizers: set[Tokenizer | None] = {manifest.tokenizer for manifest in manifests}
+
+    layouts: list[StreamLayout] = list(dict.fromkeys(layout for m in manifests for layout in m.layouts))
+    numbers = [np.array([layouts.index(layout) for layout in m.layouts])[m.shards.layout] for m in manifests]
+    tables = [manifest.shards for manifest in manifests]
+    table: ShardTable = _end_to_end(
+        [replace(manifest.shards, layout=number) for manifest, number in zip(manifests, numbers, strict=True)],
+        files={
+            kind: _end_to_end([t.files.get(kind) or FileColumn.absent(len(t)) for t in tables])
+            for kind in fmt.file_kinds(names)
+        },
+        tracks={
+            name: _end_to_end([t.tracks.get(name) or TrackColumn.absent(len(t)) for t in tables]) for name in names
+        },
+    )
+    return Manifest(
+        mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
+        created_by=CREATED_BY,
+        tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
+        block_tokens=manifests[0].block_tokens,
+        layouts=tuple(layouts),
+        tracks={name: _track(name, sources) for name in names},
+        shards=table,
+    )
+
+
+def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], object]) -> None:
+    first = value(sources[0][1])
+    for directory, manifest in sources[1:]:
+        if value(manifest) != first:
+            raise ConfigError(
+                f"join: {what}",
+                f"{value(manifest)} in {directory}",
+                f"{first} as in {sources[0][0]}",
+                "such datasets can be mixed but not joined",
+            )
+
+
+def _track(name: str, sources: Sequence[_Source]) -> Track:
+    """The track as all sources that have it agree on, with the largest maxima."""
+    having = [source for source in sources if name in source[1].tracks]
+
+    def definition(manifest: Manifest) -> Mapping[str, Any]:
+        track = manifest.tracks[name]
+        entry = track.vocabulary
+        found: dict[str, Any] = {"vocabulary": entry and entry.checksum, "groups": entry and entry.groups}
+        found["details"] = entry and entry.details and entry.details.checksum
+        return {"codec": track.codec, "parameters": dict(track.parameters), **found}
+
+    _agree(having, f"track {name!r}", definition)
+    tracks = [manifest.tracks[name] for _, manifest in having]
+    items = [track.max_items for track in tracks if track.max_items is not None]
+    spans = tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True)))
+    return replace(tracks[0], max_spans=spans, max_items=max(items, default=None))
+
+
+def _end_to_end(parts: Sequence[Any], **given: Any) -> Any:
+    """One object of the columns, arrays and lists, of several of its kind; `given`: what is not such a column."""
+    for item in fields(parts[0]):
+        if item.name not in given:
+            columns = [getattr(part, item.name) for part in parts]
+            given[item.name] = np.concatenate(columns) if isinstance(columns[0], np.ndarray) else [*chain(*columns)]
+    return type(parts[0])(**given)

@@ -1,0 +1,95 @@
+"""Spans that overlap or nest: refused, spread over levels, or cut into segments that carry the union."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.overlap import split_levels
+from conceptloader.format.read.bulk import ragged
+from conceptloader.format.spec.columns import Ints
+from conceptloader.ingest.align.rules import OVERLAPS
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans
+
+
+def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
+    """Disjoint spans in order, for each of `levels` levels (one, unless `overlap` is "levels").
+
+    refuse: spans that overlap are an error. levels: each span, an outer one before an inner one, goes to the first
+    level where nothing overlaps it. union: every border of a span is a border of segments, and a segment carries the
+    concepts of all spans over it, ascending, each once, with the highest of its scores.
+
+    Raises: BadRow for an overlap, or one deeper than `levels`.
+    """
+    if overlap not in OVERLAPS:
+        raise ConfigError("overlap", repr(overlap), f"one of {', '.join(OVERLAPS)}")
+    spans = spans.take(np.lexsort((-spans.end, spans.start, spans.row)))
+    if overlap == "union":
+        return [_union(spans)]
+    crossing = (spans.row[1:] == spans.row[:-1]) & (spans.start[1:] < spans.end[:-1])
+    if not crossing.any():
+        empty = spans.take(np.empty(0, np.int64))
+        return [spans] + [empty] * (levels - 1 if overlap == "levels" else 0)
+    if overlap == "error":
+        i = int(np.argmax(crossing)) + 1
+        raise BadRow(
+            int(spans.row[i]),
+            f"found span [{spans.start[i]}, {spans.end[i]}) over [{spans.start[i - 1]}, {spans.end[i - 1]}) (in "
+            "tokens), expected spans that do not overlap, or share a token with --align any; say what to do with such "
+            "spans (--overlap levels or union)",
+        )
+    level = _levels(spans, crossing, levels)
+    return [spans.take(np.flatnonzero(level == i)) for i in range(levels)]
+
+
+def _levels(spans: RawSpans, crossing: NDArray[np.bool_], levels: int) -> Ints:
+    """The level of each span; `crossing[i]`: span i + 1 overlaps the one before it."""
+    result = np.zeros(len(spans.row), np.int64)
+    for row in np.unique(spans.row[1:][crossing]).tolist():
+        first, last = np.searchsorted(spans.row, [row, row + 1]).tolist()
+        found = split_levels(
+            zip(spans.start[first:last].tolist(), spans.end[first:last].tolist(), range(first, last), strict=True)
+        )
+        if len(found) > levels:
+            start, end, _ = found[levels][0]
+            raise BadRow(
+                row,
+                f"found span [{start}, {end}) (in tokens) on level {levels + 1}, expected at most {levels} levels; "
+                "allow more (--levels)",
+            )
+        for level, members in enumerate(found):
+            result[[member for _, _, member in members]] = level
+    return result
+
+
+def _union(spans: RawSpans) -> RawSpans:
+    """Elementary segments, each with the ascending union of the concepts over it: `format.overlap.split_segments` for
+    all documents at once."""
+    if not len(spans.row):
+        return spans
+    stride = int(spans.end.max()) + 1
+    start, end = spans.row * stride + spans.start, spans.row * stride + spans.end
+    borders = np.sort(np.concatenate([start, end]))
+    borders = borders[np.diff(borders, prepend=-1) > 0]
+    begin, last = np.searchsorted(borders, start), np.searchsorted(borders, end)
+    # One pair for each span and each segment that it covers, then one for each concept of the span.
+    counts = last - begin
+    span = np.repeat(np.arange(len(start)), counts)
+    segment = ragged(begin, counts)
+    concepts = spans.concepts.take(span)
+    values = concepts.values
+    scored = values.dtype.names is not None
+    key = np.repeat(segment, np.diff(concepts.offsets)).astype(np.uint64) << np.uint64(32)
+    key |= values["id"] if scored else values
+    if scored:  # of equal concepts the one with the highest score comes first
+        best = np.argsort(-values["score"], kind="stable")
+        key, values = key[best], values[best]
+    key, first = np.unique(key, return_index=True)
+    covered = np.flatnonzero(np.bincount(segment))
+    offsets = np.searchsorted(key, np.append(covered, covered[-1] + 1).astype(np.uint64) << np.uint64(32))
+    row = borders[covered] // stride
+    return RawSpans(
+        row=row,
+        start=borders[covered] - row * stride,
+        end=borders[covered + 1] - row * stride,
+        concepts=Ragged(values[first], offsets.astype(np.int64)),
+    )

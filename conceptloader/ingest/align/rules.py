@@ -1,0 +1,56 @@
+"""How spans become tokens: the options that every way of attaching spans shares, and the version of their meaning."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec import layout as fmt
+
+ALIGNS = ("first", "any", "majority")
+EOS_SPANS = ("none", "last")
+OVERLAPS = ("error", "levels", "union")
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanAlignment:
+    """Which tokens belong to which span.
+
+    align: a token belongs to the span that holds its first character ("first"), any of its characters ("any"), or more
+    than half of them ("majority"). White space at the ends of a token does not count, unless it has nothing else.
+    eos_span: an eos that is appended belongs to no span ("none") or to the one that ends last ("last").
+    overlap, levels: see `align.overlap.resolve`. max_unaligned_spans: share of a track's spans that may contain no
+    token, in [0, 1].
+    """
+
+    align: str = "first"
+    eos_span: str = "none"
+    overlap: str = "error"
+    levels: int = 3
+    max_unaligned_spans: float = 0.01
+
+    @property
+    def rules(self) -> "SpanAlignment":
+        """These options without those of a subclass: small and picklable."""
+        return SpanAlignment(**{field.name: getattr(self, field.name) for field in fields(SpanAlignment)})
+
+    def check_rules(self) -> None:
+        """Raises: ConfigError."""
+        for name, known in (("align", ALIGNS), ("eos_span", EOS_SPANS), ("overlap", OVERLAPS)):
+            if getattr(self, name) not in known:
+                raise ConfigError(name, repr(getattr(self, name)), f"one of {', '.join(known)}")
+        if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
+            raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}")
+        check_fraction(self.max_unaligned_spans)
+
+    def to_json(self) -> dict[str, Any]:
+        """What decides the result."""
+        placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
+        return {**placing, "overlap": self.overlap, "levels": self.levels if self.overlap == "levels" else 1}
+
+
+def check_fraction(value: float) -> None:
+    """Raises: ConfigError if `value` is no `max_unaligned_spans`."""
+    if not 0 <= value <= 1:
+        raise ConfigError("max_unaligned_spans", str(value), "a fraction from 0 to 1")

@@ -1,0 +1,205 @@
+"""Where spans lie in the token stream: from characters to tokens, overlaps resolved, eos appended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.format.read.bulk import ragged
+from conceptloader.format.spec.codecs import concept_records
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.manifest import PREFIX_TRACK
+from conceptloader.format.write.track import BulkSpans
+from conceptloader.ingest.align.align import find_places
+from conceptloader.ingest.align.overlap import resolve
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
+from conceptloader.ingest.records.columns import METADATA_TRACK
+
+
+@dataclass
+class Placed:
+    """A batch as the writer takes it. lost: of each track those of its spans, in order of rows, that got no token, as
+    indices into the batch's."""
+
+    ids: list[str]
+    tokens: Ragged
+    spans: dict[str, BulkSpans]
+    fields: Mapping[str, NDArray[Any]]
+    lost: dict[str, Ints]
+
+
+def level_names(track: str, overlap: str, levels: int) -> list[str]:
+    """The tracks that hold the levels of a track; the first level keeps the name."""
+    return [track, *(f"{track}_level{i}" for i in range(2, levels + 1))] if overlap == "levels" else [track]
+
+
+def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
+    """Every span lies within its document. Raises: BadRow."""
+    wrong = (spans.start < 0) | (spans.end > lengths[spans.row])
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        row = int(spans.row[i])
+        raise BadRow(
+            row,
+            f"{track}: found span [{spans.start[i]}, {spans.end[i]}), expected one within the {lengths[row]} {unit} "
+            "of the document",
+        )
+
+
+def place(
+    batch: RowBatch, tokens: Ragged, places: Ints | None, eos: int | None, rules: SpanAlignment, dtype: Any = np.uint32
+) -> Placed:
+    """tokens: of each document. places: of each token, see `TextTokenizer.encode`, for documents given as text.
+    eos: the id to append to each document, or None. dtype: of the written tokens.
+
+    Raises: BadRow.
+    """
+    lengths = np.diff(tokens.offsets)
+    spans, lost = place_spans(batch, tokens.offsets, places, np.full(len(lengths), eos is not None), rules)
+    fields = batch.fields
+    if eos is not None:
+        ends = tokens.offsets[1:]
+        values = np.insert(tokens.values.astype(dtype, copy=False), ends, eos)
+        tokens = Ragged(values, tokens.offsets + np.arange(len(lengths) + 1))
+        fields = {name: _repeat_last(values, ends, lengths) for name, values in fields.items()}
+    if batch.metadata is not None:
+        spans[METADATA_TRACK] = _whole_documents(batch.metadata, tokens.offsets)
+    return Placed(batch.ids, tokens, spans, fields, lost)
+
+
+def with_bos(placed: Placed, bos: int) -> Placed:
+    """The same with the token `bos` in front of each document. A span of a whole document holds it; no other one does.
+    Its fields are those of the document's first token, 0 if there is none."""
+    documents = len(placed.tokens)
+    return _in_front(placed, Ragged(np.full(documents, bos, np.uint32), np.arange(documents + 1)), held=True)
+
+
+def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
+    """The same with the tokens of a prefix in front of each document: they belong to a track of their own and to no
+    other span, and all others have a loss. Cut off again, they leave what there would be without them."""
+    found = _in_front(placed, prefix, held=False)
+    some = np.diff(prefix.offsets) > 0
+    start, end = found.tokens.offsets[:-1][some], (found.tokens.offsets[:-1] + np.diff(prefix.offsets))[some]
+    data, offsets = concept_records(np.zeros(len(start), "<u4"), np.arange(len(start) + 1))  # each with the only name
+    marked = BulkSpans(start=start, end=end, record=np.arange(len(start)), data=data, offsets=offsets)
+    loss = np.ones(len(found.tokens.values), np.uint8)
+    loss[ragged(start, end - start)] = 0
+    return replace(found, spans={**found.spans, PREFIX_TRACK: marked}, fields={**found.fields, "loss_mask": loss})
+
+
+def _in_front(placed: Placed, front: Ragged, held: bool) -> Placed:
+    """The same with some tokens in front of each document, with the fields of its first one. held: by spans of all of
+    it."""
+    offsets, counts = placed.tokens.offsets, np.diff(front.offsets)
+    first, stop = offsets[:-1], offsets[1:]
+    spans = {}
+    for track, bulk in placed.spans.items():
+        row = np.searchsorted(first, bulk.start, "right") - 1
+        without = ~((bulk.start == first[row]) & (bulk.end == stop[row]) & held)
+        start, end = bulk.start + front.offsets[row + without], bulk.end + front.offsets[row + 1]
+        spans[track] = replace(bulk, start=start, end=end)
+    at = np.repeat(first, counts)
+    values = placed.tokens.values
+    values = np.insert(values.astype(np.result_type(values, front.values), copy=False), at, front.values)
+    fields = {}
+    for name, column in placed.fields.items():
+        leading = np.where(first < stop, np.append(column, 0)[first], 0).astype(column.dtype)
+        fields[name] = np.insert(column, at, np.repeat(leading, counts))
+    return replace(placed, tokens=Ragged(values, offsets + front.offsets), spans=spans, fields=fields)
+
+
+def place_spans(
+    batch: RowBatch, offsets: Ints, places: Ints | None, eos: NDArray[np.bool_], rules: SpanAlignment
+) -> tuple[dict[str, BulkSpans], dict[str, Ints]]:
+    """(spans of the batch in tokens, by track; those that were lost, see `Placed`).
+
+    offsets: of the documents' tokens, without the eos that those marked in `eos` end with. Raises: BadRow.
+    """
+    lengths = np.diff(offsets)
+    found = None
+    if batch.texts is not None and places is not None and any(len(raw.row) for raw in batch.spans.values()):
+        found = find_places(batch.texts, offsets, places)
+    spans: dict[str, BulkSpans] = {}
+    lost: dict[str, Ints] = {}
+    for track, raw in batch.spans.items():
+        if found is None:
+            check_spans(raw, lengths, track, "tokens")
+            start, end = raw.start, raw.end
+        else:
+            check_spans(raw, found.lengths, track, "characters")
+            start, end = found.tokens_of(raw, rules.align)
+        if raw.whole is not None:  # tokens that stand for no character, too
+            start, end = np.where(raw.whole, 0, start), np.where(raw.whole, (lengths + eos)[raw.row], end)
+        some = start < end
+        lost[track] = np.flatnonzero(~some)
+        lost[track] = lost[track][np.argsort(raw.row[lost[track]], kind="stable")]
+        placed = RawSpans(raw.row, start, end, raw.concepts).take(np.flatnonzero(some))
+        resolved = resolve(placed, rules.overlap, rules.levels)
+        last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
+        for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):
+            spans[name] = _finish(level, lengths, offsets, eos, last)
+    return spans, lost
+
+
+def check_ids(tokens: Ragged, limit: int) -> None:
+    """Raises: BadRow for a token id outside [0, limit)."""
+    values = tokens.values
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= limit):
+        i = int(np.argmax((values < 0) | (values >= limit)))
+        row = int(np.searchsorted(tokens.offsets, i, "right")) - 1
+        raise BadRow(
+            row,
+            f"found token {values[i]} at position {i - tokens.offsets[row]}, expected ids in [0, {limit}), the "
+            "vocabulary of the tokenizer; the tokens are of another tokenizer",
+        )
+
+
+def _repeat_last(values: NDArray[Any], ends: Ints, lengths: Ints) -> NDArray[Any]:
+    """A token-aligned field for the eos of each document: the value of the token before it, 0 if there is none."""
+    last = np.where(lengths > 0, values[np.maximum(ends - 1, 0)] if len(values) else 0, 0)
+    return np.insert(values, ends, last)
+
+
+def _last_ends(levels: list[RawSpans], documents: int) -> Ints:
+    """int64 [documents]: where the span that ends last ends; -1 without spans."""
+    last = np.full(documents, -1, np.int64)
+    for level in levels:
+        np.maximum.at(last, level.row, level.end)
+    return last
+
+
+def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_], last: Ints | None) -> BulkSpans:
+    """Disjoint spans of documents to spans of the batch. With `last`, the eos of each document goes to the spans that
+    end there: they grow by one token, or, with a gap before the eos, get one more run."""
+    record = np.arange(len(spans.row))
+    row, start, end = spans.row, spans.start, spans.end
+    if last is not None:
+        final = (end == last[row]) & (end <= lengths[row]) & eos[row]  # one that is longer holds the eos already
+        touching = final & (end == lengths[row])
+        end = end + touching
+        apart = np.flatnonzero(final & ~touching)
+        if len(apart):
+            at = apart + 1  # the last span of its document is followed by the next document's
+            row = np.insert(row, at, spans.row[apart])
+            start = np.insert(start, at, lengths[spans.row[apart]])
+            end = np.insert(end, at, lengths[spans.row[apart]] + 1)
+            record = np.insert(record, at, apart)
+    base = (offsets + offsets_of(eos))[row]
+    data, ends = concept_records(spans.concepts.values, spans.concepts.offsets)
+    return BulkSpans(start=base + start, end=base + end, record=record, data=data, offsets=ends)
+
+
+def _whole_documents(records: list[bytes], offsets: Ints) -> BulkSpans:
+    """One record for each document that has a token."""
+    some = np.flatnonzero(np.diff(offsets))
+    kept = [records[i] for i in some.tolist()]
+    return BulkSpans(
+        start=offsets[some],
+        end=offsets[some + 1],
+        record=np.arange(len(some)),
+        data=b"".join(kept),
+        offsets=offsets_of([len(record) for record in kept]),
+    )

@@ -1,0 +1,93 @@
+"""Which columns the input has, from its first records, so that usual inputs need no options."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.records.columns import MAIN_TRACK, Columns
+from conceptloader.ingest.records.inputs import Source
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
+from conceptloader.ingest.records.records import read_record
+from conceptloader.ingest.records.table import column_types
+from conceptloader.ingest.template import load_prefix
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "spans_"
+
+
+def detect_columns(
+    sources: Sequence[Source],
+    *,
+    text: str | None = None,
+    tokens: str | None = None,
+    id: str = "id",
+    tracks: Sequence[str] = (),
+    metadata_columns: Sequence[str] = (),
+    fields: Mapping[str, str] | None = None,
+    ignored: Sequence[str] = (),
+    prefix: str | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    strict: bool = False,
+) -> Columns:
+    """Columns as given, and for the rest as the first block of records has them.
+
+    `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
+    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others
+    but those that the prefix names.
+
+    Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
+    and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
+    """
+    path, there = first_columns(sources, max_line_bytes)
+    found = there - set(ignored)
+    if text is None and tokens is None:
+        if {"text", "tokens"} <= found:
+            raise ConfigError(
+                "columns",
+                "both text and tokens",
+                "one of them as the content",
+                "choose (--text-column or --tokens-column) and ignore the other (--ignore-column)",
+            )
+        text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
+    detected = {name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX)}
+    detected |= {MAIN_TRACK} if "spans" in found else set()
+    columns = {track: "spans" if track == MAIN_TRACK else _PREFIX + track for track in sorted(detected | set(tracks))}
+    result = Columns(
+        text=text,
+        tokens=tokens,
+        id=id,
+        tracks=columns,
+        metadata="metadata" if "metadata" in found and "metadata" not in metadata_columns else None,
+        metadata_columns=metadata_columns,
+        fields=fields or {},
+        ignored=ignored,
+        prefix=prefix,
+    )
+    for name in sorted(load_prefix(prefix).names - there) if prefix is not None else ():
+        log.warning("%s: the prefix names %r, which none of the first records has", path, name)
+    problem = result.problem(found) if strict else None
+    if problem:
+        raise InputError(path, f"the first records: {problem}")
+    return result
+
+
+def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tuple[str, set[str]]:
+    """The first file that holds a record, and names of the columns in its first block."""
+    for source in sources:
+        if source.row_groups is not None:
+            return source.path, set(column_types(source.path))
+        for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
+            names: set[str] = set()
+            problem: InputError | None = None
+            for number, row in zip(numbers, rows, strict=True):
+                try:
+                    names |= read_record(row).keys()
+                except ValueError as error:  # reading the shard says it, or leaves the record out
+                    problem = problem or InputError(source.row_name(number), str(error))
+            if names:
+                return source.path, names
+            if problem is not None:
+                raise problem
+    shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
+    raise InputError(shown, "an empty corpus", "at least one record", "check the inputs")

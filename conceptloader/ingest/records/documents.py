@@ -1,0 +1,114 @@
+"""What a batch takes over from records as they are, whatever the input: ids, texts, metadata, prefixes."""
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from conceptloader.format.spec.codecs import MsgpackCodec
+from conceptloader.format.spec.jsonfile import each_once
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.template import load_prefix
+
+
+class Documents:
+    """Of the records that were added, by column: see `RowBatch`."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._packer = MsgpackCodec()
+        self._prefix = None if columns.prefix is None else load_prefix(columns.prefix)
+        self.ids: list[str] = []
+        self.texts: list[str] | None = None if columns.text is None else []
+        self.metadata: list[bytes] | None = [] if columns.has_metadata else None
+        self.prefixes: list[str] | None = None if columns.prefix is None else []
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Raises: ValueError that says what is wrong with it."""
+        columns = self._columns
+        self.ids.append(check_id(record.get(columns.id)))
+        if self.texts is not None and columns.text is not None:
+            self.texts.append(check_text(record[columns.text], columns.text))
+        if self.metadata is not None:
+            self.metadata.append(self._packer.encode(_metadata(record, columns)))
+        if self.prefixes is not None and self._prefix is not None:
+            named = {name: plain(record[name]) for name in self._prefix.names if name in record}
+            self.prefixes.append(self._prefix.render({**record, **named}))
+
+    def batch(self, tokens: Ragged | None, spans: dict[str, RawSpans], fields: dict[str, NDArray[Any]]) -> RowBatch:
+        """These documents with their tokens, if they have no texts, spans by track, and fields."""
+        return RowBatch(
+            ids=self.ids,
+            texts=self.texts,
+            tokens=tokens,
+            spans=spans,
+            metadata=self.metadata,
+            fields=fields,
+            prefixes=self.prefixes,
+        )
+
+
+def each(rows: Iterable[Any], check: Callable[[Any], Any]) -> None:
+    """`check` of every row. Raises: BadRow for a ValueError of it."""
+    for row, value in enumerate(rows):
+        try:
+            check(value)
+        except ValueError as error:
+            raise BadRow(row, str(error)) from error
+
+
+def check_id(value: Any) -> str:
+    """External ids are strings; integers are accepted. null means none."""
+    if value is None:
+        return ""
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"id: found {value!r:.100}, expected a string or an integer")
+    return check_text(value, "id")
+
+
+def check_text(value: Any, column: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{column}: found {value!r:.100}, expected a string")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{column}: found half of a surrogate pair at character {error.start}, expected text; repair the text"
+            ) from error
+    return value
+
+
+def _metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """The metadata object of a record, with the further metadata columns in it."""
+    found = plain(record.get(columns.metadata)) if columns.metadata is not None else None
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"{columns.metadata}: found {found!r:.100}, expected an object")
+    return {**(found or {}), **{name: plain(record[name]) for name in columns.metadata_columns if name in record}}
+
+
+def plain(value: Any) -> Any:
+    """Values of parquet types in MessagePack's types: times in ISO 8601, decimals as text, maps as objects."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            odd = [key for key, _ in value if not isinstance(key, str)]
+            if odd:  # which records would hold, but not give back
+                raise ValueError(f"found a map with the key {odd[0]!r:.100}, expected texts as keys; ignore the column")
+            return each_once([(key, plain(item)) for key, item in value])
+        return [plain(item) for item in value]
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):  # or, where pandas is installed, its own, with a text of its own
+        if getattr(value, "nanoseconds", 0):
+            raise ValueError(f"found the duration {value}, expected none with nanoseconds; cast it to text")
+        return str(datetime.timedelta(value.days, value.seconds, value.microseconds))
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    return value

@@ -1,0 +1,228 @@
+"""Input files: which they are, how they can be cut, and how a restart notices that one has changed."""
+
+import logging
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.format.write.build import OtherBuild
+from conceptloader.ingest.hub import fetched
+from conceptloader.ingest.records.lines import is_csv, read_blocks
+from conceptloader.ingest.records.records import read_record
+from conceptloader.ingest.records.table import read_objects, row_group_sizes
+from conceptloader.storage.durable import write_file
+
+log = logging.getLogger(__name__)
+
+TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
+
+_LINES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+_EXPECTED = ".jsonl, .csv or .tsv (or one of these with .gz or .zst), .parquet or .arrow"
+_HUB = ("*.jsonl", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
+_COMPRESSED = {".gz": "gz", ".zst": "zst"}
+_SAMPLES, _SAMPLE_BYTES = 16, 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One input file.
+
+    name: path relative to the directory that all inputs share, so that a moved corpus gives the same build.
+    compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file or batch of an Arrow
+    file, else None.
+    sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
+    stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
+    """
+
+    path: str
+    name: str
+    compression: str | None
+    row_groups: tuple[int, ...] | None
+    size: int
+    sample: str
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def whole(self) -> bool:
+        """It cannot be cut: lines of CSV may be parts of a row."""
+        return self.compression is not None or is_csv(self.path)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "sample": self.sample}
+
+    def row_name(self, row: int) -> str:
+        """What messages call a row of the file."""
+        return f"{self.path}: {'line' if self.row_groups is None else 'row'} {row}"
+
+    def check_unchanged(self) -> None:
+        """To be called when the file has been read. Raises: InputError if it is not the one that was found at first:
+        of another size or time of modification; or given another inode or status (a move in its place, its time set
+        back) and with other samples.
+        """
+        try:
+            found = os.stat(self.path)
+            same = (found.st_size, found.st_mtime_ns) == (self.size, self.stamp[0])
+            if same and (_stamp(found) == self.stamp or _sample(self.path, self.size) == self.sample):
+                return
+        except OSError as error:
+            raise InputError(self.path, f"cannot be read: {error.strerror}") from error
+        raise InputError(
+            self.path,
+            f"it changed while it was read ({found.st_size} bytes, modified at {found.st_mtime_ns} ns)",
+            f"{self.size} bytes, modified at {self.stamp[0]} ns, as at the start",
+            "what was read now is not kept: wait until the file is complete, then begin anew",
+        )
+
+
+def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, see `row_name`, row) of a file; limit: see `read_lines`; column: the only one that is wanted of parquet.
+
+    Raises: InputError naming file and line.
+    """
+    if source.row_groups is not None:
+        yield from read_objects(source.path, column)
+        return
+    for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
+        for number, row in zip(numbers, rows, strict=True):
+            try:
+                record = read_record(row)
+            except ValueError as error:
+                raise InputError(source.row_name(number), str(error)) from error
+            yield number, record
+
+
+def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
+    """The files that `inputs` name, in the given order; a directory stands for all of its files, sorted by path.
+
+    `hub:OWNER/NAME`: the files of a dataset of the Hugging Face hub, see `fetched`.
+
+    Raises: ConfigError for a path that does not exist or a file of another kind, InputError if there is no file.
+    """
+    paths: list[str] = []
+    names = [fetched(os.fspath(path), "dataset", _HUB) for path in inputs]
+    for given in names:
+        if os.path.isdir(given):
+            found = files_below(given)
+            # .json is a usual name for other things too: such files are read only when they are named one by one
+            kept = [path for path in found if _kind(path)[0] and not path.endswith(".json")]
+            left = sorted(path for path in {*found} - {*kept} if not os.path.basename(path).startswith("."))
+            if left:
+                log.warning("%s: left out %d files of other kinds, such as %s", given, len(left), left[0])
+            paths += kept
+        elif not os.path.exists(given):
+            raise ConfigError(f"input {given}", "no such file or directory", "one", "check the path")
+        elif not _kind(given)[0]:
+            raise ConfigError(
+                f"input {given}", "an unknown file name", f"one that ends in {_EXPECTED}", "rename the file"
+            )
+        else:
+            paths.append(given)
+    if not paths:
+        raise InputError(f"inputs {', '.join(names)}", "an empty corpus", f"files that end in {_EXPECTED}")
+    real = [os.path.abspath(path) for path in paths]
+    repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
+    if repeated:
+        raise ConfigError(f"input {repeated}", "it twice", "each file once", "remove one of the two")
+    top = os.path.commonpath([os.path.dirname(path) for path in real])
+    sources = [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
+    met: dict[tuple[int, ...], str] = {}
+    for source in sources:
+        first = met.setdefault(source.stamp[2:], source.path)
+        if first != source.path:
+            log.warning("%s: found the same file as %s; its records are there twice", source.path, first)
+    return sources
+
+
+def files_below(folder: str) -> list[str]:
+    """Paths of all files below a folder, links followed, sorted.
+
+    Raises: InputError for a folder that cannot be looked into, or is met twice: os.walk would leave out the one, and
+    repeat the other.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise InputError(
+            error.filename,
+            f"cannot be read: {error.strerror}",
+            fix="make it readable, or name the files that are meant",
+        ) from error
+
+    found, met = [], set()
+    for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        if os.path.realpath(root) in met:
+            raise InputError(root, "a link to a folder that is read already", "each once", "remove it")
+        met.add(os.path.realpath(root))
+        found += [os.path.join(root, name) for name in names]
+    return sorted(found)
+
+
+def _kind(path: str) -> tuple[str, str | None]:
+    """("lines" or "table", compression); ("", None) for a file of another kind."""
+    stem, suffix = os.path.splitext(path)
+    if suffix in (".parquet", ".arrow"):
+        return "table", None
+    compression = _COMPRESSED.get(suffix)
+    if compression:
+        suffix = os.path.splitext(stem)[1]
+    return ("lines", compression) if suffix in _LINES else ("", None)
+
+
+def _describe(path: str, name: str, kind: str, compression: str | None) -> Source:
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"input {path}", "no regular file", "one", "write the records to a file first")
+        sample = _sample(path, found.st_size)
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {error.strerror}") from error
+    groups = row_group_sizes(path) if kind == "table" else None
+    return Source(
+        path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,
+        stamp=_stamp(found),
+    )  # fmt: skip
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
+
+
+def _sample(path: str, size: int) -> str:
+    digest = xxhash.xxh3_64()
+    step = max(_SAMPLE_BYTES, (size - _SAMPLE_BYTES) // (_SAMPLES - 1)) if size > _SAMPLE_BYTES else _SAMPLE_BYTES
+    with open(path, "rb") as file:
+        for offset in range(0, size, step):
+            file.seek(offset)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Times:
+    times: dict[str, int]
+
+
+def check_since_start(directory: str, sources: Sequence[Source], complete: bool = False) -> None:
+    """No input has changed since the build in `directory` began. Of one that goes on, together with the samples in
+    build.json, this finds files that were edited, or replaced by older ones, between two runs; of a `complete` one,
+    only those that were modified later. Raises: OtherBuild.
+    """
+    began = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
+    times = {source.name: source.stamp[0] for source in sources}
+    if not complete:
+        path = os.path.join(directory, TIMES)
+        write_file(path, dump_json({"times": times}), exclusive=True)
+        times = load_json(path).parse(_Times).times
+    for source in sources:
+        now, then = source.stamp[0], times.get(source.name)
+        if now != then or now > began:
+            raise OtherBuild(
+                f"{source.path}: found it changed since the build in {directory} began (modified at {now} ns, then "
+                f"{then if now != then else began} ns), expected unchanged inputs; build into another directory"
+            )

@@ -1,0 +1,258 @@
+"""Parquet row groups to batches, column by column."""
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.packages import need
+from conceptloader.errors import InputError
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.hub import ArrowFile
+from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.documents import Documents, each
+from conceptloader.ingest.records.vocabulary import Concepts
+
+_BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
+_SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
+
+
+def open_parquet(path: str) -> Any:
+    """A pyarrow ParquetFile that reads a page at a time, not a column chunk; or an ArrowFile, for .arrow."""
+    problem = f"{path}: found a parquet file but no pyarrow package to read it"
+    arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
+    try:
+        file = (
+            ArrowFile(path)
+            if path.endswith(".arrow")
+            else parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        )
+        names = file.schema_arrow.names
+    except (arrow.ArrowException, OSError) as error:
+        kind = os.path.splitext(path)[1].removeprefix(".")
+        raise InputError(path, f"no readable {kind} file ({error})", "one", "write it again") from error
+    if len(set(names)) < len(names):
+        raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
+    return file
+
+
+def row_group_sizes(path: str) -> tuple[int, ...]:
+    """Stored bytes of each row group."""
+    with open_parquet(path) as file:
+        meta = file.metadata
+        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+        return tuple(
+            max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups
+        )
+
+
+def column_types(path: str) -> dict[str, Any]:
+    """pyarrow's types of the columns, by name."""
+    with open_parquet(path) as file:
+        return {column.name: column.type for column in file.schema_arrow}
+
+
+def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of the row from 0, row as Python objects); column: the only one that is wanted, if it is there."""
+    row = 0
+    with open_parquet(path) as file:
+        wanted = None if column is None else [name for name in file.schema_arrow.names if name == column]
+        try:
+            for table in file.iter_batches(batch_size=1 << 10, columns=wanted, use_threads=False):
+                for value in table.to_pylist():
+                    yield row, value
+                    row += 1
+        except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
+            raise InputError(
+                path, f"from row {row} on: cannot be read ({error})", fix="write the file again"
+            ) from error
+
+
+def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) -> Iterator[tuple[Any, int, float]]:
+    """pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all). With each: the number
+    (from 0, in the file) of its first row, and the share of rows that has been read after it.
+
+    Raises: InputError for wrong columns or a damaged file.
+    """
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        problem = columns.problem(names) if columns is not None else None
+        if problem:
+            raise InputError(path, str(problem))
+        wanted = [name for name in columns.wanted() if name in names] if columns is not None else names
+        counts = [file.metadata.row_group(i).num_rows for i in range(end)]
+        first = row = sum(counts[:begin])
+        for group in range(begin, end):
+            meta = file.metadata.row_group(group)
+            rows = max(1, min(1 << 16, _BATCH_BYTES * meta.num_rows // max(1, meta.total_byte_size)))
+            try:
+                for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
+                    yield table, row, (row + table.num_rows - first) / sum(counts[begin:])
+                    row += table.num_rows
+            except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
+                raise InputError(
+                    path, f"row group {group}, from row {row} on: cannot be read ({error})", fix="write the file again"
+                ) from error
+
+
+class TableParser:
+    """Turns record batches into batches for given columns and vocabularies (by track)."""
+
+    def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
+        self._columns, self._concepts = columns, concepts
+
+    def parse(self, table: Any) -> RowBatch:
+        """Raises: BadRow."""
+        columns = self._columns
+        given = {name: table.column(i) for i, name in enumerate(table.schema.names)}
+        tokens = None
+        if columns.tokens is not None:
+            column = given[columns.tokens]
+            if column.null_count:
+                row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+                raise BadRow(row, f"{columns.tokens}: found null, expected a list")
+            values, offsets = _lists(column, columns.tokens, "a list of integers")
+            tokens = Ragged(_numbers(values, columns.tokens, offsets), offsets)
+        objects = {name: objects_of(given[name]) for name in columns.objects() if name in given}
+        documents = Documents(columns)
+        rows = zip(*objects.values(), strict=True) if objects else repeat((), table.num_rows)
+        each((dict(zip(objects, row, strict=True)) for row in rows), documents.add)
+        spans = {
+            track: _spans(given.get(column), column, self._concepts[track]) for track, column in columns.tracks.items()
+        }
+        fields = {}
+        for name in columns.fields:
+            if name not in given:
+                raise BadRow(-1, f"found no column {name!r}, expected one value per token")
+            fields[name] = _aligned(given[name], name, tokens)
+        return documents.batch(tokens, spans, fields)
+
+
+def objects_of(column: Any) -> list[Any]:
+    """The values of a column. Raises: BadRow for what Python cannot read, or would cut off."""
+    if "time64[ns]" in str(column.type):
+        expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or leave it out"
+        raise BadRow(-1, f"found {column.type}, expected {expected}")
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        for row in range(len(column)):
+            try:
+                column[row].as_py()
+            except UnicodeDecodeError as error:
+                raise BadRow(row, f"found bytes that are not UTF-8 ({error}), expected UTF-8") from error
+            except (ValueError, OverflowError) as error:  # as for times that Python does not have
+                raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
+        raise
+    return values
+
+
+def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:
+    """(values of all lists, offsets of each list)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise BadRow(-1, f"column {name!r}: found type {kind}, expected {expected}")
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    return column.flatten(), offsets_of(lengths.astype(np.int64))
+
+
+def _row_of(offsets: Ints, item: int) -> int:
+    return int(np.searchsorted(offsets, item, "right")) - 1
+
+
+def _no_nulls(values: Any, name: str, offsets: Ints) -> None:
+    if values.null_count:
+        item = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+        raise BadRow(_row_of(offsets, item), f"column {name!r}: found null, expected a value")
+
+
+def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArray[Any]:
+    """An arrow column of numbers as an array, not copied. Raises: BadRow for nulls and other types."""
+    _no_nulls(values, name, offsets)
+    if len(values) == 0:
+        return np.empty(0, np.int64)
+    array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind not in kinds:
+        expected = "integers" if kinds == "iu" else "numbers"
+        raise BadRow(-1, f"column {name!r}: found type {values.type}, expected {expected}")
+    return array
+
+
+def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
+    values, offsets = _lists(column, name, "a list of numbers")
+    if tokens is not None and not np.array_equal(offsets, tokens.offsets):
+        found, wanted = np.diff(offsets), np.diff(tokens.offsets)
+        row = int(np.argmax(found != wanted))
+        raise BadRow(row, f"{name}: found {found[row]} values, expected {wanted[row]}, one per token")
+    return _numbers(values, name, offsets, "iufb")
+
+
+def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
+    import pyarrow as pa
+
+    empty = np.empty(0, np.int64)
+    nothing = RawSpans(empty, empty, empty, Ragged(concepts.pairs([], []), offsets_of([])))
+    if column is None or pa.types.is_null(column.type):
+        return nothing
+    structs, rows = _lists(column, name, _SPAN_TYPE)
+    if not len(structs):
+        return nothing
+    keys = {f.name for f in structs.type} if pa.types.is_struct(structs.type) else set()
+    if keys != concepts.keys:
+        expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
+    if structs.type.num_fields > len(keys):
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected each name once")
+    _no_nulls(structs, name, rows)
+    parts = dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
+    start, end = (_numbers(parts[key], f"{name}.{key}", rows).astype(np.int64) for key in ("start", "end"))
+    _no_nulls(parts["concepts"], f"{name}.concepts", rows)
+    values, offsets = _lists(parts["concepts"], f"{name}.concepts", _SPAN_TYPE)
+    row = np.repeat(np.arange(len(column)), np.diff(rows))
+    ids = _concept_ids(values, name, concepts, offsets[rows])
+    scores = _scores(parts["scores"], f"{name}.scores", concepts, offsets, rows) if "scores" in keys else None
+    if (start > end).any():
+        i = int(np.argmax(start > end))
+        raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end")
+    return RawSpans(row, start, end, Ragged(concepts.pairs(ids, scores), offsets))
+
+
+def _scores(column: Any, name: str, concepts: Concepts, offsets: Ints, rows: Ints) -> NDArray[Any]:
+    """Scores of concepts with these offsets, in spans with the offsets `rows`."""
+    values, found = _lists(column, name, "a list of numbers")
+    if not np.array_equal(found, offsets):
+        span = int(np.argmax(np.diff(found) != np.diff(offsets)))
+        counts = np.diff(found)[span], np.diff(offsets)[span]
+        raise BadRow(_row_of(rows, span), f"{name}: found {counts[0]} for {counts[1]} concepts, expected one for each")
+    numbers = _numbers(values, name, offsets[rows], "iuf")
+    if not concepts.fit(numbers).all():
+        i = int(np.argmin(concepts.fit(numbers)))
+        problem = f"{name}: found {numbers[i]}, expected {concepts.expected_score}"
+        raise BadRow(_row_of(offsets[rows], i), problem)
+    return numbers
+
+
+def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDArray[Any]:
+    """Ids of concepts given by name or by id; each distinct one is looked up once."""
+    import pyarrow as pa
+
+    _no_nulls(values, f"{name}.concepts", rows)
+    if not len(values):
+        return np.empty(0, np.uint32)
+    coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    table = []
+    for i, value in enumerate(objects_of(coded.dictionary)):
+        try:
+            table.append(concepts.id(value))
+        except ValueError as error:
+            item = int(np.argmax(coded.indices.to_numpy() == i))
+            raise BadRow(_row_of(rows, item), f"{name}: {error}") from error
+    indices: NDArray[np.int64] = coded.indices.to_numpy()
+    return np.array(table, np.uint32)[indices]

@@ -1,0 +1,321 @@
+"""Tokenizers: text to ids with the place of each token in the text, and back."""
+
+import hashlib
+import json
+import os
+import re
+from array import array
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.ranges import Ranges
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
+from conceptloader.ingest.records.batch import Ragged
+from conceptloader.storage.reads import read_file
+
+_OWN_NAME = re.compile("tokenizers-[0-9a-f]{16}")
+TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
+EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
+
+
+class TextTokenizer(Protocol):
+    """name: equal for tokenizers that give equal ids. vocab_size: ids are below it. eos_id: the id that ends a
+    document, or None. definition: the bytes of a tokenizer.json, or None."""
+
+    name: str
+    vocab_size: int
+    eos_id: int | None
+    definition: bytes | None
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+        """(ids of each text, places): places int64 [tokens, 2], the characters [start, end) of the text (code points)
+        that each token stands for, white space included, in order; 0 in texts for which `places` is False."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class BytesTokenizer:
+    """Built in: the bytes of the text in UTF-8 are the ids; 256 is eos."""
+
+    name = "bytes"
+    vocab_size = 257
+    eos_id: int | None = 256
+    definition: bytes | None = None
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+        parts = [text.encode("utf-8") for text in texts]
+        values = np.frombuffer(b"".join(parts), np.uint8)
+        tokens = Ragged(values, offsets_of([len(part) for part in parts]))
+        if not any(places):
+            return tokens, np.zeros((len(values), 2), np.int64)
+        before = np.cumsum((values & 0xC0) != 0x80) - 1  # characters of the batch before each byte's own
+        start = before - np.repeat(offsets_of([len(text) for text in texts])[:-1], np.diff(tokens.offsets))
+        return tokens, np.stack([start, start + 1], axis=1)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
+
+
+class FileTokenizer:
+    """A tokenizer.json of the `tokenizers` package.
+
+    Truncation, padding and the post-processor are switched off: a build needs all of the text and nothing else. The
+    post-processor adds special tokens, or takes the white space out of tokens' offsets, so that those of white space
+    alone would stand nowhere.
+    """
+
+    def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
+        tokenizers = need("tokenizers", f"tokenizer {path}: the tokenizers package is not installed")
+        definition = definition.removeprefix(b"\xef\xbb\xbf")
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
+        except Exception as error:  # the package raises plain Exception
+            raise InputError(path, f"no tokenizer ({error})", "a tokenizer.json", "save it again") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.post_processor = None
+        self.definition: bytes | None = definition
+        self.name = f"tokenizers-{hashlib.blake2b(definition, digest_size=8).hexdigest()}"
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        if not self.vocab_size:
+            raise InputError(path, "an empty vocabulary", "a trained tokenizer")
+        self.eos_id = find_eos(vocabulary, eos, path)
+        self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
+        if _cuts_bytes(definition):
+            added = {i: len(token.content.encode()) for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+            self._sizes = np.zeros(self.vocab_size, np.int64)
+            self._sizes[list(vocabulary.values())] = [added.get(i, len(name)) for name, i in vocabulary.items()]
+        bytes_ = {vocabulary[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in vocabulary}
+        self._byte_of: NDArray[np.int16] | None = None  # by id, -1 for others; None if the model has no byte fallback
+        if bytes_:
+            self._byte_of = np.full(self.vocab_size, -1, np.int16)
+            self._byte_of[list(bytes_)] = list(bytes_.values())
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        offsets = offsets_of([len(one) for one in encoded])
+        values = np.empty(offsets[-1], np.uint32)
+        found = np.zeros((offsets[-1], 2), np.int64)
+        for i, one in enumerate(encoded):
+            part = slice(offsets[i], offsets[i + 1])
+            values[part] = array("I", one.ids)  # a third of the time that NumPy takes for a list
+            if places[i] and not self._place(values[part], texts[i], found[part]):
+                found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
+                if self._byte_of is not None:
+                    spread_bytes(self._byte_of[values[part]], found[part])
+        return Ragged(values, offsets), found
+
+    def _place(self, ids: NDArray[np.uint32], text: str, places: Ints) -> bool:
+        """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them. Returns:
+        whether the tokens are pieces of the text, which they are not if one of them swallows white space."""
+        if self._sizes is None:
+            return False
+        sizes, data = self._sizes[ids], text.encode("utf-8")
+        ends = np.cumsum(sizes)
+        if not len(ids) or int(ends[-1]) != len(data) or not sizes.all():
+            return False
+        places[:, 0], places[:, 1] = ends - sizes, ends
+        if len(data) > len(text):
+            characters = np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80)  # up to that of each byte
+            places[:, 0], places[:, 1] = characters[ends - sizes] - 1, characters[ends - 1]
+        return True
+
+    def id_of(self, token: str) -> int | None:
+        """Of a token by its name; None if there is no such one."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text
+
+
+def changes_text(definition: bytes | None) -> str | None:
+    """What makes a tokenizer lose or change characters, or None if nothing does. definition: None for bytes."""
+    if definition is None:
+        return None
+    found: dict[str, Any] = json.loads(definition)
+    if found.get("normalizer"):
+        return f"the normalizer {found['normalizer'].get('type')}"
+    if (found.get("decoder") or {}).get("type") != "ByteLevel":
+        return f"the decoder {(found.get('decoder') or {}).get('type')}"
+    before = found.get("pre_tokenizer") or {}
+    parts = before.get("pretokenizers", [before])
+    if any(part.get("add_prefix_space") for part in parts):
+        return "a space put in front of texts (add_prefix_space)"
+    if any(part.get("behavior") == "Removed" for part in parts):
+        return "a pre-tokenizer that removes characters"
+    return None
+
+
+def _cuts_bytes(definition: bytes) -> bool:
+    """The characters of tokens' names stand for the bytes of the text; those that are missing for bytes left out."""
+    found: dict[str, Any] = json.loads(definition)
+    model, before = found["model"], found.get("pre_tokenizer") or {}
+    odd = (model.get(name) for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+    kinds = [part.get("type") for part in before.get("pretokenizers", [before])]
+    return changes_text(definition) is None and "ByteLevel" in kinds and model["type"] == "BPE" and not any(odd)
+
+
+def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
+    """`bytes`, a tokenizer.json, a folder as transformers saves it, or `hub:OWNER/NAME` (see `fetched`).
+
+    eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
+    of the usual names that the vocabulary has, else None.
+
+    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are damaged, ReadError.
+    """
+    if source == "bytes":
+        if eos not in (None, 256):
+            raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "leave it out")
+        return BytesTokenizer()
+    path = source = fetched(source, "model", TOKENIZER_FILES)
+    if os.path.isdir(source):
+        path = os.path.join(source, "tokenizer.json")
+        eos = eos if eos is not None else _configured_eos(source)
+        if not os.path.exists(path):
+            return FileTokenizer(_convert(source), source, eos)
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"tokenizer {source}",
+            "no such file or folder",
+            "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
+        )
+    return FileTokenizer(read_file(path, 1 << 30), path, eos)
+
+
+def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
+    """Whether a tokenizer that the user gives may be the one of a dataset. Names that a tokenizer has by itself say
+    which one it is, and a size at least something; any other name is one that somebody chose, as is none."""
+    if facts is None or not (facts.name == "bytes" or _OWN_NAME.fullmatch(facts.name)):
+        return facts is None or not facts.name.startswith("unnamed-") or tokenizer.vocab_size == facts.vocab_size
+    return tokenizer.name == facts.name
+
+
+def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
+    """The tokenizer of a dataset: the built-in one, or the one that a build left beside it or beside its tokens."""
+    facts = ds.manifest.tokenizer
+    if facts is None or facts.name == "bytes":
+        return BytesTokenizer() if facts else None
+    for directory in dict.fromkeys((ds.path, os.path.dirname(ds.files.path("stream.bin", 0)))):
+        path = os.path.join(directory, TOKENIZER_FILE)
+        if os.path.exists(path):
+            tokenizer = load_tokenizer(path, facts.eos_id)
+            if tokenizer.name == facts.name:
+                return tokenizer
+    return None
+
+
+def find_tokenizer(ds: Ranges, given: str | None) -> TextTokenizer | None:
+    """The tokenizer of a dataset: `given` (checked by `is_of`), the built-in one, or the copy that was kept.
+
+    Raises: ConfigError if the given tokenizer is another one.
+    """
+    if given is None:
+        return kept_tokenizer(ds)
+    facts = ds.manifest.tokenizer
+    tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
+    if facts is not None and not is_of(tokenizer, facts):
+        raise ConfigError(
+            f"--tokenizer {given}",
+            f"{tokenizer.name} of {tokenizer.vocab_size} tokens",
+            f"that of {ds.path}: {facts.name} of {facts.vocab_size}",
+            "name the one that it was built with",
+        )
+    return tokenizer
+
+
+def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:
+    """Give each byte of a run of byte tokens the place of its own character, where all of them have that of the run.
+
+    So they have if a model looks up unknown characters in a row as one (Unigram). byte: of each token of a text, or -1;
+    places: int64 [tokens, 2], changed here.
+    """
+    at = np.flatnonzero((byte >= 0) & (places[:, 1] - places[:, 0] > 1))
+    if not len(at):
+        return
+    start, end = places[at, 0], places[at, 1]
+    new = np.ones(len(at), bool)
+    new[1:] = (np.diff(at) > 1) | (np.diff(start) > 0) | (np.diff(end) > 0)
+    run = np.cumsum(new) - 1
+    leads = (byte[at] & 0xC0) != 0x80  # begins a character
+    before = np.cumsum(leads) - leads
+    character = before + leads - 1 - before[new][run]
+    fits = (np.bincount(run, leads) == (end - start)[new])[run]  # else a normalizer has changed their number
+    places[at[fits], 0] = (start + character)[fits]
+    places[at[fits], 1] = (start + character)[fits] + 1
+
+
+def find_eos(vocabulary: dict[str, int], eos: str | int | None, path: str) -> int | None:
+    """The id of the token that ends a document. Raises: ConfigError if it is not in the vocabulary, or not clear."""
+    if isinstance(eos, int) or (isinstance(eos, str) and eos not in vocabulary and eos.isdecimal()):
+        if int(eos) not in set(vocabulary.values()):
+            raise ConfigError(f"{path}: eos", f"id {eos}", f"one of the {len(vocabulary)} of the vocabulary")
+        return int(eos)
+    if eos is not None:
+        if eos not in vocabulary:
+            raise ConfigError(f"{path}: eos", f"{eos!r}, which is not in the vocabulary", "one of its tokens")
+        return vocabulary[eos]
+    usual = [name for name in EOS_NAMES if name in vocabulary]
+    if len(usual) > 1:
+        raise ConfigError(f"{path}: eos", ", ".join(usual), "one end of a document", "name it (--eos)")
+    return vocabulary[usual[0]] if usual else None
+
+
+def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) -> int | None:
+    """The id of a token by its name, or its id in digits; None for None. Raises: ConfigError if it has none."""
+    if token is None or token.isdecimal():
+        return None if token is None else int(token)
+    found = tokenizer.id_of(token) if isinstance(tokenizer, FileTokenizer) else None
+    if found is None:
+        raise ConfigError(option, repr(token), "a token of the tokenizer, or the id of one")
+    return found
+
+
+def _configured_eos(folder: str) -> str | None:
+    """The eos token that the configuration of a transformers folder names."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            try:
+                with open(path, encoding="utf-8-sig") as file:
+                    found = json.load(file).get("eos_token")
+            except (OSError, ValueError, AttributeError) as error:
+                raise InputError(path, f"no configuration ({error})", "a JSON object") from error
+            if isinstance(found, dict):
+                found = found.get("content")
+            if isinstance(found, str):
+                return found
+    return None
+
+
+def _convert(folder: str) -> bytes:
+    """The tokenizer.json of a folder that has none, by transformers."""
+    try:
+        transformers: Any = import_module("transformers")
+    except ImportError as error:
+        raise ConfigError(
+            f"tokenizer {folder}",
+            "no tokenizer.json in the folder",
+            "one, or the transformers package to convert it",
+            "pip install transformers",
+        ) from error
+    try:
+        fast = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
+        definition: str = fast.backend_tokenizer.to_str()
+    except Exception as error:  # whatever its many backends raise
+        raise InputError(
+            f"tokenizer {folder}", f"cannot be converted ({error}), expected a transformers folder"
+        ) from error
+    return definition.encode("utf-8")

@@ -1,0 +1,119 @@
+"""Concept vocabularies: names to ids and back."""
+
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import InputError
+from conceptloader.format.spec.codecs import ConceptsCodec
+from conceptloader.format.spec.options import TrackOptions
+from conceptloader.storage.reads import read_file
+
+
+def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
+    """Names of concepts, index = concept id, from a file in UTF-8: a JSON list of names, or one name per line.
+
+    Raises: InputError naming file and line for broken UTF-8, empty or repeated names, anything but names.
+    """
+    file = os.fspath(path)
+    data = read_file(file, 1 << 30)
+    try:
+        text = data.decode("utf-8").removeprefix("\ufeff")  # a byte order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            file, f"line {line}: found bytes that are not UTF-8", fix="convert the file to UTF-8"
+        ) from error
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError as error:
+            raise InputError(file, f"broken JSON ({error})", "a list of names") from error
+        where = "element"
+    else:
+        names = text.split("\n")
+        if not names[-1]:
+            names.pop()
+        names = [name.removesuffix("\r") for name in names]
+        where = "line"
+    seen: dict[str, int] = {}
+    for i, name in enumerate(names, 1):
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{file}: {where} {i}", f"{name!r:.50}", "a name that is not empty")
+        if name in seen:
+            raise InputError(f"{file}: {where} {i}", f"{name!r} as in {where} {seen[name]}", "each name once")
+        seen[name] = i
+    if not names:
+        raise InputError(file, "no names", "at least one concept")
+    return list(names)
+
+
+def concept_parameters(names: Sequence[str] | None, scores: str | None) -> dict[str, str]:
+    """Parameters of the codec of a track with scores, groups or details: ids of 2 bytes where they fit."""
+    ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
+    return {"ids": ids} if scores is None else {"ids": ids, "scores": scores}
+
+
+class Concepts:
+    """Concepts of one track. Without names, only ids are accepted. dtype: see `ConceptsCodec`. keys: of a span in the
+    input. highest: score that there may be, None without scores."""
+
+    def __init__(self, track: TrackOptions) -> None:
+        codec, names = ConceptsCodec(track.parameters), track.vocabulary
+        self.dtype = codec.dtype
+        self.highest = None if codec.scores is None else float(np.finfo(codec.scores).max)
+        self.keys = {"start", "end", "concepts"} | ({"scores"} if codec.scores is not None else set())
+        self.ids: Mapping[str, int] = {name: i for i, name in enumerate(names)} if names else {}
+        self.limit = len(names) if names else 1 << 32
+        self._expected = (
+            f"one of the {self.limit} names of the vocabulary or an id below {self.limit}"
+            if names
+            else "an id in [0, 2**32), since no vocabulary was given (--vocabulary, --vocabulary)"
+        )
+
+    def id(self, value: object) -> int:
+        """The id of a concept given by name or id. Raises: ValueError, whose message says what is wrong."""
+        if isinstance(value, str):
+            found = self.ids.get(value)
+            if found is None:
+                raise ValueError(f"found the unknown concept {value!r:.100}, expected {self._expected}")
+            return found
+        if type(value) is not int or not 0 <= value < self.limit:
+            raise ValueError(f"found the concept {value!r:.100}, expected {self._expected}")
+        return value
+
+    def expected(self, found: Collection[str]) -> str:
+        """What a span has to have, for one with the keys `found`."""
+        if self.highest is not None:
+            return "start, end, concepts and scores"
+        more = "; scores are read if their type is given (--scores)" if "scores" in found else ""
+        return f"start, end and concepts{more}"
+
+    def scores(self, values: object, count: int) -> Sequence[float]:
+        """Of `count` concepts, checked. Raises: ValueError, whose message says what is wrong."""
+        if not isinstance(values, list) or len(values) != count:
+            raise ValueError(f"scores: found {values!r:.100} for {count} concepts, expected a list of one for each")
+        for i, value in enumerate(values):
+            if type(value) not in (int, float) or not self.fit(value):
+                raise ValueError(f"scores[{i}]: found {value!r:.50}, expected {self.expected_score}")
+        return values
+
+    def fit(self, scores: Any) -> Any:
+        """Which numbers may be scores: not NaN, and none that becomes infinite."""
+        return abs(scores) <= self.highest
+
+    @property
+    def expected_score(self) -> str:
+        return f"a finite number, at most {self.highest:g} or so for its type; mend it, or leave the span out"
+
+    def pairs(self, ids: Any, scores: Any) -> NDArray[Any]:
+        """Concepts as an array of `dtype`; scores: of each, ignored without scores."""
+        if self.highest is None:
+            return np.asarray(ids, self.dtype)
+        found = np.empty(len(ids), self.dtype)
+        found["id"], found["score"] = ids, scores
+        return found

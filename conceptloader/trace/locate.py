@@ -1,0 +1,169 @@
+"""When a document or a concept is seen: from tokens to windows to samples to steps, through the inverse of each.
+
+Nothing here looks through the run: an answer costs the same for a run of a thousand and of a billion samples.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conceptloader.blend.mask import NEVER
+from conceptloader.blend.samples import Part
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.concepts import concept_windows, with_ids
+from conceptloader.trace.ranges import ranges_of, samples_touching
+from conceptloader.trace.run import Interval, Member, Run
+from conceptloader.trace.samples import Seen
+from conceptloader.trace.where import Where
+
+_FIRST = 1 << 20  # tokens that are looked at before the first answers
+_ANSWERS = 1 << 16
+"""About how many are looked up at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentSeen(Seen):
+    """A sample that holds some of a document: at which positions [start, end) of input_ids and of labels, or None."""
+
+    document: int
+    inputs: Interval | None
+    labels: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptSeen(Seen):
+    """A sample with tokens that carry a concept: how many of its inputs, how many of its labels."""
+
+    inputs: int
+    labels: int
+
+
+def locate_document(
+    run: Run, document: str | int, num_samples: int | None = None, dataset: str | None = None
+) -> list[DocumentSeen]:
+    """Every sample in which a document is seen, in order.
+
+    document: its id in the input; or its number, together with its dataset. num_samples: length of the run; None: the
+    first epoch of each dataset.
+
+    Raises ConfigError if there is no such document.
+    """
+    seen = []
+    for index, number in _find(run, document, dataset):
+        windows, parts = _parts_with(run.member(index), number)
+        tokens = run.member(index).dataset.document_range(number)
+        for k, time in _times(run, index, windows, num_samples):
+            if time["sample"] < parts[k].since:
+                inputs, labels = parts[k].positions(*tokens)
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+    return sorted(seen, key=lambda one: (one.sample, one.document))
+
+
+def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
+    """The parts that hold tokens of a document, be it only as a label, and the samples of the member that these are
+    of."""
+    start, stop = member.dataset.document_range(document)
+    if member.by_document:
+        numbers = np.array([document - member.view.start])
+        numbers = numbers[(numbers >= 0) & (numbers < member.view.count)]
+    else:
+        numbers = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
+    parts = ranges_of(member, numbers)
+    holding = np.minimum(parts.stop, stop) > np.maximum(parts.start, start)
+    parts = parts.take((parts.since > 0) & (holding | member.by_document))
+    columns = (column.tolist() for column in parts[1:])
+    found = [
+        Part(start, stop, inputs, place, since=at) for start, stop, inputs, place, at in zip(*columns, strict=True)
+    ]
+    return numbers[parts.row], found
+
+
+def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
+    """(dataset, number) of a document of which tokens are excluded or quarantined -> the sample from which on these are
+    not read, 0 if they never are. document, dataset: as in locate_document. Raises: as that."""
+    found = {}
+    for index, number in _find(run, document, dataset):
+        view = run.member(index).view
+        since = view.mask.since(*view.dataset.document_range(number))
+        if since < NEVER:
+            found[view.name, number] = max(since, 0)
+    return found
+
+
+def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
+    """(index of a member, number) of a document. Raises: see locate_document."""
+    if isinstance(document, int) and dataset is None:
+        raise ConfigError(
+            "document", f"found the number {document}", fix="say of which dataset, or give the document's id"
+        )
+    indices = run.find(dataset)
+    found = [
+        (index, number)
+        for index in indices
+        for number in ([document] if isinstance(document, int) else run.member(index).dataset.find_document(document))
+    ]
+    if not found:
+        raise ConfigError(
+            "document",
+            f"no {document!r} in {', '.join(sorted(map(run.name, indices)))}",
+            "an id as in the input",
+            "documents without ids are asked for by dataset and number",
+        )
+    return found
+
+
+def locate_concept(
+    run: Run, track: str, concept: str | int, num_samples: int | None = None, dataset: str | None = None
+) -> Iterator[ConceptSeen]:
+    """Every sample in which tokens carry a concept, by dataset and window, as they are found.
+
+    concept: its name in the vocabulary of the track, or its id. num_samples, dataset: as in locate_document. With an
+    index (`conceptloader index`) the track is not read.
+
+    Raises ConfigError if no dataset has the track, or none that has it knows the concept; FormatError for an index
+    that is damaged or of another dataset.
+    """
+    return locate_where(run, Where("concept", name=track, concept=concept), num_samples, dataset)
+
+
+def locate_where(
+    run: Run, where: Where, num_samples: int | None = None, dataset: str | None = None
+) -> Iterator[ConceptSeen]:
+    """Every sample with a token of which an expression of concepts holds (parse_where); the rest as in locate_concept.
+
+    Raises ConfigError as it does, and for tests of columns, which are of documents, and of scores that a track lacks.
+    """
+    column = next(where.tests("column"), None)
+    if column is not None:
+        raise column.wrong(f"the column {column.name!r}", "concepts of tokens alone: TRACK:CONCEPT")
+    found = with_ids({index: run.member(index).dataset for index in run.find(dataset)}, where)
+    return (one for index, ids in found.items() for one in _concept_seen(run, index, ids, num_samples))
+
+
+def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each time that one of some windows, none quarantined, is read: its place there, and the fields of Seen."""
+    epochs = run.epochs(index, num_samples)
+    some = max(1, _ANSWERS // max(1, len(epochs)))
+    for low in range(0, len(windows), some):
+        part = windows[low : low + some]
+        samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
+        samples = samples.reshape(len(epochs), len(part))  # of no epoch, too
+        for k, window in enumerate(part.tolist()):
+            for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
+                if sample >= 0 and (num_samples is None or sample < num_samples):
+                    places = run.places(sample)
+                    time = {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch}
+                    yield low + k, {**time, "window": window}
+
+
+def _concept_seen(run: Run, index: int, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
+    for found in concept_windows(run.member(index), where, tokens=_FIRST):
+        windows, begin = np.unique(found.windows, return_index=True)
+        end = np.append(begin[1:], len(found.windows))
+        for k, time in _times(run, index, windows, num_samples):
+            read = np.arange(begin[k], end[k])[found.since[begin[k] : end[k]] > time["sample"]]
+            if len(read):
+                yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))

@@ -1,0 +1,9 @@
+"""Looking at datasets, runs and batches: the local web page of `conceptloader viewer`, and what notebooks show.
+
+Open server.py first for the page, notebook.py for notebooks.
+"""
+
+from conceptloader.viewer.notebook import show
+from conceptloader.viewer.plots import plot_mixture, plot_stats
+
+__all__ = ["plot_mixture", "plot_stats", "show"]

@@ -1,0 +1,145 @@
+"""What a batch says, for people: its text, and its spans with the names of their concepts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from conceptloader.base.terminal import printable
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.open import batch_layout
+from conceptloader.blend import Blend, View
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.ingest.records.tokenizer import TextTokenizer, kept_tokenizer, load_tokenizer
+
+
+class HasBlend(Protocol):
+    """A Loader, a SampleDataset."""
+
+    @property
+    def blend(self) -> Blend: ...
+
+
+class DecodedSpan(NamedTuple):
+    """Inputs [start, end) of the sample, their text, and names of concepts (ids where the dataset has no names), or the
+    span's number or record."""
+
+    start: int
+    end: int
+    text: str
+    concepts: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class DecodedSample:
+    """The inputs of one sample as text. dataset: its name. sample: the trainer's index, None if the batch has none.
+    spans: by track."""
+
+    dataset: str
+    sample: int | None
+    text: str
+    spans: Mapping[str, list[DecodedSpan]]
+
+    def __str__(self) -> str:
+        lines = [f"sample {'?' if self.sample is None else self.sample} of {self.dataset}: {printable(self.text)}"]
+        for track, spans in self.spans.items():
+            lines += [
+                f"  {track} [{span.start}, {span.end}) {printable(span.text)!r}: {', '.join(map(str, span.concepts))}"
+                for span in spans
+            ]
+        return "\n".join(lines)
+
+
+def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | None = None) -> list[DecodedSample]:
+    """The samples of a batch, or the one sample, that `source` (a Loader, a SampleDataset, a Blend) has handed out.
+
+    tokenizer: as `--tokenizer` of the command; by default the one that was kept beside the datasets.
+
+    Raises: ConfigError for a batch that does not come from `source`, if no tokenizer is known, or if the batch does not
+    say which of several datasets that differ a sample is of (outputs.dataset_id).
+    """
+    blend = source if isinstance(source, Blend) else source.blend
+    views = {view.dataset_id: view for view in blend.views if view is not None}
+    layout = batch_layout(blend)
+    given = load_tokenizer(tokenizer) if tokenizer is not None else None
+    known: dict[int, _Words] = {}
+    decoded = []
+    for sample in _samples(batch, layout):
+        view = _view(sample, views)
+        if view.dataset_id not in known:
+            known[view.dataset_id] = _Words(view, layout, given)
+        decoded.append(known[view.dataset_id].decode(sample))
+    return decoded
+
+
+def _samples(batch: Mapping[str, Any], layout: BatchLayout) -> Iterator[Mapping[str, Any]]:
+    """Arrays of each sample by name, of ragged tracks its own values and offsets."""
+    wanted = {"input_ids", "dataset_id", "sample_index"}
+    wanted |= {f"{t.name}_{part}" for t in layout.tracks for part in ("num_spans", "spans", "offsets", "values")}
+    wanted |= {f"{t.name}_{part}" for t in layout.tracks for part in ("ids", "counts", "records")}
+    found: dict[str, Any] = {name: value for name, value in batch.items() if name in wanted}
+    for name, value in found.items():
+        if not name.endswith("_records"):
+            found[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    missing = {"input_ids", *(f"{track.name}_spans" for track in layout.tracks)} - found.keys()
+    if missing:
+        raise ConfigError("decode", f"the batch has no {min(missing)}, expected one that the same loader handed out")
+    if found["input_ids"].ndim == 1:
+        yield found
+    else:
+        yield from (layout.sample(found, k) for k in range(len(found["input_ids"])))
+
+
+def _view(sample: Mapping[str, Any], views: Mapping[int, View]) -> View:
+    if "dataset_id" in sample:
+        number = int(sample["dataset_id"])
+        if number not in views:
+            raise ConfigError("decode", f"dataset_id {number}", "one that the configuration has")
+        return views[number]
+    facts = {(view.dataset.tokenizer, *(t.vocabulary for t in view.dataset.tracks.values())) for view in views.values()}
+    if len(facts) > 1:
+        raise ConfigError(
+            "outputs.dataset_id", "found false, and the datasets have different names", fix="set it to true"
+        )
+    return next(iter(views.values()))
+
+
+class _Words:
+    """Tokenizer and names of the concepts of one dataset."""
+
+    def __init__(self, view: View, layout: BatchLayout, tokenizer: TextTokenizer | None) -> None:
+        dataset: Dataset = view.dataset
+        found = tokenizer or kept_tokenizer(dataset)
+        if found is None:
+            raise ConfigError(
+                "decode",
+                f"dataset {view.name}: no tokenizer was kept beside {dataset.path}",
+                fix="name the one that its tokens are of, decode(batch, loader, 'tokenizer.json')",
+            )
+        self._name, self._tokenizer = view.name, found
+        tracks = [track.name for track in layout.tracks if track.name in dataset.tracks]
+        self._names = {track: dataset.vocabulary(track) for track in tracks}
+
+    def decode(self, sample: Mapping[str, Any]) -> DecodedSample:
+        ids = sample["input_ids"].tolist()
+        index = int(sample["sample_index"]) if "sample_index" in sample else None
+        spans = {track: list(self._spans(sample, track, ids)) for track in self._names}
+        return DecodedSample(self._name, index, self._tokenizer.decode(ids), spans)
+
+    def _spans(self, sample: Mapping[str, Any], track: str, ids: list[int]) -> Iterator[DecodedSpan]:
+        names = self._names[track]
+        for k in range(int(sample[f"{track}_num_spans"])):
+            start, end = sample[f"{track}_spans"][k].tolist()
+            if f"{track}_records" in sample:
+                concepts = [sample[f"{track}_records"][k]]
+            elif f"{track}_offsets" in sample:
+                first, last = sample[f"{track}_offsets"][k : k + 2]
+                concepts = sample[f"{track}_values"][first:last].tolist()
+            elif f"{track}_values" in sample:
+                concepts = [sample[f"{track}_values"][k].item()]
+            else:
+                concepts = sample[f"{track}_ids"][k, : sample[f"{track}_counts"][k]].tolist()
+            shown = tuple(names[c] if names and f"{track}_records" not in sample else c for c in concepts)
+            yield DecodedSpan(start, end, self._tokenizer.decode(ids[start:end]), shown)

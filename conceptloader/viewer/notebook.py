@@ -1,0 +1,166 @@
+"""What a notebook shows: datasets, windows, batches and mixtures as HTML that needs nothing but itself."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.terminal import printable
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset, DocumentView, Windows
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.sequential import Sequential
+from conceptloader.viewer.source import Looked, Query, Source, alone
+from conceptloader.viewer.windows import describe, nested, pieces
+
+_ROWS = 4  # samples of a batch that are written out
+_LINES = 6  # levels of spans below the text
+_TEXT = "font:13px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max-width:70em;margin:.4em 0"
+
+
+class Page:
+    """Some HTML, as a notebook shows it; str() is the HTML."""
+
+    def __init__(self, *parts: str) -> None:
+        self._html = "".join(parts)
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self._html}</div>"
+
+    __str__ = _repr_html_
+
+
+def show(thing: Any, i: int = 0, *, dataset: Dataset | None = None, **options: Any) -> Page:
+    """An object for a notebook: a dataset, windows or documents, each with number `i` of them; a mixture; a batch.
+
+    A batch is a dict of tensors, which notebooks print as such; with the dataset that it is of, the first samples are
+    written out as text with their spans. seq_len: of the windows of a dataset, by default 512; tokenizer: as for
+    `conceptloader viewer`.
+
+    Raises ConfigError for anything else, IndexError if there is no number `i`.
+    """
+    if isinstance(thing, Dataset):
+        looked = alone(thing, options.get("seq_len", 512), options.get("tokenizer"))
+        return Page(_facts(thing), _text(looked, looked.source(Query({})), i))
+    if isinstance(thing, (Windows, DocumentView)):
+        number = range(len(thing))[i]
+        start, stop = thing.token_range(number) if isinstance(thing, Windows) else thing.dataset.document_range(number)
+        looked = alone(thing.dataset, stop - start, options.get("tokenizer"))
+        title = f"<p>{number:,} of {len(thing):,} of {visible(repr(thing.dataset))}</p>"
+        return Page(title, _range(looked, looked.source(Query({})), start, stop))
+    if isinstance(thing, (Mixture, Sequential)):
+        return Page(_mixture(thing))
+    batch = getattr(thing, "batch", thing)
+    if isinstance(batch, Mapping) and "input_ids" in batch:
+        return Page(_tensors(batch), "" if dataset is None else _samples(batch, dataset, options.get("tokenizer")))
+    raise ConfigError("show", str(type(thing).__name__), "a dataset, its windows, a mixture or a batch")
+
+
+def visible(text: str) -> str:
+    """Text of a corpus as HTML that is this text and nothing else, controls and marks of direction as escapes."""
+    return escape(printable(text, keep="\n\t"))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = [[f"{cell:,}" if isinstance(cell, int) else visible(str(cell)) for cell in row] for row in rows]
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
+    return f"<table><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _facts(dataset: Dataset) -> str:
+    tokenizer = dataset.tokenizer.name if dataset.tokenizer else "unknown"
+    counts = f"{dataset.num_tokens:,} tokens, {dataset.num_documents:,} documents, {dataset.num_shards:,} shards"
+    tracks = [
+        (name, track.codec, int(dataset.manifest.shards.tracks[name].records.sum()))
+        for name, track in sorted(dataset.tracks.items())
+    ]
+    title = f"<p><b>{visible(dataset.path)}</b><br/>{counts}; tokenizer {visible(tokenizer)}</p>"
+    return title + (_table(("track", "codec", "records"), tracks) if tracks else "")
+
+
+def _text(looked: Looked, source: Source, i: int) -> str:
+    number = range(source.count)[i]
+    kind = "document" if source.by_document else f"window of {source.seq_len:,} tokens"
+    return f"<p>{kind}, {number:,} of {source.count:,}</p>" + _range(looked, source, *source.token_range(number))
+
+
+def _range(looked: Looked, source: Source, start: int, stop: int) -> str:
+    found = describe(looked, source, start, stop)
+    texts = found["pieces"] or [f"{token} " for token in found["ids"]]
+    return _marked(texts, found["spans"])
+
+
+def _marked(texts: Sequence[str], spans: Sequence[Mapping[str, Any]]) -> str:
+    """Texts of tokens with a line below for each span that covers them, and a legend."""
+    borders = sorted({0, len(texts), *(span[end] for span in spans for end in ("s", "e"))} & set(range(len(texts) + 1)))
+    depth = min(_LINES, 1 + max((span["level"] for span in spans), default=-1))
+    parts = []
+    for start, stop in pairwise(borders):
+        lines = [
+            f"linear-gradient({_colour(key)} 0 0) 0 calc(100% - {3 * (depth - 1 - span['level'])}px)/100% 2px no-repeat"
+            for span in spans
+            if span["s"] <= start < span["e"] and span["level"] < _LINES and (key := (span["t"], span["c"]))
+        ]
+        style = f"padding-bottom:{1 + 3 * depth}px;background:{','.join(lines) or 'none'}"
+        parts.append(f'<span style="{style}">{visible("".join(texts[start:stop]))}</span>')
+    names = {(span["t"], span["c"]): span["n"] for span in spans}
+    legend = [
+        f'<span style="border-bottom:2px solid {_colour(key)}">{visible(name)}</span>' for key, name in names.items()
+    ]
+    text = f'<div dir="auto" style="{_TEXT};line-height:calc(1.5em + {3 * depth}px)">{"".join(parts)}</div>'
+    return text + f'<p style="font-size:90%">{" &nbsp; ".join(legend)}</p>'
+
+
+def _colour(key: tuple[str, Any]) -> str:
+    number = key[1] if isinstance(key[1], int) else sum(map(ord, key[0]))
+    return f"hsl({(number * 137.508 + 225) % 360:.0f} 55% 52%)"  # as the page has it
+
+
+def _mixture(order: Mixture | Sequential) -> str:
+    phases = order.phases if isinstance(order, Mixture) else ()
+    rows: list[tuple[object, ...]] = [(name, size) for name, size in zip(order.names, order.sizes, strict=True)]
+    head = ["dataset", "windows"]
+    for phase in phases:
+        total = sum(phase.weights.values())
+        head.append(f"weight from sample {phase.start:,}")
+        shares = [phase.weights.get(name) for name in order.names]
+        rows = [
+            (*row, "-" if share is None else f"{share / total:.1%}") for row, share in zip(rows, shares, strict=True)
+        ]
+    kind = f"seed {order.seed}, blocks of {order.block}" if isinstance(order, Mixture) else "one after the other"
+    return f"<p>{type(order).__name__} of {len(rows):,} datasets, {kind}</p>" + _table(head, rows)
+
+
+def _tensors(batch: Mapping[str, Any]) -> str:
+    rows = [
+        (name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        if hasattr(value, "shape")
+        else (name, "", value)
+        for name, value in batch.items()
+    ]
+    return _table(("tensor", "shape", "type or value"), rows)
+
+
+def _samples(batch: Mapping[str, Any], dataset: Dataset, tokenizer: str | None) -> str:
+    """The first samples as text, with the spans that the batch itself has (of padded tracks)."""
+    looked = alone(dataset, 512, tokenizer)
+    source = looked.source(Query({}))
+    decode = looked.decoder(source)
+    tracks = [name for name in source.concept_tracks if f"{name}_num_spans" in batch and f"{name}_ids" in batch]
+    shown = []
+    for row, ids in enumerate(np.asarray(batch["input_ids"])[:_ROWS].tolist()):
+        spans = []
+        for track in tracks:
+            vocabulary = looked.vocabulary(source, track)
+            ranges, concepts, counts = (
+                np.asarray(batch[f"{track}_{kind}"])[row] for kind in ("spans", "ids", "counts")
+            )
+            for k in range(int(batch[f"{track}_num_spans"][row])):
+                for c in concepts[k, : counts[k]].tolist():
+                    name = str(c) if vocabulary is None else vocabulary[c]
+                    spans.append({"t": track, "c": c, "n": name, "s": int(ranges[k, 0]), "e": int(ranges[k, 1])})
+        texts = [f"{token} " for token in ids] if decode is None else pieces(decode, ids)
+        shown.append(f"<p>sample {row}</p>" + _marked(texts, nested(spans)))
+    return "".join(shown)

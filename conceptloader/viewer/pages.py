@@ -1,0 +1,158 @@
+"""What the page asks for: the names of all answers, and those about a run. Each is JSON, nothing is kept between two.
+
+Open windows.py next, then corpus.py.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.version import __version__
+from conceptloader.errors import ConceptloaderError
+from conceptloader.trace.losses import read_losses
+from conceptloader.trace.samples import trace_sample
+from conceptloader.viewer import corpus, windows
+from conceptloader.viewer.source import Looked, Query
+
+POINTS = 96  # of the drawn mixture
+MOST_SAMPLES = 4096  # of a step that are listed
+MOST_TRACED = 48  # of a step whose documents and concepts are read
+MOST_SEEN, MOST_WINDOWS = 300, 3_000  # times that are told, windows that are asked for
+
+
+def about(looked: Looked, query: Query) -> dict[str, Any]:
+    """What is looked at; the page asks once."""
+    sources = []
+    for source in looked.sources.values():
+        dataset, shards = source.dataset, source.dataset.manifest.shards.tracks
+        tracks = [
+            (name, track.codec, int(shards[name].records.sum()), track.vocabulary and track.vocabulary.count)
+            for name, track in sorted(dataset.tracks.items())
+        ]
+        sources.append({
+            "name": source.name, "path": dataset.path, "mode": dataset.mode, "tokens": dataset.num_tokens,
+            "documents": dataset.num_documents, "shards": dataset.num_shards, "tracks": tracks,
+            "concept_tracks": source.concept_tracks, "seq_len": source.seq_len, "count": source.count,
+            "tokenizer": dataset.tokenizer.name if dataset.tokenizer else None,
+        })  # fmt: skip
+    return {"title": looked.title, "version": __version__, "run": _about_run(looked), "sources": sources}
+
+
+def _about_run(looked: Looked) -> dict[str, Any] | None:
+    if looked.alone:
+        return None
+    run = looked.run
+    starts = [] if run.history is None else [segment.start for segment in run.history.segments]
+    position = looked.position()
+    return {
+        "seed": run.blend.spec.seed, "order": run.blend.spec.order, "horizon": looked.horizon,
+        "said": looked.samples is not None, "steps": run.history is not None,
+        "position": position and dict(zip(("step", "sample", "how"), position, strict=True)),
+        "starts": [(s.step, s.consumed, s.batch, s.micro_batch_size, s.dp_size, s.time, s.data_stage) for s in starts],
+    }  # fmt: skip
+
+
+def mixture(looked: Looked, query: Query) -> dict[str, Any]:
+    """Samples by dataset over the run, by arithmetic: `x`, and the number that each dataset gave before each x."""
+    run = looked.asked_run()
+    samples = max(1, query.number("n", looked.horizon, what="samples"))
+    if run.blend.spec.order == "sequential":
+        samples = min(samples, sum(run.blend.order.sizes))
+    x = sorted({samples * k // POINTS for k in range(POINTS + 1)})
+    counts = np.array([run.blend.order.counts(at) for at in x]).T.tolist()
+    limits = getattr(run.blend.order, "max_epochs", [None] * len(counts))
+    members = [
+        {"name": name, "windows": size, "counts": counts[k], "epochs": counts[k][-1] / max(1, size),
+         "limit": limits[k],
+         "there": name in looked.sources}
+        for k, (name, size) in enumerate(zip(run.blend.order.names, run.blend.order.sizes, strict=True))
+    ]  # fmt: skip
+    phases = [{"start": phase.start, "weights": dict(phase.weights)} for phase in run.blend.spec.phases]
+    skips = [{"at": skip.at, "count": skip.count} for skip in run.blend.spec.skips]
+    return {"samples": samples, "x": x, "members": members, "phases": phases, "skips": skips}
+
+
+def step(looked: Looked, query: Query) -> dict[str, Any]:
+    """The samples of step `n` by rank, of rank `rank` only; what is in the first of them."""
+    run = looked.asked_run()
+    position = looked.position()
+    number = query.number("n", position[0] if position else 0, what="step")
+    plan = run.steps.segment(number).plan
+    first, stop = plan.range_of(number)
+    ranks = [query.number("rank", stop=plan.partition.dp_size)] if "rank" in query else range(plan.partition.dp_size)
+    shares = ((rank, k, row) for rank in ranks for k, row in enumerate(plan.micro_batches(number, rank)))
+    samples: list[dict[str, Any]] = []
+    for rank, micro_batch, row in shares:
+        if len(samples) >= MOST_SAMPLES:
+            break
+        columns = (part.tolist() for part in (row, *run.blend.order.sample_many(row)))
+        samples += [
+            {"sample": at, "rank": rank, "micro_batch": micro_batch, "d": run.name(k), "k": k, "epoch": epoch, "i": i}
+            for at, k, epoch, i in zip(*columns, strict=True)
+        ]
+    return {"n": number, "range": [first, stop], "ranks": plan.partition.dp_size, "rank": query.text("rank", ""),
+            "samples": samples, "loss": _losses(looked, number, first, stop),
+            "in_all": (stop - first) * len(ranks) // plan.partition.dp_size,
+            **_contents(looked, [one["sample"] for one in samples[:MOST_TRACED]])}  # fmt: skip
+
+
+def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any] | None:
+    """By sample, and their mean; as words what JSON has no number for. None without a loss log."""
+    if looked.losses is None:
+        return None
+    rows = read_losses(looked.losses, number, number + 1)
+    rows = rows[(rows["span"] == -1) & (rows["sample"] >= first) & (rows["sample"] < stop)]
+    values = [*rows["loss"].tolist(), float(rows["loss"].mean()) if len(rows) else None]
+    *losses, mean = (one if one is None or math.isfinite(one) else str(one) for one in values)
+    return {"mean": mean, "samples": dict(zip(rows["sample"].tolist(), losses, strict=True))}
+
+
+def _contents(looked: Looked, samples: list[int]) -> dict[str, Any]:
+    """Documents of some samples, and tokens of their concepts. What cannot be read is told for its sample."""
+    documents: dict[str, list[Any]] = {}
+    tokens: Counter[tuple[str, int, str]] = Counter()
+    problems: list[dict[str, Any]] = []
+    for sample in samples:
+        try:
+            found = trace_sample(looked.asked_run(), sample)
+        except ConceptloaderError as error:
+            problems.append({"sample": sample, "message": str(error)})
+            continue
+        documents[str(sample)] = [[part.document, part.id] for part in found.documents]
+        for track in set(found.spans).intersection(looked.sources[found.dataset].concept_tracks):
+            for span in found.spans[track]:
+                for c, name in zip(span.record, span.names or map(str, span.record), strict=True):
+                    tokens[track, c, name] += span.end - span.start
+    concepts = [{"t": t, "c": c, "name": name, "tokens": n} for (t, c, name), n in tokens.most_common(24)]
+    return {"documents": documents, "traced": len(samples), "problems": problems, "concepts": concepts}
+
+
+def seen(looked: Looked, query: Query) -> dict[str, Any]:
+    """When the windows `i` (some, with commas), or those of document `n`, are read until sample `until`, in order."""
+    run, source = looked.asked_run(), looked.source(query)
+    until = max(1, query.number("until", looked.horizon, what="samples"))
+    windows: Sequence[int]
+    if "n" in query:
+        windows = source.windows_of(query.number("n", stop=source.dataset.num_documents, what="document"))
+    else:
+        windows = [Query({"i": i}).number("i", stop=source.count, what="window") for i in query.text("i").split(",")]
+    read = [window for window in windows[:MOST_WINDOWS] if source.is_read(window)]
+    times: list[dict[str, Any]] = []
+    epochs = iter(run.epochs(source.index, until) if read else ())
+    while len(times) < MOST_SEEN and (epoch := next(epochs, None)) is not None:  # which follow each other
+        found = ((run.blend.order.index_of_window(source.index, epoch, window), window) for window in read)
+        for sample, window in sorted((at, window) for at, window in found if at is not None and at < until):
+            places = [place._asdict() for place in run.places(sample)]
+            times.append({"sample": sample, "places": places, "epoch": epoch, "window": window})
+    more = len(windows) > MOST_WINDOWS or next(epochs, None) is not None
+    return {"until": until, "more": more, "seen": times}
+
+
+_ANSWERS = (
+    about, windows.window, windows.document, corpus.concepts, corpus.concept, mixture, step, seen, corpus.stats,
+    corpus.damage, corpus.check,
+)  # fmt: skip
+PAGES: Mapping[str, Callable[[Looked, Query], dict[str, Any]]] = {answer.__name__: answer for answer in _ANSWERS}

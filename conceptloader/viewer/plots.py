@@ -1,0 +1,92 @@
+"""Figures of matplotlib, for notebooks and reports."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.packages import need
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.sequential import Sequential
+from conceptloader.viewer.stats import dataset_stats, heading, name_of
+
+_POINTS = 200
+
+
+def plot_stats(dataset: Dataset, top: int = 20) -> Any:
+    """A matplotlib Figure: lengths of documents and of the spans of each track, and the `top` most frequent concepts.
+
+    Reads all documents and spans, but no token. Raises ConfigError without the matplotlib package.
+    """
+    return figure_of(dataset_stats(dataset), top)
+
+
+def plot_mixture(order: Mixture | Sequential, num_samples: int, position: int | None = None) -> Any:
+    """A matplotlib Figure: the share of each dataset over the first `num_samples` samples, and its epochs so far.
+
+    position: a sample to be marked, such as where the run is. Raises ConfigError without the matplotlib package.
+    """
+    figures = need("matplotlib.figure", "plot_mixture: the matplotlib package is not installed")
+    x = sorted({num_samples * k // _POINTS for k in range(_POINTS + 1)})
+    counts = [order.counts(at) for at in x]
+    per_sample = np.diff(np.array(counts, float), axis=0) / np.diff(x)[:, None]
+    figure = figures.Figure(figsize=(9, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    areas = above.stackplot(x[:-1], per_sample.T, step="post")
+    above.set_ylabel("share of the samples")
+    legend = above.legend(areas, map(str, range(len(areas))), loc="upper left", bbox_to_anchor=(1, 1))
+    for text, name in zip(legend.get_texts(), order.names, strict=True):
+        text.set_text(as_drawn(name))  # only now, since legends leave out names that begin with _
+    for k, size in enumerate(order.sizes):
+        below.plot(x, [at[k] / max(1, size) for at in counts])
+    below.set_ylabel("epochs")
+    below.set_xlabel("sample")
+    for axes in (above, below):
+        if position is not None:
+            axes.axvline(position, color="black", linewidth=1)
+    return figure
+
+
+def figure_of(value: Mapping[str, Any], top: int) -> Any:
+    """A matplotlib Figure, one row per track: lengths of spans, and the concepts that cover most tokens."""
+    rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
+    with new_figure(3 + 3 * len(rows)) as figure:
+        axes = figure.subplots(1 + len(rows), 2, squeeze=False)
+        _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
+        axes[0][1].axis("off")
+        axes[0][1].text(0, 0.5, as_drawn("\n".join(heading(value))), wrap=True)
+        for (track, found), (left, right) in zip(rows, axes[1:], strict=True):
+            title = as_drawn(track)
+            _draw_percentiles(left, found["span_lengths"], f"{title}: tokens per span")
+            shown = found["concepts"][:top][::-1]
+            if not shown:
+                right.axis("off")
+                continue
+            bars = range(len(shown))  # not by name, since names may be equal once they are cut
+            right.barh(bars, [100 * c["share_of_tokens"] for c in shown])
+            right.set_yticks(bars, [as_drawn(name_of(c)) for c in shown])
+            right.set_title(f"{title}: % of tokens under a concept")
+    return figure
+
+
+def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:
+    axes.plot(list(map(int, found)), list(found.values()), marker="o")
+    axes.set_yscale("symlog")
+    axes.set_xlabel("percentile")
+    axes.set_title(title)
+
+
+@contextmanager
+def new_figure(height: float) -> Iterator[Any]:
+    """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
+    matplotlib = need("matplotlib", "--plot: the matplotlib package is not installed")
+    figures = need("matplotlib.figure", "--plot: the matplotlib package is not installed")
+    with matplotlib.rc_context({"font.size": 8}):
+        yield figures.Figure(figsize=(10, height), layout="constrained")
+
+
+def as_drawn(text: str) -> str:
+    """Text that matplotlib draws as it is: between two dollar signs it would see mathematics."""
+    return text.replace("$", r"\$")

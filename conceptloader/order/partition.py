@@ -218,7 +218,8 @@ class Plan:
                 f"it was saved {consumed - step_start} samples into a global batch. Micro batches of "
                 f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks cannot go on there, and a "
                 f"global batch that starts there would leave out {saved.stop - shifted.stop} samples at the run's end",
-                fix="resume with micro batches that divide it, from a state between two steps, or set last_batch to partial",
+                fix="resume with micro batches that divide it, or from a state between two steps, or set last_batch to "
+                "partial",
             )
         return shifted
 

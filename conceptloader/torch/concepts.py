@@ -117,7 +117,7 @@ def span_mask(batch: TensorBatch, track: str) -> Tensor:
 
 
 def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id: int = 0) -> Tensor:
-    """float32 [B, M, num_concepts]: 1 for each of the concepts `first_id`, first_id + 1, ... that a span has (multi-hot).
+    """float32 [B, M, num_concepts]: 1 for each concept `first_id`, `first_id` + 1, ... that a span has (multi-hot).
 
     Slots without a span are all 0: leave them out by `span_mask`.
     """

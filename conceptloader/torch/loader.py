@@ -46,8 +46,8 @@ class Loader:
     epoch_samples: a loop ends at each multiple of it, and `len` counts its micro batches; by default the run is one
         epoch. The order runs through epochs of this kind: they divide nothing else.
     last_batch: what happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default "partial"
-        with order sequential, so that every window is read once, else "drop". scheme: how ranks share a global batch. See
-        order/partition.py.
+        with order sequential, so that every window is read once, else "drop". scheme: how ranks share a global batch.
+        See order/partition.py.
     device: where the tensors are handed out, by default in the CPU's memory. To a CUDA device the next batch is copied,
         from page-locked memory, while the device works on the one before.
     batch_transform: called with each batch, in the reading threads, many at once; what it returns is yielded. For a

@@ -1,8 +1,10 @@
 """Words that nobody would search for: python -m tests.house.vocabulary, part of `make lint`.
 
-Pages use the terms of the field. For each word that this project once had for itself the list below has the usual ones.
+Pages and the strings of the product (messages, help, docstrings) use the terms of the field. For each word that this
+project once had for itself the list below has the usual ones.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -51,11 +53,15 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def texts() -> Iterator[tuple[Path, int, str]]:
-    """(file, line, text) of the pages, without their code."""
+    """(file, line, text) of all that people read: pages without their code, strings and docstrings of the product."""
     for page in (ROOT / page for page in PAGES):
         text = FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"))
         text = re.sub(r"`[^`\n]*`", "", text)
         yield from ((page, number, line) for number, line in enumerate(text.splitlines(), 1))
+    for file in sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield from ((file, node.lineno + k, line) for k, line in enumerate(node.value.splitlines()))
 
 
 def main() -> int:
@@ -65,6 +71,7 @@ def main() -> int:
         for word, instead in WORDS.items()
         for match in word.finditer(text)
     ]
+    found = [line for line in found if not sys.argv[1:] or line.startswith(tuple(sys.argv[1:]))]
     print("\n".join(found) or "no private words")
     return 1 if found else 0
 

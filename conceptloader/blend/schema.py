@@ -76,9 +76,9 @@ class Outputs(Section):
     mask_document_boundaries: no loss where the label is the first token of another document. loss_on_eos: False for no
     loss on end-of-document labels. ignore_index: what replaces labels without loss, those where loss_mask is 0; below
     0, since tokens are not; None to keep them. shared_labels: input_ids and labels are views of one tensor, `tokens`.
-    sample_seed: a number for each sample, a function of the seed and the sample's index. loss_weight: what the loss of each
-    label is to be multiplied by; a name alone is that of a LossWeight. fields: others, by name; each stands at the inputs that it
-    belongs to, or at the labels.
+    sample_seed: a number for each sample, a function of the seed and the sample's index. loss_weight: what the loss of
+    each label is to be multiplied by; a name alone is that of a LossWeight. fields: others, by name; each is aligned
+    with the inputs that it belongs to, or with the labels.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {

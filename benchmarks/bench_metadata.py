@@ -71,7 +71,7 @@ def naive(per_token: bool) -> None:
                 pickle.loads(file.read(int(index[record + 1] - index[record])))
 
 
-padded, ragged, alone = reader({"concepts": {}}), reader({"tracks": {"layout": "ragged"}}), reader({})
+padded, ragged, alone = reader({"concepts": {}}), reader({"concepts": {"layout": "ragged"}}), reader({})
 report.race(
     "warm, batches of 16",
     [
@@ -105,7 +105,7 @@ report.race(
 files = {file.name: file.stat().st_size for file in Path(four_kinds).glob("00000.*")}
 report.fact("four kinds, on disk", US, sum(files.values()) / files["00000.stream.bin"], "x the bare tokens of 4 bytes")
 report.fact("four kinds, a window, one tensor of tokens", US, window_bytes({"concepts": {}}, TOKENS_ONLY), "bytes")
-report.fact("the same, ragged", US, window_bytes({"tracks": {"layout": "ragged"}}, TOKENS_ONLY), "bytes")
+report.fact("the same, ragged", US, window_bytes({"concepts": {"layout": "ragged"}}, TOKENS_ONLY), "bytes")
 report.fact("the same, tokens alone", US, window_bytes({}, TOKENS_ONLY), "bytes")
 report.fact("four kinds, a window, default outputs", US, window_bytes({"concepts": {}}, {}), "bytes")
 report.finish()

@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 """
 OURS = """
 import conceptloader as cl
-loader = cl.make_dataloader({{"seq_len": 4096, "datasets": {{"web": {{"path": {path!r}}}}}, "concepts": {concepts},
+loader = cl.make_dataloader({{"seq_len": 4096, "datasets": {{"web": {{"path": {path!r}}}}}, "tracks": {tracks},
     "loader": {{"num_threads": {threads}, "prefetch_batches": {prefetch}}}}}, micro_batch_size={batch})
 batches = iter(loader)
 """
@@ -54,16 +54,13 @@ subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "late_re
 late = {"LD_PRELOAD": str(library), "LATE_FOLDER": str(ROOT.resolve()), "LATE_US": str(LATE_US)}
 asked = {"batch": BATCH, "batches": BATCHES, "stream": str(bare / "00000.stream.bin"), "path": str(bare)}
 programs = {
-    US: (OURS, {"num_threads": 2, "prefetch_batches": 4, "concepts": {}}),
-    "16 threads, 64 batches ahead": (OURS, {"num_threads": 16, "prefetch_batches": 64, "concepts": {}}),
-    "the same with concepts": (
-        OURS,
-        {"num_threads": 16, "prefetch_batches": 64, "tracks": {"concepts": {}}, "path": spans},
-    ),
+    US: (OURS, {"threads": 2, "prefetch": 4, "tracks": {}}),
+    "16 threads, 64 batches ahead": (OURS, {"threads": 16, "prefetch": 64, "tracks": {}}),
+    "the same with concepts": (OURS, {"threads": 16, "prefetch": 64, "tracks": {"concepts": {}}, "path": spans}),
 }
 if importlib.util.find_spec("datatrove"):
-    programs["datatrove, 2 workers"] = (DATATROVE, {"num_threads": 2})
-    programs["datatrove, 8 workers"] = (DATATROVE, {"num_threads": 8})
+    programs["datatrove, 2 workers"] = (DATATROVE, {"threads": 2})
+    programs["datatrove, 8 workers"] = (DATATROVE, {"threads": 8})
 found: dict[str, list[float]] = {}
 with tempfile.TemporaryDirectory() as folder:
     for name, (program, more) in programs.items():

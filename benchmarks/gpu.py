@@ -31,7 +31,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     defaults = {"layers": 12, "width": 768, "heads": 12, "seq_len": 1024, "vocab": 50_304, "batch": 16, "steps": 40}
-    for name, value in {**defaults, "rounds": 5, "num_threads": 2, "tokens": 1 << 26}.items():
+    for name, value in {**defaults, "rounds": 5, "threads": 2, "tokens": 1 << 26}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--toy", action="store_true", help="sizes for a processor, in seconds")
     found = parser.parse_args(argv)

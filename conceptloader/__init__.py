@@ -116,7 +116,7 @@ _HOMES = {
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
     "trace.losses": "LossLog",
-    "view.decode": "DecodedSample DecodedSpan decode",
+    "viewer.decode": "DecodedSample DecodedSpan decode",
 }
 # What was called otherwise before the first release.
 _RENAMED = {

@@ -1,11 +1,11 @@
-"""Run a training script untouched, with the adapter of its framework installed first.
+"""Run an unmodified training script, with the adapter of its framework installed first.
 
     torchrun --nproc_per_node 8 -m conceptloader.launch run_train.py --config-file config.yaml
     torchrun --nproc_per_node 8 -m conceptloader.launch --import my_model run_train.py --config-file config.yaml
 
-The framework is told by what the script imports, unless --framework names it. An adapter is a module with a function
-install(); it is imported for that framework only. --import names modules of your own that are to be imported after it,
-before the script: to register a model, say.
+The framework is detected from the imports of the script, unless --framework names it. An adapter is a module with a
+function install(); only that of the framework is imported. --import names further modules to import after it and before
+the script, such as one that registers a model.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def detect(script: Path) -> str:
     found = sorted(FRAMEWORKS.keys() & imported)
     if len(found) != 1:
         what = f"imports {' and '.join(found)}" if found else f"imports none of {', '.join(sorted(FRAMEWORKS))}"
-        raise ConfigError(script, str(what), fix="say which framework it belongs to: --framework NAME")
+        raise ConfigError(script, str(what), fix="name the framework: --framework NAME")
     return found[0]
 
 

@@ -48,9 +48,9 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
     if not np.isfinite(found).all():
         raise FormatError(
             f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
-            "a weight that is no finite number",
+            "a weight that is NaN or Inf",
             "finite ones",
-            "build it again, or quarantine these tokens",
+            "rebuild it, or quarantine these tokens",
         )
     batch[LOSS_WEIGHT][rows, places] = found
 

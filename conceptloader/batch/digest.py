@@ -15,11 +15,11 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
     """Digest of a micro batch, or of several, such as those of a step: an integer below 2**40.
 
     It is the sum, modulo 2**40, of the xxh3-64 of each sample (its sample_index, dataset_id, input_ids and labels as
-    little-endian int64). Hence
+    little-endian int64). So
 
     - tensor, pipeline and context parallel ranks of one data-parallel rank have equal digests (take it before the
-      sequence is cut up), and so has a run that was resumed in another way;
-    - the sum over data-parallel ranks, modulo 2**40, is that of the global batch, whatever their number is. A float64
+      sequence is split), and so does a run that was resumed on other ranks;
+    - the sum over data-parallel ranks, modulo 2**40, is that of the global batch, for any number of ranks. A float64
       holds such sums of up to 8192 ranks exactly, so that it survives an all-reduce and a log of floats.
 
     With `outputs.ignore_index` the labels that it replaces count as what they are then: another number.

@@ -59,14 +59,14 @@ class FieldLayout:
 class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
     max_spans have TRUNCATED for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
-    its records are handed out as what its codec makes of them; they are read as ragged bytes. item: the type of
-    what a record has many of. source: its name in datasets, if that is another. labels: it stands at the labels."""
+    its records are yielded as its codec decodes them; they are read as ragged bytes. item: the type of what a record
+    has many of. source: its name in datasets, if that is another. labels: it stands at the labels."""
 
     name: str
     ragged: bool
     max_spans: int
     max_concepts: int
-    cut_spans: bool = False  # what is beyond max_spans, or beyond max_concepts, is left out; else it is an error
+    cut_spans: bool = False  # what is beyond max_spans, or beyond max_concepts, is dropped; else it is an error
     cut_concepts: bool = False
     scored: bool = False
     mark: bool = False
@@ -111,7 +111,7 @@ class BatchLayout:
     loss_mask           f32 [B, S], 1 or 0
     position_ids        i64 [B, S]
     document_ids        i64 [B, S], -1 where the shard has no document table, and on padding
-    cu_seqlens          i32 [n + 1], borders of the n sequences in the B * S inputs; max_seqlen, an int
+    cu_seqlens          i32 [n + 1], boundaries of the n sequences in the B * S inputs; max_seqlen, an int
     dataset_id, sample_index   i64 [B]
     sample_seed         i64 [B], at least 0, see `order.reference.sample_random`
     loss_weight         f32 [B, S], of the label's token; 0 where nothing was read
@@ -165,7 +165,7 @@ class BatchLayout:
 
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
         """Sample `k` of a batch of arrays or tensors: the row of each; of a ragged track its own values and offsets, of
-        one with layout records its own list. cu_seqlens and max_seqlen, which describe a batch, are left out."""
+        one with layout records its own list. cu_seqlens and max_seqlen, which describe a batch, are omitted."""
         left_out, sample = {"cu_seqlens", "max_seqlen"}, dict[str, Any]()
         for track in self.tracks:
             if track.ragged and not track.decoded:

@@ -60,7 +60,7 @@ def measure(
 ) -> Pass:
     """Read as the loader does, from sample `first` on: for so many seconds or up to `last`, and one batch at least.
 
-    prefetch: batches that are read ahead; with 0, each is read when it is wanted. Raises: FormatError, ReadError.
+    prefetch: batches that are prefetched; with 0, each is read when it is wanted. Raises: FormatError, ReadError.
     """
     options, times, end = blend.config.loader, array("q"), first
 

@@ -17,8 +17,8 @@ from conceptloader.format.read.reader import DAMAGED
 from conceptloader.kernels import records as kinds
 from conceptloader.kernels.system import DOCUMENTS
 
-_RESTORE = "the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
-_REFUSED = "set it to split or crop, raise packing.bins, or take the document out"
+_RESTORE = "the dataset is corrupt: run `conceptloader verify --full`, restore or rebuild it"
+_REFUSED = "set it to split or truncate, raise packing.bins, or remove the document"
 
 
 def _unsigned(value: int) -> int:
@@ -62,7 +62,7 @@ WORDS = {
     kinds.BAD_WEIGHT: Words(
         "{value} in field {field} as the weight of token {place} of shard {shard}, token {token} of the dataset",
         "finite ones",
-        "build it again, or quarantine this token",
+        "rebuild it, or quarantine this token",
         shown=_real,
     ),
     # place: document of the shard
@@ -71,13 +71,13 @@ WORDS = {
     ),
     # place: block
     kinds.BAD_BLOCKS: Words(
-        "block table entries {value} and {other}, from block {place} on", "rising numbers below {limit}"
+        "block table entries {value} and {other}, from block {place} on", "ascending numbers below {limit}"
     ),
-    # place: entry of the table. limit: of what is read, its first token, or the one behind it
+    # place: entry of the table. limit: of what is read, its first token, or the one after its last
     kinds.BEGINS_LATE: Words(
-        "position {value} in entry {place} for tokens from {limit} on", "a position that is not behind them"
+        "position {value} in entry {place} for tokens from {limit} on", "a position that is not after them"
     ),
-    kinds.FALLS: Words("position {value} in entry {place} after {other}", "{rising} positions in [0, {limit}]"),
+    kinds.FALLS: Words("position {value} in entry {place} after {other}", "{ascending} positions in [0, {limit}]"),
     kinds.ENDS_EARLY: Words(
         "position {value} in entry {place} for tokens up to {limit}", "a position that is not before their end"
     ),
@@ -118,14 +118,14 @@ WORDS = {
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(
-        "refuse, and document {place} of {value} tokens",
+        "error, and document {place} of {value} tokens",
         "at most {limit}, the seq_len",
         _REFUSED,
         "{dataset}: packing.overflow",
         ConfigError,
     ),
     kinds.NO_PLACE: Words(
-        "refuse, and document {place} of {value} tokens",
+        "error, and document {place} of {value} tokens",
         "room for it in a pack of its block",
         _REFUSED,
         "{dataset}: packing.overflow",
@@ -151,7 +151,7 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
             "shard": shard,
             "token": int(files.tables.shards[row]["base"]) + place,
             "vocabulary": "the vocabulary" if dataset.tokenizer else "as no tokenizer is known",
-            "rising": "non-decreasing" if column == DOCUMENTS else "rising",
+            "ascending": "non-decreasing" if column == DOCUMENTS else "ascending",
             "track": next((track.track for track in layout.read_tracks[int(state["track"]) :]), ""),
             "field": next((field.field for field in layout.fields if field.name == LOSS_WEIGHT), ""),
         }

@@ -37,7 +37,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
     """A reader of the samples of `blend`. dp_rank: for messages. layout: of its batches, if others decide it with
     theirs."""
     layout = layout or batch_layout(blend)
-    # Members of an earlier sequence length or packing are part of the order, but none of their samples lies ahead.
+    # Members of an earlier sequence length or packing are part of the order, but none of their samples will be read.
     packed = blend.config.packing is not None
     views = [
         None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
@@ -104,7 +104,10 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
 
 
 def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[FieldLayout, TrackLayout | None]:
-    """Loss weights, by a field or a track. Raises ConfigError for datasets that have neither, unless that is said."""
+    """Loss weights, by a field or a track.
+
+    Raises ConfigError for datasets that have neither, unless `missing` is set.
+    """
     name, where = given.name, f"outputs.{LOSS_WEIGHT}"
     fields = {v.name: dict(v.dataset.manifest.layouts[0].fields)[name] for v in views if name in v.dataset.field_names}
     tracks = {} if fields else {v.name: v.dataset.tracks[name] for v in views if name in v.tracks}
@@ -113,7 +116,7 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
     if lacking and (given.missing is None or not having):
         known = sorted({field for view in views for field in (*view.dataset.field_names, *view.dataset.tracks)})
         what = "field" if fields else "track that is read" if tracks else "field and no track that is read"
-        remedy = f"or say loss_weight: {{name: {name}, missing: 1}}" if having else "or correct the name"
+        remedy = f"or set loss_weight: {{name: {name}, missing: 1}}" if having else "or correct the name"
         raise ConfigError(
             where,
             f"found no {what} called {name!r} in {', '.join(lacking)} (fields and tracks: {known}), whose weights "
@@ -126,7 +129,7 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             where,
             f"{name!r} of type {', '.join(types.values())}",
             "f2 or f4, as field or as track of codec numpy",
-            "build it so",
+            "rebuild it with that type",
         )
     field = FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True, missing=given.missing or 0.0)
     if fields:
@@ -134,8 +137,8 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
     if given.outside is None:
         raise ConfigError(
             where,
-            f"found the track {name!r}, but no weight of tokens in none of its spans",
-            fix=f"say loss_weight: {{name: {name}, outside: 1}}",
+            f"found the track {name!r}, but no weight for tokens outside its spans",
+            fix=f"set loss_weight: {{name: {name}, outside: 1}}",
         )
     track = _track_layout(name, ConceptOptions(), views, seq_len)
     return replace(field, outside=given.outside), replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
@@ -149,7 +152,7 @@ def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
         raise ConfigError(
             where,
             f"found type {types[first]} in dataset {first}, but {types[other]} in {other}",
-            fix="a batch has one: build one of them again",
+            fix="a batch has one type: rebuild one of them",
         )
     return np.dtype(f"<{types[first]}")
 
@@ -158,13 +161,13 @@ def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
     if not outputs.loss_on_eos and (tokenizer is None or tokenizer.eos_id is None):
         raise ConfigError(
-            "outputs.loss_on_eos", f"found false, but dataset {view.name} names no eos token", fix="set it to true"
+            "outputs.loss_on_eos", f"found false, but dataset {view.name} has no eos token", fix="set it to true"
         )
     shards = view.dataset.manifest.shards
     if outputs.needs_documents and ((shards.documents == 0) & (shards.tokens > 0)).any():
         logger.warning(
             "dataset %s: files of it do not say where documents begin, so that position_ids: document, cu_seqlens, "
-            "document_ids and mask_document_boundaries of the outputs know of none; adopt them with --document-end",
+            "document_ids and mask_document_boundaries find no boundaries; adopt them with --document-end",
             view.name,
         )
     types = {dict(layout.fields).get(LOSS_FIELD) for layout in view.dataset.manifest.layouts}
@@ -203,14 +206,14 @@ def _check_codecs(where: str, kinds: Mapping[str, str], options: ConceptOptions)
             where,
             f"dataset {odd} has codec {kinds[odd]}, and arrays are made of tracks of codec concepts, or of codec "
             "numpy, in all datasets",
-            fix="set layout: records, which hands out the records themselves",
+            fix="set layout: records, which yields the records themselves",
         )
     if kind == "numpy" and (options.layout != "padded" or options.max_concepts is not None):
         raise ConfigError(
             where,
             f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of which "
             "each span has one",
-            fix="leave both out, or set layout: records",
+            fix="remove both, or set layout: records",
         )
 
 
@@ -220,14 +223,16 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
     if not having:
         known = sorted({track for view in views for track in view.tracks})
         raise ConfigError(
-            where, f"this track is read of no dataset, expected one of {known}", fix="correct or remove it"
+            where, f"this track is read from no dataset, expected one of {known}", fix="correct or remove it"
         )
     kinds = {view.name: view.dataset.tracks[name].codec for view in having}
     kind, decoded = next(iter(kinds.values())), options.layout == "records"
     if not decoded:
         _check_codecs(where, kinds, options)
     elif options.max_concepts is not None:
-        raise ConfigError(f"{where}.max_concepts", "found with layout records, which are never cut", fix="remove it")
+        raise ConfigError(
+            f"{where}.max_concepts", "found with layout records, which are never truncated", fix="remove it"
+        )
     most = {"max_spans": 1, "max_concepts": MAX_RECORD_BYTES if decoded else 1}
     for view in having:
         if decoded:
@@ -251,7 +256,7 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         raise ConfigError(
             where,
             f"dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has",
-            fix="a batch has them of all or of none: build one of them again",
+            fix="a batch has scores of all datasets or of none: rebuild one of them",
         )
     layout = TrackLayout(
         name=name,

@@ -1,4 +1,4 @@
-"""Reading ahead in threads; results come in order."""
+"""Prefetching in threads; results come in order."""
 
 import errno
 import itertools
@@ -24,12 +24,12 @@ _PROMPT = 16  # results that were there in time, for each that is read ahead les
 
 
 class Prefetcher(Iterator[tuple[T, R]]):
-    """Iterator over (task, read(task)), in the order of `tasks`, `depth` of them ahead of the consumer.
+    """Iterator over (task, read(task)), in the order of `tasks`, with `depth` of them prefetched.
 
-    One read that takes long holds up all that follow it. So while the consumer waits for one, and threads have nothing
-    to do, more is read ahead, up to `most`; and less again when it does not wait.
+    One slow read delays all that follow it. So while the consumer waits for one, and threads are idle, more is
+    prefetched, up to `most`; and less again when it does not wait.
 
-    With depth 0 nothing is read ahead: a thread reads when it is asked to, so that the consumer can watch it, and be
+    With depth 0 nothing is prefetched: a thread reads when it is asked to, so that the consumer can watch it, and be
     interrupted. What `read` or `tasks` raises is raised here, in its turn. Threads end with `close`, when the iterator
     is no longer referenced, and with the process; none is waited for longer than a second.
 

@@ -41,7 +41,7 @@ Picked = tuple[I64Array, U64Array]
 
 
 class Order(Protocol):
-    """Mixture, Sequential, and whatever else says which window of which member a sample is. With `kernel_tables`, if it
+    """Mixture, Sequential, or anything that says which window of which member a sample is. With `kernel_tables`, if it
     has any, kernels find windows by themselves."""
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
@@ -49,8 +49,7 @@ class Order(Protocol):
 
 class BatchReader:
     """Reads batches of the samples of an order; views[k] is its member k. Safe to use from many threads, after a fork,
-    and to pickle. dp_rank: of whoever trains on them: named in errors, with the sample; None for who only looks at some
-    samples. handles: of files."""
+    and to pickle. dp_rank: named in errors, with the sample; None to inspect samples of no run. handles: of files."""
 
     def __init__(
         self,
@@ -95,13 +94,13 @@ class BatchReader:
         ranges: Sequence[Sequence[range]] | None = None,
     ) -> Batch:
         """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`; by default in
-        memory that is used again once the batch is gone.
+        memory that is reused once the batch is freed.
 
         picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
         the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
         range counts as a document, whose number is its place among those of the sample.
 
-        Raises: FormatError for damaged data, ReadError if the operating system fails; ConfigError for a sample of a
+        Raises: FormatError for corrupt data, ReadError if the operating system fails; ConfigError for a sample of a
         member that has left the configuration.
         """
         order = self._kernel_tables if picked is None else None
@@ -177,7 +176,7 @@ class BatchReader:
         return work.code
 
     def _complete(self, work: Workspace) -> None:
-        """Repeat passes until nothing lacks. After a ReadError the next attempt goes on from there."""
+        """Repeat passes until nothing lacks. After a ReadError the next attempt resumes from there."""
         files, state = self._files, work.state
         pinned: list[int] = []
         try:

@@ -154,7 +154,7 @@ def _resolved(config: Config, base: Path) -> Config:
         config,
         datasets={name: resolved(entry, f"datasets.{name}", "path") for name, entry in config.datasets.items()},
         quarantine=tuple(resolved(entry, f"quarantine[{k}]", "file") for k, entry in enumerate(config.quarantine)),
-        exclude=tuple(resolved(entry, f"exclude[{k}]", "file", "view") for k, entry in enumerate(config.exclude)),
+        exclude=tuple(resolved(entry, f"exclude[{k}]", "file", "subset") for k, entry in enumerate(config.exclude)),
         allowed_roots=None
         if config.allowed_roots is None
         else tuple(absolute(r, f"allowed_roots[{k}]") for k, r in enumerate(config.allowed_roots)),

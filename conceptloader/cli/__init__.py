@@ -1,11 +1,11 @@
-"""The command `conceptloader`: one module per subcommand, each with
+"""The command `conceptloader`: one module per command, each with
 
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
     USAGE                       optional: the usage in one line
     run(arguments, output)      the work; returns the exit code, or nothing for 0
 
-Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
+Results go to stdout, logs and progress to stderr. Exit codes: 0 success, 1 data error, 2 usage error.
 
 Open verify.py first, which is short.
 """
@@ -21,7 +21,7 @@ from importlib import import_module
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
-from conceptloader.cli.recipe import with_recipe
+from conceptloader.cli.recipe import RENAMED_OPTIONS, with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 # To add a subcommand, add its module to this package and here its name, with a line for `conceptloader --help`. Only
@@ -29,7 +29,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 GROUPS = {
     "Datasets": {
         "build": "build a dataset from JSONL, Parquet, CSV or Arrow",
-        "adopt": "use token files of Megatron, datatrove or OLMo in place",
+        "adopt": "use Megatron, datatrove or OLMo token files in place",
         "annotate": "add a track to a dataset",
         "concat": "concatenate datasets by reference",
         "filter": "select documents or spans as a zero-copy subset",
@@ -51,7 +51,7 @@ GROUPS = {
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-# What commands and options were called before: what does the same now, with an example.
+# Former names of commands: the present name, with an example. Those of options: RENAMED_OPTIONS.
 RENAMED = {
     "join": ("concat", "concat data/a data/b --out data/both"),
     "select": ("filter", 'filter data/web --where "tokens > 50" --out data/long'),
@@ -67,23 +67,11 @@ RENAMED = {
     "explain": ("trace --losses", "trace run.yaml --run-log checkpoints --step 1200 --losses losses"),
     "bench": ("doctor", "doctor run.yaml"),
 }
-RENAMED_OPTIONS = {
-    "--log": "--run-log",
-    "--global-batch": "--global-batch-size",
-    "--micro-batch": "--micro-batch-size",
-    "--picture": "--plot",
-    "--anew": "--rebuild",
-    "--skip-bad": "--bad-records",
-    "--max-lost-spans": "--max-unaligned-spans",
-    "--concepts-vocabulary": "--vocabulary",
-    "--token-type": "--token-dtype",
-    "--unit": "--offset-unit",
-    "--multiple": "--pad-to-multiple-of",
-}
 
 _USAGE = "conceptloader <command> [options]"
 _DESCRIPTION = "Build, inspect and trace tokenized datasets with span annotations."
 _EPILOG = """\
+examples:
   conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes
   conceptloader inspect data/corpus --window 0 --seq-len 128
 
@@ -96,13 +84,13 @@ Exit codes: 0 success, 1 data error, 2 usage error.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    parser = make_parser(next(filter(COMMANDS.__contains__, given), ""))
+    parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
     if given[0] in RENAMED:
         now, example = RENAMED[given[0]]
-        parser.error(f"{given[0]!r} is now {now!r}, such as: conceptloader {example}")
+        parser.error(f"{given[0]!r} is now {now!r}, for example: conceptloader {example}")
     if not given[0].startswith("-") and given[0] not in COMMANDS:
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
     for option in (argument.partition("=")[0] for argument in given):
@@ -133,26 +121,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception:
         traceback.print_exc()
-        remark = "this is a defect of conceptloader; please report it, with the lines above"
+        remark = "this is a bug in conceptloader; please report it with the lines above"
         print(f"conceptloader: {remark}", file=sys.stderr)
         return 1
 
 
 def _with_home(argument: str) -> str:
-    """~/ at the start of an argument or of an option's value, which shells leave in --out=~/data."""
+    """Expand ~/ at the start of an argument or of an option's value: shells do not in --out=~/data."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     return option + equals + (os.path.expanduser(value) if value.startswith("~/") else value)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """With room for the longest options beside their meaning."""
+    """Leave room for long options next to their help."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
 
 
 def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """chosen: the only command that will be parsed; by default any."""
+    """Return the parser. chosen: the only command whose options it needs; by default all."""
     listed = "\n\n".join(
         "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, summary in group.items())])
         for title, group in GROUPS.items()
@@ -165,7 +153,7 @@ def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
         formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
-    commands = parser.add_subparsers(metavar="<command>", required=True, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(prog="conceptloader", metavar="<command>", required=True, help=argparse.SUPPRESS)
     for name in COMMANDS:
         command = commands.add_parser(name, formatter_class=_Help)
         if chosen not in (None, name):

@@ -10,21 +10,21 @@ from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 DESCRIPTION = """\
-Make a dataset of existing token files without copying them. Only a manifest and a table of documents are written.
+Use existing token files as a dataset, in place. Only a manifest and a table of documents are written.
 
   conceptloader adopt /data/megatron/web_text_document --out data/web
-  conceptloader adopt /data/nanoset/ --out data/set          a folder of .ds, .ds.index, .ds.metadata
+  conceptloader adopt /data/nanoset/ --out data/set          a directory of .ds, .ds.index, .ds.metadata
   conceptloader adopt part-*.npy --out data/olmo --dtype uint16 --document-end 50256
 
-PATH is the prefix (or either file) of Megatron's .bin and .idx, a .ds file, a flat file of tokens, or a folder of one
-of these, read in the order of names. Flat files say nothing about themselves: the type of a token has to be named, and
-documents are found only with --document-end, the id of the token that ends each of them. Tokens are read for that, and
-to see that none is negative in a Megatron file of type int8 or int16; otherwise they are not.
+PATH is the prefix (or either file) of Megatron's .bin and .idx, a .ds file, a flat file of tokens, or a directory of
+one of these, read in the order of names. Flat files do not describe themselves: name their --dtype, and --document-end,
+the token that ends each document; without it, documents are unknown. Tokens are read only to find these ends, and to
+check for negative ones in Megatron files of type int8 or int16.
 
-The files must stay where they are and as they are: readers check size, time of modification and a sample of each,
-`verify` the index, `verify --full` the tokens. A resume refuses other content: files of another sample or time, or with
---full, of other tokens, whatever their time, so that copies of the files will do. If they are not below the directory
-that holds DIR, name theirs in the configuration: roots.
+Do not move or change the files: readers check the size, mtime and a spot checksum of each; `verify` checks the index,
+`verify --full` the tokens. A resume raises if the content changed: another spot checksum or mtime, or, with --full,
+other tokens, for any mtime, so that copies of the files are accepted. If the files are outside of the directory that
+contains DIR, list their directory under allowed_roots in the configuration.
 """
 
 
@@ -33,21 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("paths", nargs="+", metavar="PATH")
     add_out(add)
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
-    add("--full", action="store_true", help="read all tokens, for checksums that do not depend on the files' times")
+    add("--full", action="store_true", help="read all tokens, for checksums that do not depend on mtimes")
     add("--loss-mask", action="store_true", help="copy .ds files, with the loss masks in their .ds.loss files")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
     group("--document-end", type=int, metavar="ID", help="the token that ends each document")
     group = parser.add_argument_group(
-        "tokenizer (for the manifest, so that unlike datasets are not mixed)"
+        "tokenizer (recorded in the manifest, so that datasets of different tokenizers are not mixed)"
     ).add_argument
     group(
         "--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder; a copy is kept"
     )
     group("--tokenizer-name", metavar="NAME", help="any name, instead of --tokenizer; needs --vocab-size")
-    group("--vocab-size", type=positive, metavar="N")
+    group("--vocab-size", type=positive, metavar="N", help="number of token ids, with --tokenizer-name")
     group("--eos", metavar="TOKEN|ID", help="token that ends documents (default: the tokenizer's)")
-    group("--allow-mixed-tokenizers", action="store_true", help="although files name different tokenizers")
+    group("--allow-mixed-tokenizers", action="store_true", help="accept files that name different tokenizers")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes | None]:
-    """What the manifest says of it, and the bytes of its file."""
+    """Return what the manifest records of the tokenizer, and the bytes of its file."""
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
             raise ConfigError("adopt", "--tokenizer with --tokenizer-name or --vocab-size", "one of them")

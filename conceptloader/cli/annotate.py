@@ -25,28 +25,28 @@ from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
-Make a dataset that has the tokens and tracks of another one, where they are, and a new track: concepts, quality scores,
-sources. Works on adopted files, too. Nothing of the other dataset is copied or changed.
+Add a track to a dataset: concepts, quality scores, sources. The new dataset refers to the tokens and tracks of DATASET,
+which is neither copied nor changed. Adopted datasets work too.
 
-Annotations are rows of jsonl (.gz, .zst) or parquet in any order. A row names a document, by the id that it had when
-the dataset was built or by its number, and what belongs to some tokens of it or to all of them:
+Annotations are rows of JSONL (.gz, .zst), CSV or Parquet, in any order. A row names a document, by its id in the input
+of the build or by its number, and annotates a range of its tokens, or all of them:
 
   {"id": "a1", "spans": [{"start": 3, "end": 8, "concepts": ["animal"]}]}
   {"id": "a1", "start": 10, "end": 12, "concepts": ["food", "red"]}
   {"document": 12, "value": 0.93}
 
-The value is `concepts` for codec concepts, and `value` for the others. Documents without a row are fine. Files in which
-these have other names: --column id=doc_id --column start=begin --column concepts=label (a list, or one concept).
+The value is `concepts` for codec concepts, and `value` for other codecs. Documents may have no row. Other column names:
+--column id=doc_id --column start=begin --column concepts=label (a list, or one concept).
 
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
 
-Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
-else tokens. --offset-unit says which; it must be given where the offsets could be either. The text is decoded from the
-tokens: only for tokenizers that reproduce every text exactly.
+Offsets are in characters (Unicode code points) of the document's text if the dataset was built from text, else in
+tokens. --offset-unit states which; it is required where both are possible. The text is decoded from the tokens, which
+works for tokenizers that reproduce every text exactly.
 
-A recipe (--recipe) with chunks, as in build, has annotations in files with a row for each chunk of a document: INPUT
-are the documents then, whose text (or tokens) has to be that of the dataset (docs/annotations.md).
+A recipe (--recipe) with `chunks`, as in build, reads files with a row per chunk of a document. INPUT are then the
+documents, whose text (or tokens) must be that of the dataset (docs/annotations.md).
 """
 
 USAGE = "DATASET INPUT [INPUT ...] --track NAME --out DIR [options]"
@@ -61,31 +61,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_workers(add)
 
     group = parser.add_argument_group("the track").add_argument
-    group("--track", required=True, metavar="NAME")
+    group("--track", required=True, metavar="NAME", help="name of the new track")
     group("--codec", choices=["concepts", "numpy", "msgpack", "json"], default="concepts")
     group("--parameters", type=json_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
     group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
     add_span_rules(group)
 
     group = parser.add_argument_group("annotations").add_argument
-    meaning = "what start and end count (default: characters where the text is known, as in build; else tokens)"
+    meaning = "unit of start and end (default: characters if the text is known, as in build; else tokens)"
     group("--offset-unit", choices=["characters", "tokens"], help=meaning)
-    group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
-    group("--ignore-column", action="append", default=[], metavar="NAME")
-    meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"
+    group("--tokenizer", metavar="bytes|PATH", help="of the dataset's build (default: its copy in the dataset)")
+    group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
+    meaning = "name in the files of id, document, spans, start, end, concepts, scores or value"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
     add_max_line_bytes(group)
-    building.add_skip_bad(group, "leave out rows that cannot be read, and chunks that cannot be so, and list")
+    building.add_bad_records(group, "skip rows that cannot be read, and invalid chunks, and list")
     group = parser.add_argument_group("documents with chunks").add_argument
     chunks.add_chunks(group)
-    group("--text-column", dest="text", metavar="NAME", help="(default: text)")
-    group("--tokens-column", dest="tokens", metavar="NAME")
+    group("--text-column", dest="text", metavar="NAME", help="of the documents (default: text)")
+    group("--tokens-column", dest="tokens", metavar="NAME", help="instead of --text-column")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.chunks is not None:
-        refuse_beside("chunks", arguments, "unit", "column", "ignore_column", "parameters")
+        refuse_beside("chunks", arguments, "offset_unit", "column", "ignore_column", "parameters")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         ignored=arguments.ignore_column,
         columns=dict(arguments.column),
         sort_bytes=arguments.sort_memory,
-        **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "unit", "max_line_bytes"),
+        unit=arguments.offset_unit,
+        **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "max_line_bytes"),
     )
     joined = None
     if arguments.chunks is not None:
@@ -120,7 +121,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
     lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
     if bad := done.get("bad_rows"):
-        lines.append(f"{bad:,} rows could not be read and were left out, see {arguments.bad_records}")
+        lines.append(f"{bad:,} rows could not be read and were skipped, see {arguments.bad_records}")
     lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
     output.result(value, lines + (joined.lines() if joined else []))
     return 0

@@ -1,4 +1,4 @@
-"""Arguments that several commands have, and types of arguments."""
+"""Arguments of several commands, and types of arguments."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ _END = 1 << 63
 
 
 def kind(expected: str, read: Callable[[str], T], fits: Callable[[T], bool]) -> Callable[[str], T]:
-    """A type for arguments which `read` understands, and which then fit."""
+    """Return a type of arguments: `read` parses the text, `fits` accepts the value."""
 
     def parse(text: str) -> T:
         with suppress(ValueError, OverflowError, KeyError):
@@ -49,6 +49,12 @@ def _pair(separator: str) -> Callable[[str], tuple[int, int]]:
     return read
 
 
+def _track_file(text: str) -> tuple[str, str]:
+    """Split [TRACK=]FILE; a path may hold "=", too."""
+    track, equals, file = text.partition("=")
+    return (track, file) if equals and os.sep not in track else ("concepts", text)
+
+
 positive = kind("an integer of 1 or more, below 2**63", int, lambda value: 1 <= value < _END)
 not_negative = kind("an integer of 0 or more, below 2**63", int, lambda value: 0 <= value < _END)
 size = kind("a size such as 4096, 64K, 512M or 8G, below 2**63", _bytes, lambda value: 1 <= value < _END)
@@ -56,17 +62,18 @@ above_zero = kind("a number above 0", float, lambda value: 0 < value < math.inf)
 fraction = kind("a fraction from 0 to 1, such as 0.05", float, lambda value: 0 <= value <= 1)
 steps = kind("A:B with A below B, such as 1000:2000", _pair(":"), lambda pair: pair[0] < pair[1] < 1 << 62)
 task = kind("K/N with K below N, such as 0/16", _pair("/"), lambda pair: pair[0] < pair[1])
+track_file = kind("FILE or TRACK=FILE", _track_file, all)
 _root = kind("a directory that is there, or a URL", str, lambda path: "://" in path or os.path.isdir(path))
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
 
 def add_choice(add: Add, name: str, words: str, meaning: str) -> None:
-    """An option that is one of some words, by default the first."""
+    """Add an option with these words as choices, by default the first."""
     add(name, choices=words.split(), default=words.split()[0], help=meaning)
 
 
 def add_pairs(add: Add, name: str, form: str, meaning: str, example: str = "") -> None:
-    """An option that may be repeated: KEY=VALUE, or with the other separator of `form`; as tuples of the two."""
+    """Add a repeatable option KEY=VALUE, or with the other separator of `form`; its values are tuples of the two."""
     separator = "=" if "=" in form else ":"
     read = kind(form + example, lambda text: text.partition(separator)[::2], all)
     add(name, action="append", default=[], type=read, metavar=form, help=meaning)
@@ -90,13 +97,13 @@ def _name(option: str) -> str:
 
 
 def refuse_beside(option: str, arguments: argparse.Namespace, *names: str) -> None:
-    """Raises: ConfigError for arguments of these names that `option` would pass over."""
+    """Raise ConfigError for arguments of these names, which `option` would ignore."""
     for flag in given(arguments, names):
         raise ConfigError(arguments.parser.prog.split()[-1], f"{option} and {flag}", "one of them")
 
 
 def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> None:
-    """Raises: ConfigError for arguments of these names without `option`, which they are for."""
+    """Raise ConfigError for arguments of these names without `option`, to which they belong."""
     if any(given(arguments, [_name(option)])):
         return
     for flag in given(arguments, names):
@@ -110,30 +117,30 @@ def refuse_all_but(option: str, arguments: argparse.Namespace, *names: str) -> N
 
 
 def read_ids(option: str, path: str) -> list[str]:
-    """The ids in a file, one a line, each once, without white space around them. Raises: ConfigError."""
+    """Return the distinct ids in a file, one per line, whitespace around them stripped. Raises: ConfigError."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             found = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(option, f"{path}: cannot be read ({error}), expected ids, one a line") from error
+        raise ConfigError(option, f"{path}: cannot be read ({error}), expected ids, one per line") from error
     return list(dict.fromkeys(filter(None, found)))
 
 
 def eos_id(command: str, eos: str | None) -> int | None:
-    """What --eos says without a --tokenizer. Raises: ConfigError."""
+    """Return the id that --eos names without a --tokenizer. Raises: ConfigError."""
     if eos is not None and not eos.isdecimal():
-        raise ConfigError(f"{command}: --eos", repr(eos), "an id, since there is no --tokenizer to look it up")
+        raise ConfigError(f"{command}: --eos", repr(eos), "an id, since no --tokenizer is given to look it up")
     return None if eos is None else int(eos)
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
-    """The dataset that a command reads, and where its files may be."""
-    parser.add_argument("dataset", metavar="DATASET")
+    """Add the dataset that a command reads, and the directories that may hold its files."""
+    parser.add_argument("dataset", metavar="DATASET", help="directory of the dataset, or its URL")
     add_root(parser.add_argument)
 
 
 def add_root(add: Add, more: str = "") -> None:
-    add("--root", action="append", type=_root, metavar="DIR", help=f"directory that may hold shards{more}")
+    add("--root", action="append", type=_root, metavar="DIR", help=f"further directory that may hold shards{more}")
 
 
 def add_out(add: Add) -> None:
@@ -145,17 +152,17 @@ def add_max_line_bytes(add: Add) -> None:
 
 
 def add_span_rules(add: Add) -> None:
-    """The options of `SpanAlignment`."""
+    """Add the options of `SpanAlignment`."""
     align = "a token belongs to the span with its first character (default), any, or more than half of its characters"
     add_choice(add, "--align", "first any majority", align)
-    eos = "the eos of a document belongs to no span (default), or to the one that ends last"
+    eos = "the eos token of a document belongs to no span (default), or to the span that ends last"
     add_choice(add, "--eos-span", "none last", eos)
-    add_max_lost_spans(add)
-    overlap = "spans that overlap: an error (default); a track per level; or segments with all concepts"
+    add_max_unaligned_spans(add)
+    overlap = "overlapping spans: error (default), one track per level, or segments with all concepts"
     add_choice(add, "--overlap", "error levels union", overlap)
-    add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
+    add("--levels", type=positive, default=3, metavar="N", help="number of tracks for --overlap levels (default: 3)")
 
 
-def add_max_lost_spans(add: Add) -> None:
-    meaning = "of a track's spans that may be left without a token (default: 0.01)"
+def add_max_unaligned_spans(add: Add) -> None:
+    meaning = "share of a track's spans that may contain no token (default: 0.01)"
     add("--max-unaligned-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from conceptloader.cli import building, chunks, other_builds
-from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive, refuse_beside
+from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
@@ -19,15 +19,15 @@ from conceptloader.ingest.records.inputs import Source, find_sources
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
-Build a dataset from text with spans, or from tokens with spans. A record is one document: a line of jsonl (.gz, .zst),
-a row of parquet, CSV or Arrow. start and end count characters (Unicode code points) of the text, or tokens.
+Build a dataset from text with spans, or from tokens with spans. A record is one document: a line of JSONL (.gz, .zst),
+or a row of Parquet, CSV or Arrow. start and end are in characters (Unicode code points) of the text, or in tokens.
 
   {"id": "a1", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}]}
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
-Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of documents' metadata.
-With --chat a record is a conversation (docs/datasets.md). Options may stand in a file (--recipe), and those for
-annotations in files of their own stand there only (chunks, docs/annotations.md).
+A column spans_<track> becomes another track of concepts; metadata (an object) becomes a track of document metadata.
+With --chat, records are conversations (docs/datasets.md). --recipe reads options from a YAML file; annotations in
+separate files are configured there (chunks, docs/annotations.md).
 
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
@@ -38,7 +38,7 @@ annotations in files of their own stand there only (chunks, docs/annotations.md)
   conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
   conceptloader build --finalize --out data/corpus
 
-When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
+If interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
 """
 
 USAGE = "INPUT [INPUT ...] --out DIR [options]"
@@ -52,39 +52,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_token_arguments(parser)
 
     group = parser.add_argument_group("concepts").add_argument
-    names = "names of the track's concepts (by default `concepts`), one per line or a JSON list"
-    group("--vocabulary", action="append", default=[], metavar="[TRACK=]FILE", help=names)
-    meaning = "spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4"
+    names = "concept names of a track (default: concepts), one per line or a JSON list"
+    group("--vocabulary", action="append", default=[], type=track_file, metavar="[TRACK=]FILE", help=names)
+    meaning = "spans of this track have `scores`, one per concept; store them as f2 or f4"
     add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
     chunks.add_chunks(group)
 
-    group = parser.add_argument_group("columns (by default those of the first records)").add_argument
-    group("--text-column", dest="text", metavar="NAME")
-    group("--tokens-column", dest="tokens", metavar="NAME")
-    group("--id-column", dest="id", default="id", metavar="NAME")
-    group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may not have")
-    group("--metadata-column", action="append", default=[], metavar="NAME", help="goes into the document's metadata")
+    group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
+    group("--text-column", dest="text", metavar="NAME", help="text of a document")
+    group("--tokens-column", dest="tokens", metavar="NAME", help="token ids of a document")
+    group("--id-column", dest="id", default="id", metavar="NAME", help="id of a document (default: id)")
+    group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may lack")
+    group("--metadata-column", action="append", default=[], metavar="NAME", help="add this column to the metadata")
     add_pairs(group, "--field", "NAME:TYPE", "a column with one number per token, such as loss_mask:u1")
-    group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
-    meaning = "put this in front of each document, without a loss: a template in Jinja over its columns: '{{ url }}: '"
+    meaning = "do not read this column"
+    group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME", help=meaning)
+    meaning = "insert before each document, without loss: a Jinja template over its columns, such as '{{ url }}: '"
     group("--prefix", metavar="TEMPLATE", help=meaning)
 
     group = parser.add_argument_group("conversations").add_argument
-    group("--chat", action="store_true", help="records are conversations, see above")
-    group("--chat-template", metavar="FILE", help="in Jinja (default: that of the --tokenizer folder)")
-    group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of longer ones")
-    group(
-        "--pad-to-multiple-of",
-        type=positive,
-        metavar="N",
-        help="fill up to a multiple of N tokens, for context parallelism",
-    )
+    group("--chat", action="store_true", help="records are conversations")
+    group("--chat-template", metavar="FILE", help="Jinja template (default: that of the --tokenizer directory)")
+    group("--max-tokens", type=positive, metavar="N", help="drop the last turns of longer conversations")
+    meaning = "pad to a multiple of N tokens, for context parallelism"
+    group("--pad-to-multiple-of", type=positive, metavar="N", help=meaning)
 
     building.add_build_arguments(parser)
     other_builds.add_arguments(parser)
     add_recipe(parser)
-    add("--dry-run", action="store_true", help="say what would be built, and write nothing")
+    add("--dry-run", action="store_true", help="print what would be built, and write nothing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -110,8 +107,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             strict=arguments.bad_records is None,
             **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes", "prefix"),
         )
-    named = (("concepts", given) if "=" not in given else given.split("=", 1) for given in arguments.vocabulary)
-    vocabularies = {track: load_vocabulary(file) for track, file in named}
+    vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:
@@ -127,7 +123,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
-    """How conversations are rendered, None for documents. Raises: ConfigError, InputError."""
+    """Return how conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
         if (arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of) != (None, None, None):
             raise ConfigError(
@@ -144,7 +140,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
 
 
 def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output) -> None:
-    """What a build would read and make."""
+    """Print what a build would read and write."""
     made, columns = format_options(options), options.columns
     shards = len(plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources)))
     tracks = {name: made.tracks[name].codec for name in sorted(made.tracks)}

@@ -1,4 +1,4 @@
-"""What builds share: arguments, options, progress, what is said at the end."""
+"""What builds share: arguments, options, progress, the summary."""
 
 import argparse
 import json
@@ -36,34 +36,40 @@ def add_workers(add: Add) -> None:
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("tokens").add_argument
-    add("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME")
-    add("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
-    add("--eos", metavar="TOKEN|ID", help="that ends a document (default: the tokenizer's)")
-    add("--no-eos", action="store_true", help="do not append an eos token to each document")
-    add("--bos", metavar="TOKEN|ID", help="token to put in front of each document, or its id (default: none)")
     add(
-        "--token-dtype",
-        choices=list(TOKEN_DTYPES),
-        help="stored type (default: the smallest that holds the vocabulary)",
+        "--tokenizer",
+        metavar="bytes|PATH",
+        help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
     )
+    add(
+        "--vocab-size",
+        type=positive,
+        metavar="N",
+        help="for tokens as input, instead of --tokenizer",
+    )
+    add("--eos", metavar="TOKEN|ID", help="token that ends each document (default: the tokenizer's)")
+    add("--no-eos", action="store_true", help="do not append an eos token to each document")
+    add("--bos", metavar="TOKEN|ID", help="token that starts each document (default: none)")
+    meaning = "stored type (default: the smallest that holds the vocabulary)"
+    add("--token-dtype", choices=list(TOKEN_DTYPES), help=meaning)
 
 
 def add_concept_rules(add: Add) -> None:
     add_span_rules(add)
-    add_choice(add, "--encoding", "auto dense spans", "of all tracks (default: auto, the smaller one in each shard)")
+    add_choice(add, "--encoding", "auto dense spans", "encoding of tracks (default: auto, the smaller one per shard)")
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the build").add_argument
-    add("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
-    meaning = "input per shard (default: about 64 shards of 64M to 16G)"
+    add("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: from the columns")
+    meaning = "input bytes per shard (default: about 64 shards of 64M to 16G)"
     add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
     add_max_line_bytes(add)
-    add_skip_bad(add)
-    add("--overwrite", action="store_true", help="remove the dataset that is in --out, if any")
+    add_bad_records(add)
+    add("--overwrite", action="store_true", help="remove an existing dataset in --out first")
 
 
-def add_skip_bad(add: Add, what: str = "leave out bad records, and list") -> None:
+def add_bad_records(add: Add, what: str = "skip bad records, and list") -> None:
     add("--bad-records", metavar="FILE", help=f"{what} them in FILE")
 
 
@@ -72,7 +78,7 @@ def workers(arguments: argparse.Namespace) -> int:
 
 
 def check_tokens(command: str, arguments: argparse.Namespace) -> None:
-    """Raises: ConfigError for options that contradict each other."""
+    """Raise ConfigError for options that contradict each other."""
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):
         raise ConfigError(command, "expected either --tokenizer or, for tokens as input, --vocab-size")
     if arguments.eos is not None and arguments.no_eos:
@@ -97,23 +103,23 @@ def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies
 
 
 def summary_lines(summary: Summary, skipped: str | None) -> list[str]:
-    """For people. skipped: the file with the bad records."""
+    """Return the summary as text. skipped: the file with the bad records."""
     lines = [
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
     if summary.truncated:
-        lines.append(f"{summary.truncated:,} conversations were longer than --max-tokens, and lost their last turns")
+        lines.append(f"{summary.truncated:,} conversations exceeded --max-tokens; their last turns were dropped")
     if summary.prefix_tokens is not None:
         lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
     lines += summary.losses.lines()
     if summary.bad_records:
-        lines.append(f"{summary.bad_records:,} bad records were left out, see {skipped}")
+        lines.append(f"{summary.bad_records:,} bad records were skipped, see {skipped}")
     return lines
 
 
 class BadRecords:
-    """Lists bad records in a file. What it lists already, of a start that was interrupted, is not listed once more."""
+    """Lists bad records in a file. Records that an interrupted build listed are not listed again."""
 
     def __init__(self, path: str) -> None:
         self._path, self._listed = path, Counter[str]()
@@ -125,8 +131,8 @@ class BadRecords:
                 raise ConfigError(
                     f"--bad-records {path}",
                     "a file that is no list of bad records",
-                    "such a one, or none",
-                    "name another",
+                    "such a list, or no file",
+                    "choose another name",
                 )
             if lines and not lines[-1].endswith(b"\n"):  # the power went
                 self._file.truncate(self._file.tell() - len(lines.pop()))
@@ -144,14 +150,14 @@ class BadRecords:
             self._listed[problem] += 1
 
     def check_all(self, wrong: Mapping[str, int], dataset: str) -> None:
-        """wrong: how many there are, by problem. Raises: ConfigError if some are not in the list."""
+        """Raise ConfigError if bad records are missing from the list. wrong: their number by problem."""
         total, missing = sum(wrong.values()), sum((Counter(wrong) - self._listed).values())
         if missing:
             raise ConfigError(
                 f"--bad-records {self._path}",
-                f"{total - missing:,} of the {total:,} chunks that were left without annotation",
-                f"all: {dataset} was complete before, and its join is removed",
-                "build it once more (--overwrite) to list them, or leave this option out",
+                f"{total - missing:,} of the {total:,} chunks without annotation",
+                f"all: {dataset} was already complete, and its join is removed",
+                "rebuild it (--overwrite) to list them, or omit this option",
             )
 
     def close(self) -> None:
@@ -159,13 +165,13 @@ class BadRecords:
 
 
 def bad_records(path: str | None) -> AbstractContextManager[Any]:
-    """A `BadRecords` for that file, or None."""
+    """Return a `BadRecords` for that file, or None."""
     return nullcontext() if path is None else closing(BadRecords(path))
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
-    """What begins a bar over the stored bytes of the input, on a terminal only: rate, time left, errors."""
+    """Yield a function that starts a progress bar over input bytes, on terminals: rate, time left, errors."""
     with ExitStack() as stack:
 
         def start(total: int, done: int) -> Any:

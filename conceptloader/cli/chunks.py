@@ -1,4 +1,4 @@
-"""Annotations of chunks in files of their own: `chunks` of a recipe, for `build` and `annotate`."""
+"""Annotations of chunks in separate files: `chunks` of a recipe, for `build` and `annotate`."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ from conceptloader.ingest.chunks.options import Chunks
 
 
 def add_chunks(add: Add) -> None:
-    meaning = "annotations in files of their own, a row for each chunk of a document (docs/annotations.md has the keys)"
+    meaning = "annotations in separate files, a row per chunk of a document (docs/annotations.md lists the keys)"
     add("--chunks", type=json_object, metavar="MAPPING", help=f"in a recipe: {meaning}")
 
 
 def read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None = None) -> Chunks:
-    """preset: keys that `chunks` adds to, or replaces. Raises: ConfigError."""
+    """Return the options. preset: keys that `chunks` adds to, or replaces. Raises: ConfigError."""
     where = "--chunks" if arguments.recipe is None else f"{arguments.recipe}: chunks"
     careful = preset is None and arguments.bad_records is None
     default = {"wrong": "error" if careful else "unannotated"}
@@ -40,7 +40,7 @@ def read_documents(arguments: argparse.Namespace) -> Documents:
 
 @contextmanager
 def chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace) -> Iterator[Chunked]:
-    """With a progress bar of the join, and the list of what is bad."""
+    """Yield the join with its progress bar, and the list of bad chunks."""
     with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.bad_records) as on_bad:
         yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
 

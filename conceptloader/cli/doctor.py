@@ -18,23 +18,23 @@ from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.tools.verify import verify
 
 DESCRIPTION = """\
-Check a configuration, or a dataset, and its storage before a long run: whether it opens, whether files have the sizes
-and samples that manifests say (as `conceptloader verify`), and how fast shuffled windows are read, as in a training:
-first one by one, for the latency of a window, then in batches by the loader's threads. Of a dataset all tracks of
-concepts are read, with the default outputs; a configuration is read as it says, but always shuffled.
+Check a configuration, or a dataset, and its storage before a long run: whether it opens, whether files match their
+manifests (as `conceptloader verify`), and how fast shuffled windows are read. The first pass reads windows
+individually, for their latency; the second reads batches with the loader's threads. Of a dataset, all tracks of
+concepts are read, with the default outputs; a configuration is read as it is, but always shuffled.
 
   conceptloader doctor data/corpus
   conceptloader doctor run.yaml --cold --tokens-per-second-needed 1.5e6
 
-"fetched/read" is the bytes that storage gave for each byte that the loader needed. Near 0 the system's page cache was
-measured. --cold drops the files from it first (no privileges needed), and reads no more than the data hold. Pages that
-are not written yet, or mapped by a process, stay, and so do the caches of disks and file servers.
+"fetched/read" is the number of bytes that storage delivered per byte that the loader needed. Near 0, the page cache was
+measured. --cold drops the files from it first (no privileges needed), and reads every window at most once. Pages that
+are dirty or mapped by a process stay cached, and so do caches of disks and file servers.
 
 A token is an input position of a batch, padding included. --tokens-per-second-needed is what one loader must deliver:
-seq_len times the samples that its process reads for a step, divided by the seconds of a step. Loaders on one machine
-share storage and cores: ask for their sum, with the sum of their threads as --threads.
+seq_len times the samples that its process reads per step, divided by the seconds per step. Loaders on one machine share
+storage and cores: pass the sum of their needs, and of their threads as --threads.
 
-Exit code 0: fine. 1: less than --tokens-per-second-needed, or the data are bad. 2: usage.
+Exit codes: 0 success, 1 too slow or corrupt data, 2 usage error.
 """
 
 _SEQ_LEN = 4096
@@ -44,14 +44,23 @@ _NO_END = 1 << 62
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="DATASET|CONFIG", help="directory or URL of a dataset, or a configuration (YAML)")
-    add("--tokens-per-second-needed", type=above_zero, metavar="X", help="answer whether the loader delivers them")
+    add("--tokens-per-second-needed", type=above_zero, metavar="X", help="check that the loader delivers them")
     add("--cold", action="store_true", help="drop the files from the page cache first")
-    add("--threads", type=positive, metavar="N", help="default: the configuration's loader.num_threads, or 2")
+    add(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="reading threads (default: loader.num_threads, or 2)",
+    )
     add("--seq-len", type=positive, metavar="S", help=f"default: the configuration's, or {_SEQ_LEN}")
-    add("--batch", type=positive, default=16, metavar="B", help="samples of a batch (default: 16)")
-    add("--seconds", type=above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
-    add("--tracks", metavar="NAME,NAME", help='"" for none (default: all, or what the configuration names)')
-    add("--seed", type=int, metavar="N", help="of the shuffle (default: other windows each time)")
+    add("--batch-size", type=positive, default=16, metavar="B", help="samples per batch (default: 16)")
+    add("--seconds", type=above_zero, default=5.0, metavar="T", help="duration of each of the two passes (default: 5)")
+    add(
+        "--tracks",
+        metavar="NAME,NAME",
+        help='"" for none (default: all, or the configuration\'s)',
+    )
+    add("--seed", type=int, metavar="N", help="seed of the shuffle (default: random)")
     add_root(add)
 
 
@@ -64,24 +73,23 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.num_threads, loader.prefetch_batches))
     prefetch = max(loader.prefetch_batches, threads) if arguments.threads or loader.prefetch_batches else 0
-    taken = reader.layout.carve(arguments.batch).size * (prefetch + 2)
+    taken = reader.layout.carve(arguments.batch_size).size * (prefetch + 2)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if taken > there:
         raise ConfigError(
-            "--batch, --seq-len",
-            f"the batches read ahead take {taken >> 20:,} MiB, expected at most the {there >> 20:,} MiB of this "
-            "machine",
+            "--batch-size, --seq-len",
+            f"prefetched batches take {taken >> 20:,} MiB, expected at most the {there >> 20:,} MiB of this machine",
             fix="lower one of them, or --threads",
         )
 
     def read(first: int, last: int, **how: int) -> Pass:
-        if arguments.cold:  # the passes share an epoch: a window that is read again would come from the cache
+        if arguments.cold:  # the passes share an epoch: a window read twice would come from the cache
             drop_from_cache(blend)
         last = last if arguments.cold else _NO_END
         return measure(blend, reader, first=first, last=last, seconds=arguments.seconds, **how)
 
     single = read(0, total // 2, batch=1, threads=1, prefetch=0)
-    batches = read(single.samples, total, batch=arguments.batch, threads=threads, prefetch=prefetch)
+    batches = read(single.samples, total, batch=arguments.batch_size, threads=threads, prefetch=prefetch)
     speed, needed = batches.tokens_per_second, arguments.tokens_per_second_needed
     value = {
         "source": masked(arguments.source),
@@ -92,8 +100,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "tracks": [track.name for track in reader.layout.tracks],
         "seq_len": reader.layout.seq_len,
         "seed": blend.config.seed,
-        "num_threads": threads,
-        "prefetch_batches": prefetch,
+        "threads": threads,
+        "prefetch": prefetch,
         "cold": arguments.cold,
         "single": _plain(single),
         "batches": _plain(batches),
@@ -104,7 +112,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _problems(blend: Blend, arguments: argparse.Namespace) -> list[str]:
-    """What `verify` finds in each local dataset, sizes and samples of its files."""
+    """Return what `verify` finds in each local dataset: sizes and spot checksums of files."""
     with progress_bar(arguments.quiet) as progress:
         return [
             f"{name}: {problem}"
@@ -121,21 +129,19 @@ def _problems(blend: Blend, arguments: argparse.Namespace) -> list[str]:
 
 
 def _open(arguments: argparse.Namespace) -> Blend:
-    """The dataset or the configuration that is named, in shuffled order."""
+    """Open the given dataset or configuration, in shuffled order."""
     path, datasets = arguments.source, None
     if "://" in path or os.path.isdir(path):
         datasets = {"data": open_dataset(path, arguments.root)}
         tracks = datasets["data"].tracks
         concepts: dict[str, Any] = {name: {} for name in tracks if tracks[name].codec == "concepts"}
-        config = load_config({"datasets": {"data": {"path": path}}, "concepts": concepts})
+        config = load_config({"datasets": {"data": {"path": path}}, "tracks": concepts})
     elif os.path.exists(path):
         config = load_config(path)
     else:
         raise ConfigError(path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)")
     if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
-        raise ConfigError(
-            "--cold", "found a dataset in an object store, which has no pages in the cache", fix="leave it out"
-        )
+        raise ConfigError("--cold", "found a dataset in an object store, which is not in the page cache", fix="omit it")
     if arguments.tracks is not None:
         names = [name for name in arguments.tracks.split(",") if name]
         config = replace(config, tracks={name: config.tracks.get(name, ConceptOptions()) for name in names})
@@ -164,30 +170,30 @@ def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
         f"tracks: {', '.join(value['tracks']) or 'none'}"
     )
     if value["unverified"]:
-        yield f"files of {', '.join(value['unverified'])}: not compared with the manifest, since they are in a store"
+        yield f"files of {', '.join(value['unverified'])}: not compared with the manifest: they are in an object store"
     else:
-        yield "files: sizes and samples are as written"
-    yield f"{value['threads']} threads, {value['prefetch']} batches ahead"
+        yield "files: sizes and spot checksums match the manifests"
+    yield f"{value['threads']} threads, {value['prefetch']} batches prefetched"
     yield ""
-    passes = {"one by one": value["single"], f"batches of {value['batches']['batch']}": value["batches"]}
+    passes = {"single windows": value["single"], f"batches of {value['batches']['batch']}": value["batches"]}
     header = "", "tokens/s", "a thread", "p50 ms", "p99 ms", "samples", "bytes read each", "fetched/read", "came from"
     yield from table([_row(name, found) for name, found in passes.items()], header)
     yield ""
     for name, found in passes.items():
         if found["repeated"]:
             share = found["repeated"] / found["samples"]
-            yield f"{name}: {share:.0%} of the samples had been read before, from data too small for so many seconds"
+            yield f"{name}: {share:.0%} of the samples were read twice: the data are too small for this many seconds"
         elif value["cold"] and found["seconds"] < seconds / 2:
-            yield f"{name}: ended after {found['seconds']:.2g} s, when all windows had been read that were left to it"
+            yield f"{name}: ended after {found['seconds']:.2g} s, when all of its windows had been read"
     if value["mode"] == "document":
-        yield "tokens/s: of samples filled up to seq_len; what short documents leave empty is counted"
+        yield "tokens/s: of samples padded to seq_len; padding of short documents is counted"
     if value["batches"]["from"] == "page cache":
         hint = "--cold has no effect here" if value["cold"] else "try --cold"
         yield f"the page cache was measured, not the storage; {hint}"
     if value["needed"]:
         answer = "yes" if value["needed"]["sufficient"] else "NO"
         asked, headroom = value["needed"]["tokens_per_second"], value["needed"]["headroom"]
-        yield f"{asked:,.0f} tokens/s needed: {answer}, {headroom:.2f} times as many are read"
+        yield f"{asked:,.0f} tokens/s needed: {answer}, {headroom:.2f} times as many were read"
 
 
 def _row(name: str, found: dict[str, Any]) -> tuple[object, ...]:

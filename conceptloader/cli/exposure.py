@@ -10,9 +10,9 @@ from conceptloader.errors import ConfigError
 from conceptloader.trace import exposure
 
 DESCRIPTION = """\
-Count, from the order and the starts of the run, what was seen until a step, past or ahead: a row for each source, each
-document or each concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint
-that has seen them. Steps that a restart did again count once.
+Count what was seen until a step, past or future, from the order and the launches of the run: a row per source, document
+or concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint that has seen
+them. Steps that were re-run after a restart count once.
 
   conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by source
   conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by document --documents ids.txt --save-every 500
@@ -24,11 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     add = parser.add_argument
     until = parser.add_mutually_exclusive_group(required=True).add_argument
-    until("--until", type=not_negative, metavar="STEP", help="the step before which to count")
-    until("--samples", type=positive, metavar="N", help="without a log: how many samples the run reads")
-    add("--by", choices=["source", "document", "concept"], default="source", help="rows (default: source)")
-    add("--documents", metavar="FILE", help="only documents with these ids, one a line, such as opt-outs")
-    add("--save-every", type=positive, metavar="N", help="steps between checkpoints, for the first that saw a document")
+    until("--until", type=not_negative, metavar="STEP", help="count the steps before this one")
+    until("--samples", type=positive, metavar="N", help="without a run log: count this number of samples")
+    add("--by", choices=["source", "document", "concept"], default="source", help="what a row counts (default: source)")
+    add("--documents", metavar="FILE", help="only documents with these ids, one per line, such as opt-outs")
+    add(
+        "--save-every",
+        type=positive,
+        metavar="N",
+        help="steps between checkpoints, to name the first after a document",
+    )
     add("--track", default="concepts", metavar="NAME", help="track of --by concept (default: concepts)")
     add("--dataset", metavar="NAME", help="concepts of this dataset only")
     add_table_arguments(parser, "columns of text")

@@ -9,33 +9,35 @@ from conceptloader.format.index import ConceptIndex
 from conceptloader.ingest.index import build_index
 
 DESCRIPTION = """\
-Write, beside the dataset, which spans carry each concept of a track, so that `conceptloader locate --concept` and
-`exposure` need not read the track. An index that is there is only answered from.
+Build the concept index of a track, in the dataset's directory: which spans carry each concept. With it, `conceptloader
+locate --concept` and `exposure` need not read the track. An existing index is reused.
 
   conceptloader index data/corpus --workers 8
   conceptloader index data/corpus --top 20
   conceptloader index data/corpus --together animal food plant
 
-Restartable: the same command goes on where it was interrupted. On a cluster, --task K/N in each of N jobs writes the
-shards of job K (from 0), and the command without --task joins them: the bytes are the same in any way.
+If interrupted, run the same command again. On a cluster, run N jobs with --task K/N (K from 0), then the command
+without --task: the bytes are the same.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add = parser.add_argument
-    add("--track", default="concepts", metavar="NAME", help="a track of concepts (default: concepts)")
+    add("--track", default="concepts", metavar="NAME", help="track to index (default: concepts)")
     add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
-    add("--task", type=task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
-    add("--rebuild", action="store_true", help="remove the index that is there first")
+    add("--task", type=task, metavar="K/N", help="do only part K of N of the shards")
+    add("--rebuild", action="store_true", help="remove an existing index first")
     add("--top", type=positive, default=10, metavar="N", help="print the N most frequent concepts (default: 10)")
-    add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
+    add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both concepts, for each pair")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     with progress_bar(arguments.quiet) as progress:
-        options = chosen(arguments, "track", "workers", "task", "anew")
-        index = build_index(arguments.dataset, roots=arguments.root, progress=progress, **options)
+        options = chosen(arguments, "track", "workers", "task")
+        index = build_index(
+            arguments.dataset, roots=arguments.root, anew=arguments.rebuild, progress=progress, **options
+        )
     if index is None:
         output.result({"task": arguments.task}, [f"{arguments.dataset}: the shards of this task are written"])
     elif arguments.together:
@@ -57,7 +59,7 @@ def _counts(index: ConceptIndex, top: int, output: Output) -> None:
         "spans": int(spans.sum()),
         "top": [dict(zip(keys, row, strict=True)) for row in rows],
     }
-    output.result(value, [f"{len(concepts):,} concepts, {value['spans']:,} spans that carry one", *table(rows, keys)])
+    output.result(value, [f"{len(concepts):,} concepts, {value['spans']:,} spans with concepts", *table(rows, keys)])
 
 
 def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:

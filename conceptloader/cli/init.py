@@ -15,8 +15,8 @@ from conceptloader.format.read.dataset import open_dataset
 from conceptloader.storage.durable import write_file
 
 DESCRIPTION = """\
-Write the configuration of a run, a YAML file, for datasets that are there: their paths, their proportions by size, and
-the concepts that they have. It is opened before it is written, so that what is in it works.
+Write a configuration (YAML) for datasets: their paths, weights by size, and their tracks of concepts. It is opened
+before it is written, which checks that it works.
 
   conceptloader init data/web data/code --out run.yaml
   conceptloader init data/corpus --out run.yaml --seq-len 512
@@ -28,18 +28,23 @@ _SEQ_LEN = 4096
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("datasets", nargs="+", metavar="DATASET", help="directories or URLs of datasets")
-    add("--out", required=True, metavar="FILE", help="the configuration, such as run.yaml")
-    add("--seq-len", type=positive, metavar="S", help=f"default: {_SEQ_LEN}, or less where the data have no more")
-    add("--overwrite", action="store_true", help="although FILE is there")
+    add("--out", required=True, metavar="FILE", help="configuration to write, such as run.yaml")
+    add(
+        "--seq-len",
+        type=positive,
+        metavar="S",
+        help=f"default: {_SEQ_LEN}, or less for small datasets",
+    )
+    add("--overwrite", action="store_true", help="replace an existing FILE")
     add_root(add)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     out = os.path.abspath(arguments.out)
     if os.path.lexists(out) and not arguments.overwrite:
-        raise ConfigError(f"--out {arguments.out}", "a file there", "none", "to replace it, --overwrite")
+        raise ConfigError(f"--out {arguments.out}", "an existing file", "none", "to replace it, pass --overwrite")
     if not os.path.isdir(os.path.dirname(out)):
-        raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="make it")
+        raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="create it")
     paths = [path if "://" in path else os.path.abspath(path) for path in arguments.datasets]
     datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
     found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}
@@ -52,8 +57,8 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             for name, path in zip(datasets, paths, strict=True)
         },
         "weights": "by_size" if len(datasets) > 1 else None,
-        "roots": [root if "://" in root else os.path.abspath(root) for root in arguments.root or ()],
-        "concepts": {track: {} for track in sorted(found)},
+        "allowed_roots": [root if "://" in root else os.path.abspath(root) for root in arguments.root or ()],
+        "tracks": {track: {} for track in sorted(found)},
     }
     data = {key: value for key, value in given.items() if value}
     blend = open_blend(load_config(data, base_dir=os.path.dirname(out)), datasets)
@@ -66,7 +71,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _names(paths: Iterable[str]) -> list[str]:
-    """A name for each dataset: the last part of its path, with a number behind it where that stands already."""
+    """Return a name for each dataset: the last part of its path, with a number appended if it is taken."""
     names: list[str] = []
     for path in paths:
         name = path.rstrip("/").rpartition("/")[2].replace("@", "-") or "data"

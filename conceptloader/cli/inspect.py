@@ -15,8 +15,8 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.ingest.records.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
-Show what a dataset holds at some place: documents, text (when the tokenizer is known), spans with their concepts by
-name, and which bytes of which files reading it takes. Without a place: the dataset as a whole.
+Show windows, documents or ranges of tokens: their documents, text (if the tokenizer is known), spans with concept
+names, and the bytes of files that are read for them. Without a position: a summary of the dataset.
 
   conceptloader inspect data/corpus
   conceptloader inspect data/corpus --window 12 --seq-len 512
@@ -25,10 +25,10 @@ name, and which bytes of which files reading it takes. Without a place: the data
   conceptloader inspect data/corpus --random 3 --documents --seed 7
   conceptloader inspect data/atlas --search astronomy
 
-A span is shown as [start, end); "<" instead of "[" means that it begins before the place, ">" that it ends after it.
-Window i has the tokens from i * S on, S + 1 of them, as in training with `seq_len: S`.
---search shows the concepts whose name, group or any detail (description, taxonomy, original id) holds a text, in any
-case; to count how often concepts occur, see `conceptloader stats`.
+Spans are shown as [start, end); "<" instead of "[": it begins before the window, ">" instead of ")": it ends after it.
+Window I consists of S + 1 tokens from token I * S on, as in training with `seq_len: S`.
+--search lists concepts whose name, group or details (description, taxonomy, original id) contain TEXT, ignoring case;
+to count concepts, see `conceptloader stats`.
 """
 
 
@@ -39,16 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     window.add_arguments(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--window", type=int, metavar="I", help="window I of --seq-len S")
-    place.add_argument("--document", metavar="ID", help="the documents that had this id in the input")
+    place.add_argument("--document", metavar="ID", help="all documents with this id")
     place.add_argument("--document-number", type=int, metavar="N", help="document N of the dataset")
     place.add_argument("--tokens", metavar="A:B", help="tokens A to B - 1 of the dataset")
     place.add_argument("--random", type=positive, metavar="N", help="N windows of --seq-len S, or N --documents")
-    place.add_argument("--search", metavar="TEXT", help="concepts that have to do with TEXT")
-    parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens of a window (--random: by default 128)")
-    parser.add_argument("--documents", action="store_true", help="--random: whole documents instead of windows")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="--random: the same one shows the same places")
-    parser.add_argument("--track", metavar="TRACK", help="--search: by default all with a vocabulary")
-    parser.add_argument("--top", type=positive, default=20, metavar="N", help="--search: shown concepts (default: 20)")
+    place.add_argument("--search", metavar="TEXT", help="concepts whose name or details contain TEXT")
+    parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens per window (default with --random: 128)")
+    parser.add_argument("--documents", action="store_true", help="with --random: documents instead of windows")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="with --random: seed of the choice (default: 0)"
+    )
+    parser.add_argument("--track", metavar="TRACK", help="with --search (default: all with a vocabulary)")
+    parser.add_argument(
+        "--top", type=positive, default=20, metavar="N", help="with --search: concepts shown (default: 20)"
+    )
 
 
 _OF_RANDOM = "documents", "seed"
@@ -83,7 +87,7 @@ def _show_place(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, int]] | None:
-    """The token ranges that are asked for, None for the whole dataset."""
+    """Return the requested token ranges, None for the whole dataset."""
     if arguments.window is not None:
         windows = dataset.windows(arguments.seq_len, tracks=[])
         if not 0 <= arguments.window < len(windows):
@@ -111,9 +115,7 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
         tokenizer = find_tokenizer(dataset, arguments.tokenizer)
         documents = arguments.documents or dataset.mode == "document"
         if documents and arguments.seq_len is not None:
-            raise ConfigError(
-                "--seq-len", f"found {arguments.seq_len}, but whole documents are shown", fix="leave it out"
-            )
+            raise ConfigError("--seq-len", f"found {arguments.seq_len}, but whole documents are shown", fix="omit it")
         windows = None if documents else dataset.windows(arguments.seq_len or _SEQ_LEN, tracks=[])
         total = dataset.num_documents if windows is None else len(windows)
         chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.random, total)))

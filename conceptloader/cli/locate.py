@@ -23,20 +23,19 @@ from conceptloader.trace import (
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = """\
-Answer by arithmetic, without looking through the run, for its past and its future alike.
+Find the steps that contain a document or concept, past or future. They are computed: the run is not scanned.
 
   conceptloader locate run.yaml --run-log checkpoints --document asyncio.events --samples 1000000
   conceptloader locate run.yaml --run-log checkpoints --concept FunctionDef --limit 20
 
-Inputs and labels are told apart: the last token of a window is a label only, its first one an input only. Of a document
-positions first:end in the sample are shown, of a concept numbers of tokens.
+Inputs and labels are distinguished: the last token of a window is only a label, the first only an input. For a
+document, positions first:end in the sample are shown; for a concept, numbers of tokens.
 
-With an index of the track (conceptloader index) a concept is found at once; without one its track is read.
+With an index of the track (conceptloader index) only spans of the concept are read; without one, the whole track.
+For a document that is excluded or quarantined, the sample from which on it is not read is shown.
 
-Of a document that is excluded or quarantined it is said from which sample on it is not read.
-
-Without --samples, the length of the run, only the first epoch of each dataset is answered. Without a log or the sizes
-of the batches, samples are shown but no steps.
+Without --samples, the length of the run, only the first epoch of each dataset is searched. Without a run log or
+--global-batch-size, samples are shown without steps.
 """
 
 _HEADER = ["sample", "step", "micro batch", "rank", "slot", "dataset", "epoch", "window", "inputs", "labels"]
@@ -45,22 +44,22 @@ _HEADER = ["sample", "step", "micro batch", "rank", "slot", "dataset", "epoch", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     what = parser.add_mutually_exclusive_group(required=True).add_argument
-    what("--document", metavar="ID", help="a document, by its id in the input")
+    what("--document", metavar="ID", help="a document, by its id")
     what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
     what("--concept", metavar="NAME", help="a concept, by its name")
-    meaning = "an expression of concepts of one token: \"concepts:animal and not concepts:'red wine'\""
+    meaning = "tokens for which this is true, such as \"concepts:animal and not concepts:'red wine'\""
     what("--where", metavar="EXPR", help=meaning)
     what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
     add = parser.add_argument
     add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
-    add("--dataset", metavar="NAME", help="in this dataset only")
+    add("--dataset", metavar="NAME", help="only this dataset")
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
-    add("--limit", type=positive, metavar="N", help="only the first N answers that are found")
+    add("--limit", type=positive, metavar="N", help="only the first N results")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.samples is None:
-        logger.warning("only the first epoch of each dataset is answered; say how long the run is: --samples")
+        logger.warning("only the first epoch of each dataset is searched; pass the length of the run: --samples")
     asked = open_run(arguments)
     seen = _seen(asked, arguments)
     value: dict[str, Any] = {"seen": [one.to_dict() for one in seen]}
@@ -81,7 +80,7 @@ def _said(asked: Run, dataset: str, number: int, since: int) -> str:
 
 
 def _documents(arguments: argparse.Namespace) -> list[str | int]:
-    """The one that is asked for, if it is one."""
+    """Return the requested document, if any."""
     return [document for document in (arguments.document, arguments.document_number) if document is not None]
 
 

@@ -1,4 +1,4 @@
-"""What `build` does beside building of records: public corpora, names of concepts, builds of others, new encodings."""
+"""What else `build` does: public corpora, concept names, finalizing shards of other programs, re-encoding."""
 
 import argparse
 import os
@@ -20,24 +20,30 @@ from conceptloader.storage.durable import write_file
 
 _OF_PRESETS = (
     "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_dtype", "encoding", "mode",
-    "chunks", "shard_input_bytes", "max_line_bytes", "skip_bad", "overwrite", *SPAN_RULES,
+    "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "overwrite", *SPAN_RULES,
 )  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("instead of a build of records").add_argument
-    meaning = "INPUT is the folder of this public corpus"
+    group = parser.add_argument_group("instead of building records").add_argument
+    meaning = "INPUT is the directory of this public corpus"
     group("--preset", choices=["fineweb-atlas"], help=meaning)
-    group("--vocabulary-only", action="store_true", help="write the names of concepts to the file OUT")
-    group("--min-count", type=positive, default=1, metavar="N", help="leave out rarer names (default: 1)")
-    group("--finalize", action="store_true", help="of OUT, whose shards other programs finished")
-    meaning = "write a dataset again, with another --encoding"
+    group("--vocabulary-only", action="store_true", help="write the concept names in INPUT to the file --out")
+    group(
+        "--min-count",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="skip rarer names (default: 1)",
+    )
+    group("--finalize", action="store_true", help="write the manifest of --out, whose shards other programs wrote")
+    meaning = "re-encode the tracks of a dataset, with another --encoding"
     group("--from-dataset", metavar="DATASET", help=meaning)
-    add_root(group, " of it")
+    add_root(group, " of --from-dataset")
 
 
 def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
-    """Do what is asked for instead of a build of records, if anything is. Returns: the exit code."""
+    """Do what is requested instead of building records, if anything. Returns: the exit code."""
     ways = {
         "--preset": build_preset, "--vocabulary-only": collect_vocabulary, "--finalize": finalize,
         "--from-dataset": encode_again,
@@ -53,25 +59,24 @@ def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
 
 
 def build_preset(arguments: argparse.Namespace, output: Output) -> int:
-    """Documents and chunks of a corpus; what it did not annotate, or contradicts, is without annotation and counted."""
+    """Build a public corpus; chunks that it did not annotate, or that are invalid, are counted as not annotated."""
     refuse_all_but("--preset", arguments, *_OF_PRESETS)
     check_tokens("build", arguments)
     if len(arguments.inputs) != 1:
-        raise ConfigError("build --preset", f"{len(arguments.inputs)} INPUTs", "one, the folder of the corpus")
+        raise ConfigError("build --preset", f"{len(arguments.inputs)} INPUTs", "one, the directory of the corpus")
     documents, known = atlas(arguments.inputs[0])
     return chunks.build(documents, chunks.read_chunks(arguments, known), arguments, output)
 
 
 def finalize(arguments: argparse.Namespace, output: Output) -> int:
-    """Refuses missing, foreign and differently configured shards, and spans that were lost when they were given to
-    tokens."""
+    """Write the manifest. Missing, foreign and differently configured shards raise, and too many unaligned spans."""
     refuse_all_but("--finalize", arguments, "out", "max_unaligned_spans")
     output.manifest(arguments.out, finalize_within(arguments.out, arguments.max_unaligned_spans))
     return 0
 
 
 def encode_again(arguments: argparse.Namespace, output: Output) -> int:
-    """The stream fingerprint stays: a running training can change over. Interrupted, it goes on where it was."""
+    """Re-encode tracks. The stream fingerprint stays, so a run can switch to it. An interrupted call resumes."""
     refuse_all_but("--from-dataset", arguments, "out", "encoding", "track", "root")
     source = arguments.from_dataset
     tracks = arguments.track or sorted(load_manifest(source, arguments.root)[0].tracks)
@@ -84,11 +89,11 @@ def encode_again(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
-    """The most frequent name first; order and content depend on the records alone."""
+    """Write concept names, the most frequent first; they depend on the records only."""
     refuse_all_but("--vocabulary-only", arguments, "inputs", "out", "track", "min_count", "max_line_bytes")
     columns = ["spans" if track == "concepts" else f"spans_{track}" for track in arguments.track] or ["spans"]
     if len(columns) > 1:
-        raise ConfigError("build --vocabulary-only", f"{len(columns)} tracks", "one", "collect one after the other")
+        raise ConfigError("build --vocabulary-only", f"{len(columns)} tracks", "one", "collect them individually")
     taken = ConfigError(f"--out {arguments.out}", "a file", "none", "remove it or choose another name")
     if os.path.lexists(arguments.out):
         raise taken
@@ -99,7 +104,7 @@ def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
     if not names:
         raise InputError(
             ", ".join(arguments.inputs),
-            f"no concept by name in column {columns[0]!r}",
+            f"no concept name in column {columns[0]!r}",
             "at least one",
             "name the track (--track topic is column spans_topic)",
         )
@@ -114,7 +119,7 @@ def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
     if not write_file(os.path.abspath(arguments.out), data, exclusive=True):
         raise taken
     value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
-    output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones left out"])
+    output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones skipped"])
     return 0
 
 

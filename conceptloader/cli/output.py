@@ -1,4 +1,4 @@
-"""What all commands share: data to stdout, logs to stderr, numbers and text for people."""
+"""What all commands share: results to stdout, logs to stderr, JSON or text."""
 
 import io
 import json
@@ -34,7 +34,7 @@ class Output:
             print(printable(line))
 
     def manifest(self, name: str, manifest: Manifest, more: Mapping[str, Any] = {}, line: str = "") -> None:
-        """Tell what dataset there is now, under its `name` on the command line. more: for JSON; line: as text."""
+        """Print the new dataset, by its `name` on the command line. more: for JSON; line: as text."""
         value = {
             "path": os.path.abspath(name),
             "shards": len(manifest.shards),
@@ -48,7 +48,7 @@ class Output:
         self.result(value, [f"{name}: {line or counts}"])
 
     def error(self, error: ConceptloaderError) -> None:
-        """Tell an error on stderr; with --json also as an object on stdout."""
+        """Print an error to stderr; with --json also as an object to stdout."""
         if self.as_json:
             self.result({"error": {"kind": type(error).__name__, "message": str(error)}}, ())
         print("\n  ".join(f"conceptloader: {error}".split("\n")), file=sys.stderr)
@@ -63,9 +63,9 @@ def _plain(value: Any) -> Any:
 
 
 class _Guarded:
-    """A stream behind which there may be a terminal. Whoever writes to it, argparse and tracebacks included, no
-    character passes that a terminal obeys, nor one that the stream cannot encode. Progress bars return to the begin of
-    their line, before or after all else that they write."""
+    """A stream that may be a terminal. Control characters and characters that it cannot encode are escaped, of all
+    writers, argparse and tracebacks included. Progress bars may return to the start of their line, before or after
+    the rest of what they write."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -84,7 +84,7 @@ class _Guarded:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """In the block, stdout and stderr are fit for a terminal."""
+    """Escape control characters of stdout and stderr in the block."""
     out: Any = _Guarded(sys.stdout)
     err: Any = _Guarded(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
@@ -92,14 +92,14 @@ def guarded_streams() -> Iterator[None]:
 
 
 class _Handler(logging.Handler):
-    """Log lines above a progress bar, if there is one."""
+    """Logs lines above a progress bar, if any."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(masked(printable(self.format(record), keep="\n")), file=sys.stderr)
 
 
 def configure_logging(verbose: bool, quiet: bool) -> None:
-    """Log to stderr: warnings, with `verbose` more, with `quiet` errors only."""
+    """Log warnings to stderr; with `verbose` info too, with `quiet` errors only."""
     logger = logging.getLogger("conceptloader")
     logger.handlers[:] = [_Handler()]
     logger.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
@@ -108,7 +108,7 @@ def configure_logging(verbose: bool, quiet: bool) -> None:
 
 @contextmanager
 def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, int], None]]:
-    """Shows progress(done, total) in units, on a terminal."""
+    """Yield progress(done, total), shown as a bar on terminals."""
     with tqdm(unit=unit, disable=quiet or not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:
@@ -119,7 +119,7 @@ def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, in
 
 
 def save_picture(figure: Any, path: str) -> None:
-    """Write a matplotlib Figure, whole or not at all. Raises: ConfigError."""
+    """Write a matplotlib Figure atomically. Raises: ConfigError."""
     picture = io.BytesIO()
     try:
         figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)
@@ -129,7 +129,7 @@ def save_picture(figure: Any, path: str) -> None:
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:
-    """Aligned columns; numbers to the right."""
+    """Return aligned columns; numbers are right-aligned."""
     shown = [[f"{cell:,}" if isinstance(cell, int) else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
     right = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(header))]

@@ -1,4 +1,4 @@
-"""What packing a dataset would give, before training: `conceptloader stats --packing`."""
+"""Statistics of packing a dataset, before training: `conceptloader stats --packing`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ SAMPLED_BLOCKS = 400
 
 
 def packing_stats(dataset: Dataset, seq_lens: Sequence[int], bins: Iterable[int]) -> list[dict[str, Any]]:
-    """For each choice, as JSON values: packs and their fill; shares of the documents that are longer than seq_len, that
-    are not and are split nevertheless, and that windows would cut; the share of tokens that `crop` would leave out.
+    """Return for each choice, as JSON values: packs and their fill; shares of documents: longer than seq_len, not
+    longer but split, cut by windows; the share of tokens that overflow `truncate` would drop.
 
     The shares are of the documents in SAMPLED_BLOCKS blocks, spread evenly; the rest is exact.
     Raises: ConfigError for a dataset without a document table, FormatError, ReadError.
@@ -64,14 +64,14 @@ def packing_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         (one["seq_len"], one["bins"], one["packs"], f"{one['fill']:.2%}", *(f"{one[name]:.3%}" for name in shares))
         for one in found
     ]
-    yield from table(rows, ("seq_len", "bins", "packs", "fill", "longer", "split", "cut by windows", "lost by crop"))
-    yield "of the documents: longer than seq_len; not longer, and split; cut by windows. Of the tokens: lost by crop"
+    yield from table(rows, ("seq_len", "bins", "packs", "fill", "longer", "split", "cut by windows", "truncated"))
+    yield "of documents: longer than seq_len; not longer, but split; cut by windows. Of tokens: truncated"
     if any(one["documents_split"] > 0.1 for one in found):
-        yield "many documents are split that are not too long: are they just above half of seq_len? Take another one"
+        yield "many documents that fit are split: if they are just above half of seq_len, choose another seq_len"
 
 
 def draw_packing(found: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Padding, and documents that are split, by choice of bins, a line for each seq_len; windows for comparison."""
+    """Plot padding and split documents by bins, a line per seq_len; windows for comparison."""
     with new_figure(4) as figure:
         left, right = figure.subplots(1, 2)
         for k, size in enumerate(dict.fromkeys(one["seq_len"] for one in found)):
@@ -84,7 +84,7 @@ def draw_packing(found: Sequence[Mapping[str, Any]], path: str) -> None:
             right.plot(bins, [100 * one["documents_split"] for one in rows], color=colour, marker="o")
             windows = [100 * one["documents_cut_by_windows"] for one in rows]
             right.plot(bins, windows, color=colour, linestyle=":", label=f"windows of {size:,}")
-        for axes, title in ((left, "% of padding"), (right, "% of documents that are not longer, and split")):
+        for axes, title in ((left, "% of padding"), (right, "% of documents that fit, but are split")):
             axes.set_xscale("log", base=2)
             axes.set_yscale("symlog", linthresh=0.01)
             axes.set_xlabel("packing.bins")

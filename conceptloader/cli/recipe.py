@@ -1,4 +1,4 @@
-"""--recipe FILE: options of a command in a YAML file, under the names that they have on the command line."""
+"""--recipe FILE: options of a command in a YAML file, with the same names as on the command line."""
 
 import argparse
 import json
@@ -10,9 +10,24 @@ from conceptloader.blend.load import read_yaml
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
-# Options of before that are keys of `chunks` in a recipe.
+# Former names of options, on the command line and in recipes.
+RENAMED_OPTIONS = {
+    "--log": "--run-log",
+    "--global-batch": "--global-batch-size",
+    "--micro-batch": "--micro-batch-size",
+    "--picture": "--plot",
+    "--anew": "--rebuild",
+    "--skip-bad": "--bad-records",
+    "--max-lost-spans": "--max-unaligned-spans",
+    "--concepts-vocabulary": "--vocabulary",
+    "--token-type": "--token-dtype",
+    "--unit": "--offset-unit",
+    "--multiple": "--pad-to-multiple-of",
+    "--batch": "--batch-size",
+}
+# Former options that are keys of `chunks` in a recipe.
 _CHUNKS = {
-    "chunks-from": "files", "join": "concat", "labels": "labels", "chunk-starts": "starts", "chunk-number": "number",
+    "chunks-from": "files", "join": "join", "labels": "labels", "chunk-starts": "starts", "chunk-number": "number",
     "chunk-start": "start", "chunk-end": "end", "chunk-status": "status", "annotated": "annotated",
     "chunk-text": "text", "chunk-damaged": "damaged", "concept-table": "concepts: {path",
     "concept-key": "concepts: {key", "concept-kind": "concepts: {kind", "concept-name": "concepts: {name",
@@ -22,15 +37,15 @@ _CHUNKS = {
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    meaning = "YAML file with options, and a list of `inputs`"
+    meaning = "YAML file with options (named as here), and a list of `inputs`"
     parser.add_argument("--recipe", metavar="FILE", help=meaning)
 
 
 def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """The command line with the options of its --recipe before its own. An option that may be repeated is repeated for
+    """Return the command line with the options of its --recipe before its own. Repeatable options are repeated for
     each item of a list, and for each KEY=VALUE of a mapping.
 
-    Raises: ConfigError for a file that is no mapping, and for unknown options; ReadError.
+    Raises: ConfigError for a file that is not a mapping, and for unknown or renamed options; ReadError.
     """
     for word in given[1:] if given[0] in ("build", "annotate") else ():
         if word.startswith("--"):
@@ -60,7 +75,7 @@ def _check_moved(where: str, option: str) -> None:
         key = f"chunks: {{{_CHUNKS[option]}: ...}}"
         key += "}" * (key.count("{") - key.count("}"))
         raise ConfigError(
-            where, "an option that is a key of the recipe now", key, "write it there (--recipe, docs/annotations.md)"
+            where, "an option that is now a key of the recipe", key, "write it there (--recipe, docs/annotations.md)"
         )
 
 
@@ -68,6 +83,8 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     known = {option[2:]: action for option, action in command._option_string_actions.items() if option[:2] == "--"}
     action = known.get(str(key))
     _check_moved(f"{file}: {key}", str(key))
+    if action is None and f"--{key}" in RENAMED_OPTIONS:
+        raise ConfigError(f"{file}: {key}", "an option that was renamed", RENAMED_OPTIONS[f"--{key}"][2:])
     if action is None or key in ("recipe", "help"):
         raise unknown(f"{file}: {key}", key, {*known, INPUTS} - {"recipe", "help"}, "option")
     path = f"{file}: {key}"
@@ -83,12 +100,12 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
         value = [f"{name}{separator}{item}" for name, item in value.items()]
     if isinstance(value, dict) and not many:
         try:
-            value = json.dumps(value)  # for options that are an object; others refuse it
+            value = json.dumps(value)  # for options that are an object; others reject it
         except TypeError as error:  # a date, for instance
             raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error
     if isinstance(value, list) and not many:
         raise ConfigError(path, repr(value), "one value")
     for item in value if isinstance(value, list) else [value]:
         if item is None or isinstance(item, (bool, list, dict)):
-            raise ConfigError(path, repr(item), "text or a number", "leave the option out, or put the text in quotes")
+            raise ConfigError(path, repr(item), "text or a number", "omit the option, or put the text in quotes")
         yield f"--{key}={item}"

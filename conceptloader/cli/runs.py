@@ -14,12 +14,12 @@ from conceptloader.trace import Run
 def add_run_arguments(
     parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"
 ) -> None:
-    """The configuration, and where its steps are known from."""
+    """Add the configuration, and the options that define its steps."""
     parser.add_argument("config", metavar=name, help=meaning)
     group = parser.add_argument_group("steps").add_argument
-    group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, which is beside the checkpoints")
-    group("--global-batch-size", type=positive, metavar="N", help="without a log: samples of a step, over all ranks")
-    meaning = "samples of a micro batch (default: a rank's share of a step)"
+    group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
+    group("--global-batch-size", type=positive, metavar="N", help="without a run log: samples per step, over all ranks")
+    meaning = "samples per micro batch (default: a rank's share of a step)"
     group("--micro-batch-size", type=positive, metavar="N", help=meaning)
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
     scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
@@ -27,11 +27,11 @@ def add_run_arguments(
 
 
 def open_run(arguments: argparse.Namespace) -> Run:
-    """The run that the arguments name; with its steps, if they say enough."""
-    refuse_without("--global-batch-size", arguments, "micro_batch", "dp_size", "scheme")
+    """Open the run that the arguments name; with its steps, if the arguments define them."""
+    refuse_without("--global-batch-size", arguments, "micro_batch_size", "dp_size", "scheme")
     if arguments.global_batch_size is None:
         return trace.open_run(arguments.config, arguments.run_log)
-    refuse_beside("--global-batch-size", arguments, "log")
+    refuse_beside("--global-batch-size", arguments, "run_log")
     run = trace.open_run(arguments.config)
     partition = Partition(
         micro_batch_size=arguments.micro_batch_size or max(1, arguments.global_batch_size // arguments.dp_size),

@@ -11,11 +11,11 @@ from conceptloader.viewer.plots import figure_of
 from conceptloader.viewer.stats import dataset_stats, heading, name_of, percentile_line
 
 DESCRIPTION = """\
-Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
-for each concept its spans, and the share of all tokens that it covers. Text, JSON, or a picture.
+Count documents, tokens, spans and concepts: percentiles of the lengths of documents and spans, and for each concept its
+spans and its share of all tokens. Reads documents and spans, but no tokens. Prints text or JSON; --plot draws them.
 
-With --packing only: what packs of documents would be like (docs/packing.md), for each choice of --seq-len and --bins:
-how many, how full, what share of the documents does not fit whole into one, and what share windows would cut.
+With --packing only: statistics of packs (docs/packing.md) for each choice of --seq-len and --bins: how many, their
+fill, and the shares of documents that do not fit into one, and that windows would cut.
 
   conceptloader stats data/corpus --top 30 --plot corpus.png
   conceptloader stats data/corpus --packing --seq-len 2048 4096 --bins 16 64 256 --plot packing.png
@@ -25,11 +25,13 @@ how many, how full, what share of the documents does not fit whole into one, and
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
-    parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
-    parser.add_argument("--plot", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
-    parser.add_argument("--packing", action="store_true", help="what packs of documents would be like, and no more")
-    parser.add_argument("--seq-len", type=positive, nargs="+", default=[2048, 4096, 8192], metavar="S")
-    parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K")
+    parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts shown (default: 20)")
+    parser.add_argument("--plot", metavar="FILE", help="also plot the counts (.png, .svg, .pdf)")
+    parser.add_argument("--packing", action="store_true", help="only statistics of packs")
+    parser.add_argument(
+        "--seq-len", type=positive, nargs="+", default=[2048, 4096, 8192], metavar="S", help="with --packing"
+    )
+    parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K", help="with --packing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:

@@ -1,4 +1,4 @@
-"""Tables of commands: to parquet or jsonl, batch by batch."""
+"""Tables of commands: to Parquet or JSONL, batch by batch."""
 
 import argparse
 import json
@@ -15,17 +15,17 @@ from conceptloader.storage.reads import named
 
 
 def add_table_arguments(parser: argparse.ArgumentParser, default: str = "jsonl") -> None:
-    """default: what is written to stdout, see `write_table`."""
+    """Add --format and --out. default: what is written to stdout, see `write_table`."""
     group = parser.add_argument_group("table").add_argument
-    group("--format", choices=["jsonl", "parquet"], help=f"of a table (default: {default} on stdout, jsonl in a file)")
-    group("--out", metavar="FILE", help="of a table (default: stdout)")
+    group("--format", choices=["jsonl", "parquet"], help=f"default: {default} on stdout, jsonl in a file")
+    group("--out", metavar="FILE", help="file of the table (default: stdout)")
 
 
 def write_table(
     batches: Iterable[Any], arguments: argparse.Namespace, output: Output, *, as_text: bool = False
 ) -> None:
-    """Write record batches as the arguments say. The file is there only when it is complete. as_text: without a format
-    and a file, columns for people."""
+    """Write record batches as the arguments say, to a file atomically. as_text: without --format and --out,
+    print aligned columns."""
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
         raise ConfigError("--out", "nothing", "the file of --format parquet")

@@ -15,33 +15,32 @@ from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_s
 from conceptloader.viewer.plots import plot_mixture
 
 DESCRIPTION = """\
-Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
-ids in the input, with the positions of the inputs and of the labels that are theirs; its spans with their concepts,
-exactly as they are in the batch: [start, end), with < or > where a span goes on outside; the range of its loss weights
-and token fields, and all of them with --json. Tokens that a build inserted (--prefix) are spans of the track prefix.
+Show what a step contains, past or future. For each sample: its window of the dataset; its documents by their ids, with
+the positions of their inputs and labels; its spans with concepts, exactly as in the batch: [start, end), with < or > if
+a span continues outside; the range of its loss weights and token fields (all values with --json). Tokens that a build
+inserted (--prefix) are spans of the track prefix.
 
   conceptloader trace run.yaml --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
   conceptloader trace run.yaml --run-log checkpoints --steps 0:20000 --format parquet --out steps.parquet
 
-With --steps, a row for each document that a sample reads from, as a table: --format jsonl (default) or parquet.
+--steps writes a table, a row per document of a sample: --format jsonl (default) or parquet.
 
---indices-only shows which samples every rank and micro batch of the steps reads, by index, dataset and window; with a
-log, steps are those of the run as it was started and restarted, and then as it would go on.
+--indices-only shows which samples every rank and micro batch reads, by index, dataset and window. With a run log, past
+steps are those of the launches of the run, and future steps those of a resume.
 
   conceptloader trace run.yaml --run-log checkpoints --steps 1200:1202 --indices-only
   conceptloader trace run.yaml --global-batch-size 512 --micro-batch-size 4 --dp-size 16 --step 0 --indices-only
   conceptloader trace run.yaml --run-log checkpoints --step 1200 --indices-only --until 20000 --plot mixture.png
 
---losses joins a loss log (conceptloader.LossLog, one line in the trainer) with what was in a step: its loss beside the
-usual one, the documents that raised it most, and the concepts that they are about. `excess` is a document's part of the
-rise of the loss: its share of the sample times what the sample's loss is above the usual one, the mean of the steps
-before.
+--losses joins a loss log (conceptloader.LossLog, one line in the trainer) with a step: its loss and the usual loss (the
+mean of the steps before), the documents that raised it most, and their concepts. `excess` is a document's part of the
+rise: its share of the sample times the sample's loss above the usual one.
 
   conceptloader trace run.yaml --run-log checkpoints --losses losses --step 1200
 """
 
-_OF_INDICES = "picture", "until"
+_OF_INDICES = "plot", "until"
 _OF_LOSSES = "top", "baseline", "track"
 
 
@@ -50,18 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
-    what.add_argument("--steps", type=steps, metavar="A:B", help="a table of the steps A to B - 1")
+    what.add_argument("--steps", type=steps, metavar="A:B", help="table of steps A to B - 1")
     add_table_arguments(parser)
-    parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
+    parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
     group = parser.add_argument_group("samples of ranks").add_argument
-    group("--indices-only", action="store_true", help="which samples each rank reads, not what is in them")
-    group("--plot", metavar="FILE", help="also draw the mixture over the run (.png, .svg, .pdf)")
-    group("--until", type=positive, metavar="STEP", help="the end of the picture (default: of an epoch)")
+    group("--indices-only", action="store_true", help="only which samples each rank reads")
+    group("--plot", metavar="FILE", help="also plot the mixture over the run (.png, .svg, .pdf)")
+    group("--until", type=positive, metavar="STEP", help="end of the plot (default: of an epoch)")
     group = parser.add_argument_group("losses").add_argument
-    group("--losses", metavar="DIR", help="the loss log: what raised the loss of --step")
-    group("--top", type=positive, default=10, metavar="N", help="documents and concepts (default: 10)")
-    group("--baseline", type=positive, default=100, metavar="N", help="steps before, for the usual loss (default: 100)")
-    group("--track", default="concepts", metavar="NAME", help="of the concepts (default: concepts)")
+    group("--losses", metavar="DIR", help="loss log: show what raised the loss of --step")
+    group("--top", type=positive, default=10, metavar="N", help="documents and concepts shown (default: 10)")
+    group("--baseline", type=positive, default=100, metavar="N", help="earlier steps for the usual loss (default: 100)")
+    group("--track", default="concepts", metavar="NAME", help="track of the concepts (default: concepts)")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
@@ -129,13 +128,13 @@ def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
         begin, order = asked.steps.range_of(first)[0], asked.blend.order
         end = max(sum(order.sizes), begin + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= begin:
-            raise ConfigError("--until", str(arguments.until), f"a step after {first}, which is marked")
+            raise ConfigError("--until", str(arguments.until), f"a step after {first}")
         save_picture(plot_mixture(order, end, begin), arguments.plot)
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
 
 
 def plan_step(asked: Run, step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
-    """The shares of a step: {"step", "dp_rank", "micro_batch", "samples"}."""
+    """Yield the shares of a step: {"step", "dp_rank", "micro_batch", "samples"}."""
     plan = asked.steps.segment(step).plan
     for dp_rank in range(plan.partition.dp_size) if only is None else [only]:
         for micro_batch, indices in enumerate(plan.micro_batches(step, dp_rank)):
@@ -155,7 +154,7 @@ def _short(sample: dict[str, Any]) -> str:
 def _show_losses(arguments: argparse.Namespace, output: Output) -> None:
     options = chosen(arguments, "top", "baseline", "track")
     found = explain(open_run(arguments), arguments.losses, arguments.step, **options)
-    usual = "no step before was logged" if found["usual"] is None else f"usual: {found['usual']:.4f}"
+    usual = "no earlier step was logged" if found["usual"] is None else f"usual: {found['usual']:.4f}"
     logged = f"{found['logged']} of {found['samples']} samples were logged"
     documents = [
         [f"{one['excess']:+.5f}", f"{one['loss']:.4f}", one["sample"], one["dataset"], one["id"] or one["document"],

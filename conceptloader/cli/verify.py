@@ -9,15 +9,13 @@ from conceptloader.cli.output import Output, progress_bar
 from conceptloader.format.tools.verify import verify
 
 DESCRIPTION = """\
-Check a dataset. Without --full: every file is there and has its size, and a sample of it is what was written. With
---full every byte is read: checksums, order of documents and spans, token ids within the vocabulary. Exit code 1 if
-anything is wrong.
+Check a dataset: that every file exists with its size and its spot checksum. With --full, read every byte: checksums,
+order of documents and spans, token ids within the vocabulary. Exit code 1 if there are problems.
 
   conceptloader verify data/corpus --full
 
-Each finding names the file and the range of tokens that it spoils, ready for the `quarantine` list of a configuration.
-Adopted files of other libraries have no checksum at first: --full writes checksums.json beside the manifest, and later
-runs compare with it.
+Each problem names the file and the range of tokens that it affects, ready for `quarantine` in a configuration. Adopted
+files have no checksums at first: --full writes checksums.json next to the manifest, and later checks compare with it.
 """
 
 
@@ -25,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add = parser.add_argument
     add("--full", action="store_true", help="read every byte")
-    add("--threads", type=positive, metavar="N", help="default: one per available CPU")
-    add("--no-write", action="store_true", help="write no checksums.json")
+    add("--threads", type=positive, metavar="N", help="reading threads (default: one per available CPU)")
+    add("--no-write", action="store_true", help="do not write checksums.json")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -40,7 +38,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             **chosen(arguments, "full"),
         )
     lines = [f"{p}" + (f" (tokens {p.tokens[0]} to {p.tokens[1]})" if p.tokens else "") for p in problems]
-    kind = "every byte was read" if arguments.full else "sizes and samples; --full reads every byte"
+    kind = "every byte was read" if arguments.full else "sizes and spot checksums; --full reads every byte"
     lines.append(f"{arguments.dataset}: {f'{len(problems)} problems' if problems else 'sound'} ({kind})")
     found = {"sound": not problems, "problems": [asdict(problem) for problem in problems]}
     output.result({"dataset": arguments.dataset, "full": arguments.full, **found}, lines)

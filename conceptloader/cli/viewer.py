@@ -16,43 +16,51 @@ from conceptloader.viewer.server import Server, is_loopback
 from conceptloader.viewer.source import Looked, alone
 
 DESCRIPTION = """\
-Serve a local web page: windows as text with their spans, search for concepts, the mixture over the run, what is in a
-step, when a document or a concept is seen, statistics, damage. Nothing is written, and nothing leaves this machine.
+Browse a dataset or run in the browser: windows as text with their spans, search for concepts, the mixture over the run,
+what a step contains, steps that contain a document or concept, statistics, corruption. Nothing is written, and nothing
+leaves this machine.
 
   conceptloader viewer run.yaml --run-log checkpoints
   conceptloader viewer data/corpus --seq-len 1024
 
-Prints the address of the page, which holds a token that is new each time; Ctrl-C ends it. On another machine, forward
-the port: ssh -L 8765:localhost:8765, with --port 8765. Steps of a planned run are known with --global-batch-size.
+Prints the address of the page, which holds a new token each time; Ctrl-C stops it. To view it from another machine,
+forward the port: --port 8765 here, ssh -L 8765:localhost:8765 there. For steps of a planned run, pass
+--global-batch-size.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, "CONFIG|DATASET", "configuration of a run, a YAML file; or the directory of a dataset")
+    add_run_arguments(parser, "CONFIG|DATASET", "configuration of a run (YAML), or directory or URL of a dataset")
     add = parser.add_argument
-    add("--losses", metavar="DIR", help="the loss log of the run: steps show their losses")
+    add("--losses", metavar="DIR", help="loss log of the run: show losses of steps")
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
-    add("--seq-len", type=positive, default=512, metavar="S", help="windows of a dataset without a run (default: 512)")
-    add("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
+    add("--seq-len", type=positive, default=512, metavar="S", help="tokens per window, for a dataset (default: 512)")
+    add("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
     add_root(add, " of a dataset")
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: for this machine only)")
-    add("--port", type=int, default=0, metavar="N", help="default: one that is free")
-    add("--open", action="store_true", help="open the page in the browser of this machine")
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to listen (default: 127.0.0.1, this machine only)",
+    )
+    add("--port", type=int, default=0, metavar="N", help="port to listen on (default: a free one)")
+    add("--open", action="store_true", help="open the page in a browser")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     dataset = is_url(arguments.config) or os.path.isdir(arguments.config)
-    if dataset and any(map(vars(arguments).get, ("log", "losses", "samples", "global_batch"))):
+    if dataset and any(map(vars(arguments).get, ("run_log", "losses", "samples", "global_batch_size"))):
         raise ConfigError(arguments.config, "found a dataset, which has no steps", fix="give the run's configuration")
     if dataset:
         looked = alone(open_dataset(arguments.config, arguments.root), arguments.seq_len, arguments.tokenizer)
     else:
-        options = chosen(arguments, "samples", "log", "losses", "tokenizer")
-        looked = Looked(title=os.path.basename(arguments.config), run=open_run(arguments), **options)
+        options = chosen(arguments, "samples", "losses", "tokenizer")
+        title, run = os.path.basename(arguments.config), open_run(arguments)
+        looked = Looked(title=title, run=run, log=arguments.run_log, **options)
     with Server(looked, arguments.host, arguments.port) as server:
         text = [f"{looked.title}: {server.url}"]
         if not is_loopback(arguments.host):
-            text.append("whoever has this address can read the data, from other machines too, and on the way: no TLS")
+            text.append("anyone with this address can read the data, from other machines too; there is no TLS")
         output.result({"url": server.url}, text)
         sys.stdout.flush()
         if arguments.open:

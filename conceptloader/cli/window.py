@@ -1,4 +1,4 @@
-"""A range of tokens for people: its documents, text, spans with concepts, and the bytes that reading it takes."""
+"""A range of tokens as text: its documents, text, spans with concepts, and the bytes that are read for it."""
 
 import argparse
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ _WIDTH = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
-    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
+    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
 
 
 class _RecordingFiles(Files):
-    """Remembers which bytes of which file were read."""
+    """Records which bytes of which file were read."""
 
     reads: list[dict[str, Any]]
 
@@ -29,7 +29,7 @@ class _RecordingFiles(Files):
 
 
 def describe(dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None) -> dict[str, Any]:
-    """Everything about tokens [start, stop), as JSON values. Positions of spans are relative to `start`."""
+    """Describe tokens [start, stop) as JSON values. Positions of spans are relative to `start`."""
     files = _RecordingFiles(dataset.manifest, dataset.files.roots, dataset.files.source)
     files.reads = []
     dataset.files = dataset.reader.files = files
@@ -82,7 +82,7 @@ def _spans(
 
 
 def lines(window: dict[str, Any]) -> Iterator[str]:
-    """The description as lines of text."""
+    """Yield the description as lines of text."""
     start, stop = window["tokens"]
     yield f"tokens {start:,} to {stop:,} ({stop - start:,})"
     for part in window["documents"]:

@@ -1,4 +1,4 @@
-"""The concept index of a track, which lies beside the dataset: which spans carry a concept, without reading the track.
+"""The concept index of a track, stored next to the dataset: which spans carry a concept, without reading the track.
 
 Two kinds of parquet files, sorted by concept, and a JSON file that names all of them. docs/runs.md has the columns.
 """
@@ -44,7 +44,7 @@ class OtherDataset(FormatError):
 class ConceptIndex:
     """An open index of one track; that of a view is its source's. chunk: as many tokens are best asked for at once.
 
-    Whatever is read of it is compared with a checksum. All methods raise FormatError for damage, and ReadError.
+    Everything read from it is compared with a checksum. All methods raise FormatError if it is corrupt, and ReadError.
     """
 
     chunk = 1 << 26
@@ -59,7 +59,7 @@ class ConceptIndex:
         self._spans_of = lru_cache(maxsize=64)(self._read_spans)
 
     def counts(self) -> tuple[Ints, Ints, Ints]:
-        """(concepts that occur, rising; how many spans, how many tokens carry them), int64 each; of a view, in its
+        """(concepts that occur, ascending; how many spans, how many tokens carry them), int64 each; of a view, in its
         source."""
         concept, *totals = self._file(CONCEPTS).columns("concept", "spans", "tokens")
         concepts, first = np.unique(concept, return_index=True)
@@ -148,7 +148,7 @@ def source_fingerprint(manifest: Manifest) -> str:
 def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
     """The index of a track, None if there is none.
 
-    Raises: FormatError if it is damaged, OtherDataset if the dataset was rebuilt since; ReadError.
+    Raises: FormatError if it is corrupt, OtherDataset if the dataset was rebuilt since; ReadError.
     """
     path = os.path.join(index_directory(dataset.source, track), HEAD)
     if "://" in path or not os.path.exists(path):

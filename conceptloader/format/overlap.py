@@ -35,9 +35,9 @@ def split_levels(spans: Iterable[tuple[int, int, T]]) -> list[list[tuple[int, in
 
 
 def split_segments(spans: Iterable[tuple[int, int, Sequence[int]]]) -> list[tuple[int, int, list[int]]]:
-    """Elementary segments: cut at every border of a span, each with the sorted union of the concepts over it.
+    """Elementary segments: cut at every span boundary, each with the sorted union of the concepts over it.
 
-    What no span covers is left out. Raises: InputError for an empty or reversed span.
+    Tokens that no span covers are omitted. Raises: InputError for an empty or reversed span.
     """
     ordered = _sorted(spans)
     borders = sorted({border for start, end, _ in ordered for border in (start, end)})

@@ -48,9 +48,9 @@ def write_parquet(batches: Iterable[Any], path: str, row_group: int = _ROW_GROUP
 class SortedParquet:
     """A parquet file whose rows are sorted by its first column, opened. Every page is compared with its checksum, and
     what says where the pages are with `footer`, which `footer_checksum` gave when it was written. remedy: what to do
-    about a damaged file.
+    about a corrupt file.
 
-    Raises: FormatError for a damaged file, ReadError; ConfigError without pyarrow.
+    Raises: FormatError for a corrupt file, ReadError; ConfigError without pyarrow.
     """
 
     def __init__(self, path: str, footer: str, remedy: str) -> None:

@@ -59,8 +59,8 @@ class MemoryBlocks:
 class DiskBlocks:
     """One file per block, with a checksum; at most about `capacity` bytes, oldest in use first out.
 
-    Any number of processes may share the directory: files appear whole, and whoever finds too much in it, removes.
-    A block that is damaged on the disk counts as absent.
+    Any number of processes may share the directory: files appear whole, and any process that finds too much in
+    it removes files. A block that is corrupt on the disk counts as absent.
     """
 
     def __init__(self, directory: str, capacity: int, block_bytes: int) -> None:
@@ -94,7 +94,7 @@ class DiskBlocks:
 
     @contextmanager
     def alone(self, key: Key) -> Iterator[None]:
-        """Nobody else, in whatever process, is at this block in the meantime: so that it is fetched once.
+        """Exclusive access to this block among threads and processes, so that it is fetched once.
 
         A lock on one byte of a file, of the open file, so that it ends with its process, and threads of two processes
         that wait for each other's blocks are no deadlock in the eyes of the system.

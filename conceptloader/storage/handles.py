@@ -173,4 +173,4 @@ class OpenTable:
                 self.handles._retire(self.descriptors.pop(key))
 
     def forget(self, key: Any) -> None:
-        """Whatever else knows the descriptors of a key must not give them to reads that begin from now on."""
+        """Other holders of the descriptors of a key must not give them to reads that begin from now on."""

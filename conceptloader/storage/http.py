@@ -85,7 +85,7 @@ class Http(Client):
                     url,
                     f"a redirect to {target}",
                     "none that leaves the roots",
-                    "if you trust this server, allow where it leads: roots=[...]",
+                    "if you trust this server, allow where it leads: roots=[...] (allowed_roots in a configuration)",
                 )
             at = urlunsplit(urlsplit(target)._replace(query=urlsplit(found).query))  # it may hold a signature
         else:

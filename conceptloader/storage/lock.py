@@ -2,7 +2,7 @@
 
 flock on a file in the directory. Linux takes it to the server for NFS (4, or 3 with its lock manager), so that it holds
 between machines, unless the mount says otherwise (local_lock, nolock); Lustre needs the mount option flock. Where there
-are no locks a build goes on with a warning: the lock makes errors clear and deleting safe, but a dataset is whole
+are no locks a build continues with a warning: the lock makes errors clear and deleting safe, but a dataset is whole
 without it, since every file appears under its name at once.
 """
 
@@ -30,7 +30,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 def build_lock(directory: str | os.PathLike[str], *, shared: bool = False, wait: bool = False) -> Iterator[None]:
     """Hold the lock of the build in `directory`, which is created if need be.
 
-    shared: beside others that do so too, for tasks that write shards of one build. Else alone, and the lock's file is
+    shared: with other shared holders, for tasks that write shards of one build. Else alone, and the lock's file is
     removed at the end. wait: for somebody else who builds there.
 
     Raises: ConfigError if somebody else builds there, ReadError.

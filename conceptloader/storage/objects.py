@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
-_INCOMPLETE = "the object is damaged or incomplete: upload it again"
+_INCOMPLETE = "the object is corrupt or incomplete: upload it again"
 _numbers = itertools.count()
 
 

@@ -76,7 +76,7 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
     """`action()`, again and again while it fails with what may pass, as often as BACKOFF_S says.
 
     progress: how far an action of many reads has come. When that is not where it was at the last failure, what failed
-    then has passed, and attempts are counted anew.
+    then has passed, and attempts are counted from zero again.
     Raises: its ReadError, with the number of attempts when it did not pass.
     """
     failed, failed_at = 0, object()

@@ -1,4 +1,4 @@
-"""The sample checksum of a file: whether it is the one that was written, for 32 KiB of reading whatever its size.
+"""The spot checksum of a file: whether it is the one that was written, by reading 32 KiB for any size.
 
 Places follow from the size alone: both ends, and one block in each of six equal parts in between, so that a change of a
 third of the file, wherever it lies, is met for certain. Small files are read whole; there it is the file's checksum.
@@ -20,7 +20,7 @@ WHOLE = (PARTS + 2) * BLOCK
 
 @lru_cache(maxsize=1024)  # many shards are equally large
 def sample_places(size: int) -> tuple[tuple[int, int], ...]:
-    """(offset, bytes) of what is read of a file of `size` bytes, in rising order."""
+    """(offset, bytes) of what is read of a file of `size` bytes, in ascending order."""
     if size <= WHOLE:
         return ((0, size),) if size else ()
     places = [0]

@@ -17,7 +17,7 @@ from conceptloader.storage.sample import open_sample
 
 _REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
 _CHANGED = (
-    "the file was damaged, or replaced by another of its size: restore it, or rebuild the dataset into another "
+    "the file is corrupt, or was replaced by another of its size: restore it, or rebuild the dataset into another "
     "directory; `conceptloader verify --full` finds every such file"
 )
 
@@ -52,7 +52,7 @@ class Expected:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
         when it was first opened."""
         if found.st_size != self.size:
-            raise self.other_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
+            raise self.other_size(found.st_size, "the file is corrupt or incomplete: copy or build it again")
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
             raise FormatError(
                 self.path,

@@ -1,4 +1,4 @@
-"""Object stores behind one call: a range of an object, with the size and the version of the whole.
+"""Object stores with one interface: a range of an object, with the size and the version of the whole.
 
 obstore serves s3, gs and az, since a request costs a fourth of the processor time that it does by fsspec
 (docs/object-stores.md); http.py serves http(s), whose servers may redirect; every other URL goes to fsspec. All take

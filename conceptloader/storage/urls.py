@@ -57,7 +57,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _host(parts: SplitResult) -> str:
-    """Of http the name and the port; of others, whatever their stores call it: a bucket, an organization, nothing."""
+    """Of http the name and the port; of others, what their stores name it: a bucket, an organization, nothing."""
     scheme = parts.scheme.lower()
     host = parts.netloc.rpartition("@")[2]
     if scheme not in _PORTS:

@@ -42,26 +42,26 @@ def to_tensors(batch: Batch) -> TensorBatch:
 
 
 def pinned_block(size: int) -> npt.NDArray[np.uint8]:
-    """A block of page-locked memory, so that `.to(device, non_blocking=True)` overlaps with work on the device.
+    """A block of pinned memory, so that `.to(device, non_blocking=True)` overlaps with work on the device.
 
-    The memory is PyTorch's: a freed block is used again, but not before copies from any tensor of `to_tensors` over it
+    The memory is PyTorch's: a freed block is reused, but not before copies from any tensor of `to_tensors` over it
     have ended.
     """
     return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
 def as_device(device: torch.device | str | None) -> torch.device:
-    """Where tensors are handed out. Raises ConfigError for a device that is not there, or that nothing is copied to."""
+    """The device of the tensors that are yielded. Raises ConfigError if it is absent, or neither a CPU nor CUDA."""
     try:
         found = torch.device(device or "cpu")
     except RuntimeError as error:
         raise ConfigError("device", repr(device), f"cpu, cuda or cuda:0, cuda:1, ... ({error})") from error
     if found.type not in ("cpu", "cuda"):
-        raise ConfigError("device", repr(device), "cpu or cuda", "leave it out and copy the batches yourself")
+        raise ConfigError("device", repr(device), "cpu or cuda", "omit it and copy the batches yourself")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found.type == "cuda" and (found.index or 0) >= count:
         raise ConfigError(
-            "device", f"found {device!r}, but torch sees {count} CUDA devices here", fix="leave it out, or say cpu"
+            "device", f"found {device!r}, but torch sees {count} CUDA devices here", fix="omit it, or set it to cpu"
         )
     return found
 
@@ -69,10 +69,10 @@ def as_device(device: torch.device | str | None) -> torch.device:
 def on_device(
     batches: Iterable[tuple[T, TensorBatch]], device: torch.device, as_read: bool = True
 ) -> Iterator[tuple[T, TensorBatch]]:
-    """(task, batch) pairs with their tensors on a CUDA device, copied on a stream of their own, one batch ahead.
+    """(task, batch) pairs with their tensors on a CUDA device, copied on a separate stream, one batch ahead.
 
-    Each batch has new tensors there, and whatever the current stream is given to do waits for their copy. as_read: what
-    is called `tokens`, if anything, is what input_ids and labels are views of.
+    Each batch has new tensors there, and all later work on the current stream waits for their copy. as_read: if there
+    is a tensor `tokens`, input_ids and labels are views of it.
     """
     make_stream: Any = torch.cuda.Stream
     stream = make_stream(device)
@@ -118,9 +118,9 @@ class Rows(Shown, Sequence[TensorBatch]):
 
 
 def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
-    """`collate_fn` of a DataLoader over a SampleDataset: the batch as it was read, without copying it together again.
+    """`collate_fn` of a DataLoader over a SampleDataset: the batch as it was read, without another copy.
 
-    Samples that were fetched one by one are stacked, lists of records put into one list.
+    Samples that were fetched individually are stacked, lists of records put into one list.
     """
     if isinstance(samples, Rows):
         return samples.batch

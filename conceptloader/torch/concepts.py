@@ -86,11 +86,11 @@ def token_concepts(
 def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
     """[B, S]: of a track of numbers, the number of the span that each input is in; `missing` for an input of none.
 
-    In samples of a dataset without the track, which a batch does not tell apart, all are of none. Weights of the loss
+    In samples of a dataset without the track, which a batch does not distinguish, all are of none. Weights of the loss
     are better named in `outputs.loss_weight`, which has a number of its own for these.
     """
     if f"{track}_values" not in batch or f"{track}_offsets" in batch:
-        raise ConfigError("track", repr(track), "a track of numbers that the batch has", "see `concepts`")
+        raise ConfigError("track", repr(track), "a track of numbers that the batch has", "name it under `tracks`")
     index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]
     rows = torch.arange(len(index), device=index.device)[:, None]
     expanded: Tensor = values[rows, index.clamp(min=0).long()]
@@ -101,7 +101,7 @@ def annotation_status(batch: TensorBatch, track: str) -> Tensor:
     """uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts, TRUNCATED for
     one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else ANNOTATED.
 
-    A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens alone: of the others nobody knows.
+    A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens only: the others are unknown.
     """
     index, counts = batch[f"{track}_span_index"], _counts(batch, track)
     known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + NO_CONCEPT
@@ -119,7 +119,7 @@ def span_mask(batch: TensorBatch, track: str) -> Tensor:
 def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id: int = 0) -> Tensor:
     """float32 [B, M, num_concepts]: 1 for each concept `first_id`, `first_id` + 1, ... that a span has (multi-hot).
 
-    Slots without a span are all 0: leave them out by `span_mask`.
+    Slots without a span are all 0: mask them by `span_mask`.
     """
     counts = _counts(batch, track)
     if f"{track}_ids" in batch:
@@ -140,7 +140,7 @@ def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id:
 def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
     """Log-probability, [B, M, C], that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over them.
 
-    logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), cut at the smallest number.
+    logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), clamped to a finite number.
     """
     index = batch[f"{track}_span_index"]
     slots = batch[f"{track}_spans"].shape[1]
@@ -154,10 +154,10 @@ def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
 def sample_negatives(
     found: Concepts, num_concepts: int, n: int, *, generator: torch.Generator | None = None
 ) -> Concepts:
-    """`n` concepts for each token or span, drawn evenly from all; the mask leaves out those that it has.
+    """`n` concepts for each token or span, drawn uniformly from all; the mask is False for those that it has.
 
     To contrast with `found`, of `span_concepts` or `token_concepts`: a concept beyond its K may be drawn, so let K hold
-    all, or leave out what has `cut`. generator: on the device of `found`.
+    all, or skip what has `cut`. generator: on the device of `found`.
     """
     shape = (*found.ids.shape[:-1], n)
     drawn = torch.randint(num_concepts, shape, generator=generator, device=found.ids.device)
@@ -198,12 +198,12 @@ def _padded(batch: TensorBatch, track: str, k: int, *, everything: bool) -> tupl
 
 
 def _in_order(ids: Tensor, mask: Tensor, rank: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both with what there is in front: by rank, or as it stands."""
+    """Both with the masked-out entries last: by rank, or in the given order."""
     ranks = torch.zeros_like(ids) if rank is None else rank.to(ids.device)[ids.clamp(min=0)]
     order = ranks.double().masked_fill(~mask, torch.inf).argsort(dim=-1, stable=True)
     return ids.gather(-1, order), mask.gather(-1, order)
 
 
 def _wide(tensor: Tensor, k: int, value: int) -> Tensor:
-    """The last dimension cut or filled to k."""
+    """The last dimension truncated or padded to k."""
     return pad(tensor[..., :k], (0, max(0, k - tensor.shape[-1])), value=value)

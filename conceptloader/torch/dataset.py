@@ -14,8 +14,8 @@ from conceptloader.torch.collate import Rows, TensorBatch, to_tensors
 class SampleDataset(Dataset[TensorBatch]):
     """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
 
-    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only deals t out
-    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
+    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only assigns
+    indices (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
     start method: it pickles, and it may be used by many threads.
 
     num_samples: what len() says; by default the samples of all datasets together.
@@ -38,6 +38,6 @@ class SampleDataset(Dataset[TensorBatch]):
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:
-        """Samples by index; read together, and kept together for `collate_fn`. Raises ConfigError for what is none."""
+        """Samples by index; read and kept together for `collate_fn`. Raises ConfigError for an invalid index."""
         batch = self._reader.read(np.array([as_count(k, "sample index", 0) for k in indices], np.uint64))
         return Rows(self._reader.layout, to_tensors(batch))

@@ -24,14 +24,13 @@ _APART = ("_span_index", "_spans")  # of tracks, which say where tokens were
 
 
 class Row(NamedTuple):
-    """One sample: input_ids, labels int64 [S], loss_mask float32 [S]; borders: where documents begin, 0 and S too;
-    source: the borders before, of the documents that are left."""
+    """One sample: input_ids, labels int64 [S], loss_mask float32 [S], and where documents begin."""
 
     inputs: Ints
     labels: Ints
     loss: npt.NDArray[np.float32]
-    borders: Ints
-    source: Ints
+    borders: Ints  # where documents begin, with 0 and S
+    source: Ints  # where the documents that are left began before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +72,11 @@ class FillInMiddle:
             raise ConfigError("fim", "one of split and fragment_rate", "both or none")
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The batch with other input_ids, labels, loss_mask, and with borders as they are then: cu_seqlens, max_seqlen,
-        document_ids and position_ids, as far as they are there. The tensors that were given stay as they are.
+        """The batch with other input_ids, labels, loss_mask, and with their boundaries: cu_seqlens, max_seqlen,
+        document_ids and position_ids, if present. The tensors that were given stay as they are.
 
         Needs `outputs: {cu_seqlens: true}`, sample_index and loss_mask; tensors on the CPU. Documents with masked
-        tokens (a loss mask, quarantine) stay as they are; what no longer fits is cut off at the end of the sample.
+        tokens (a loss mask, quarantine) stay as they are; what no longer fits is truncated at the end of the sample.
 
         Raises ConfigError for a batch without these, or with concept tensors, which would not belong to their tokens.
         """
@@ -123,7 +122,7 @@ class FillInMiddle:
         return {**batch, **{name: torch.from_numpy(array) for name, array in arrays.items()}, **longest}
 
     def row(self, sample: int, inputs: Ints, labels: Ints, loss: npt.NDArray[np.float32], borders: Ints) -> Row:
-        """One sample of that index. borders: where documents begin in the inputs, with 0 and S, rising."""
+        """One sample of that index. Its documents begin at the last argument, ascending positions with 0 and S."""
         size = len(inputs)
         tokens: list[Ints] = []
         others: list[tuple[Ints, npt.NDArray[np.float32]]] = []  # labels and loss of each document

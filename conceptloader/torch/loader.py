@@ -1,4 +1,4 @@
-"""Batches for plain PyTorch: a loader that reads ahead."""
+"""Batches for plain PyTorch: a loader that prefetches."""
 
 import logging
 import os
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 class Loader:
     """Iterates over the micro batches of one data-parallel rank: dicts of tensors, as BatchLayout describes them.
 
-    `for batch in loader` goes on where the last loop stopped, until the run ends. With order sequential each loop
-    starts at the beginning, but for the first one after load_state_dict, which goes on there.
-    Every micro batch that was handed out counts as consumed, on all ranks alike; what was read ahead does not.
+    `for batch in loader` resumes where the last loop stopped, until the run ends. With order sequential each loop
+    starts at the beginning, except for the first one after load_state_dict, which resumes there.
+    Every micro batch that was yielded counts as consumed, on all ranks; prefetched ones do not.
 
     config: path of a YAML file, or what was read from one.
     dp_rank, dp_size: this rank among those that read different samples.
-    micro_batch_size: samples of a batch as it is handed out.
+    micro_batch_size: samples of a batch that is yielded.
     global_batch_size: samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each rank.
     consumed_samples: where to start, in samples over all ranks; load_state_dict sets it too, and checks the order. A
         global batch starts there.
@@ -48,10 +48,10 @@ class Loader:
     last_batch: what happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default "partial"
         with order sequential, so that every window is read once, else "drop". scheme: how ranks share a global batch.
         See order/partition.py.
-    device: where the tensors are handed out, by default in the CPU's memory. To a CUDA device the next batch is copied,
-        from page-locked memory, while the device works on the one before.
-    batch_transform: called with each batch, in the reading threads, many at once; what it returns is yielded. For a
-        CUDA device it returns a dict, whose tensors are copied.
+    device: of the tensors that are yielded, by default the CPU. For a CUDA device the next batch is copied, from pinned
+        memory, while the device works on the current one.
+    batch_transform: called with each batch, concurrently in the reader threads; what it returns is yielded. For a CUDA
+        device it returns a dict, whose tensors are copied.
     check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the ranks
         compare their order, outputs and sizes, and raise ConfigError where these differ; see torch/agreement.py.
 
@@ -93,7 +93,7 @@ class Loader:
             if self.epoch_samples is not None and self.epoch_samples % batch:
                 raise ConfigError(
                     "epoch_samples",
-                    f"found {epoch_samples}, no multiple of the {batch} samples of a step",
+                    f"found {epoch_samples}, not a multiple of the {batch} samples of a step",
                     fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
@@ -121,16 +121,16 @@ class Loader:
         return f"<{type(self).__name__} of {', '.join(config.names)}: {what}, {where}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy stands where this loader stands, without its loop, and compares itself with no others."""
+        """A copy is at the same position, without the running loop and without check_ranks."""
         return {**self.__dict__, "_ahead": None, "check_ranks": False}
 
     def _look_ahead(self) -> None:
-        """Warn of what will stop this run later; another size of machine may have taken over by then."""
+        """Warn of what will stop this run later; by then it may run on another number of ranks."""
         for _, first, size in self._plan.schedule.stretches:
             if size % self.partition.group and (self._plan.stop is None or first < self._plan.stop):
                 logger.warning(
-                    "global_batch_size: %d samples from sample %d on are no whole number of micro batches of %d on %d "
-                    "ranks: the run will stop there; change the schedule, or resume at other sizes before",
+                    "global_batch_size: %d samples from sample %d on are not a whole number of micro batches of %d on "
+                    "%d ranks: the run will stop there; change the schedule, or resume at other sizes before",
                     size, first, self.partition.micro_batch_size, self.partition.dp_size,
                 )  # fmt: skip
 
@@ -160,7 +160,7 @@ class Loader:
 
     @property
     def consumed_samples(self) -> int:
-        """Samples that were handed out, over all ranks, since the first one of the run."""
+        """Samples yielded over all ranks since the first one of the run."""
         return self._handed_out
 
     @property
@@ -170,8 +170,8 @@ class Loader:
 
     @property
     def steps(self) -> int | None:
-        """Steps of the trainer behind `consumed_samples`; None within one, and where nobody knows their number: batches
-        of the present sizes do not end there, and no state has said it.
+        """Steps of the trainer up to `consumed_samples`; None within one, and where their number is unknown: batches of
+        the present sizes do not end there, and no state holds it.
         """
         return self.steps_at(self.consumed_samples)
 
@@ -183,7 +183,7 @@ class Loader:
         return next((k for k in (step, step + 1) if self.position(k) == consumed_samples), None)
 
     def position(self, step: int) -> int | None:
-        """Samples behind `step` steps of the trainer; None before this loader began, or if their number is unknown."""
+        """Samples consumed by `step` steps of the trainer; None before this loader began, or if it is unknown."""
         if not self._knows_steps or step < self._plan.schedule.step:
             return None
         position, stop = self._plan.schedule.consumed_at(step), self._plan.stop
@@ -191,7 +191,7 @@ class Loader:
 
     @property
     def samples_without_loss(self) -> int:
-        """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
+        """How many that this rank has read, prefetched ones included, have a loss mask that is all 0."""
         return self._reader.without_loss.count
 
     def __len__(self) -> int:
@@ -217,7 +217,7 @@ class Loader:
         raise ConfigError(
             "Loader",
             f"found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
-            fix="a Loader hands out whole batches: iterate over it as it is, or wrap conceptloader.SampleDataset",
+            fix="a Loader yields whole batches: iterate over it directly, or wrap conceptloader.SampleDataset",
         )
 
     def __iter__(self) -> Iterator[TensorBatch]:
@@ -263,7 +263,7 @@ class Loader:
             self.next_pass()
 
     def _epoch(self, begin: int) -> Iterator[tuple[U64Array, int]]:
-        """(samples, samples of all ranks behind them) of this rank's micro batches from there to the epoch's end."""
+        """(samples, samples of all ranks then consumed) of this rank's micro batches from there to the epoch's end."""
         end = None if self.epoch_samples is None else (begin // self.epoch_samples + 1) * self.epoch_samples
         for task in self._plan.rest(self.dp_rank, begin):
             yield task
@@ -281,7 +281,7 @@ class Loader:
             raise ConfigError(
                 "Loader",
                 f"the loaded state is that of the end of a pass, at {begin} samples, and a loop would read nothing",
-                fix="for the next pass load state_dict_at(0), to end this one leave the loop out",
+                fix="for the next pass load state_dict_at(0), to end this one skip the loop",
             )
         ended = f"the run of num_samples={self.num_samples} samples has ended at {begin}"
         if not self.fresh:
@@ -300,7 +300,7 @@ class Loader:
             raise ConfigError(
                 "check_ranks",
                 f"found no process group with dp_size {share.dp_size}",
-                fix="call torch.distributed.init_process_group before the first batch, or leave check_ranks out",
+                fix="call torch.distributed.init_process_group before the first batch, or omit check_ranks",
             )
         run: dict[str, Any] = {
             "consumed_samples": self.begins_at,
@@ -330,9 +330,9 @@ class Loader:
     def state_dict_at(self, consumed_samples: int) -> dict[str, str]:
         """The state after `consumed_samples` samples over all ranks, as state_dict would give it there.
 
-        For trainers that read ahead: save what they have trained, not what was handed out.
+        For trainers that prefetch: save what they have trained, not what was yielded.
 
-        Raises ConfigError beyond the end, and for a position between the borders of micro batches, which are
+        Raises ConfigError past the end, and for a position off the micro-batch boundaries, which are
         micro_batch_size * dp_size apart from where this loader began; before that, any position may have been one.
         """
         consumed = as_count(consumed_samples, "consumed_samples", 0)
@@ -344,10 +344,10 @@ class Loader:
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
     ) -> None:
-        """Go on where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
+        """Resume where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
 
-        allow_changed, new_stage: see progress/resume.py. Raises ResumeError if what decided past samples has changed,
-        or the state is damaged or was edited; the loader then stands where it stood.
+        allow_changed, new_stage: see progress/resume.py. Raises ResumeError if what determined consumed samples
+        has changed, or the state is corrupt or was edited; the loader then stays at its position.
         """
         where = "loader state"
         saved = OrderState.read(state, where)
@@ -364,7 +364,7 @@ class Loader:
         self.blend, self._reader, self.fresh = blend, reader, True
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
-        """Append this start of the run to the run log beside the checkpoints, so that steps can be traced to samples.
+        """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
 
         To be called once by every rank after loading the state; only dp_rank 0 writes. Later passes of a sequential
         order are logged when they begin.
@@ -377,7 +377,7 @@ class Loader:
         self._write_start(self.blend.spec)
 
     def _write_start(self, spec: OrderSpec) -> None:
-        """Where this loader stands, as a start of the run."""
+        """Log the position of this loader as a launch of the run."""
         if self.dp_rank or self._log is None:
             return
         schedule = self._plan.schedule
@@ -388,21 +388,21 @@ class Loader:
     def set_weights(
         self, weights: Mapping[str, float], at: int | None = None, *, group: Any = None, agree: bool = True
     ) -> int:
-        """Draw datasets in other proportions from the sample `at` on: a phase that is set while the run is going.
+        """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
         To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
         is in the state from now on, and in the run log once log_start has been called: a resumed run keeps it. It lasts
         until weights are set again, or the next phase of the configuration.
 
-        weights: dataset -> number above 0; datasets that are left out are not drawn. at: sample over all ranks; by
+        weights: dataset -> number above 0; datasets that are omitted are not drawn. at: sample over all ranks; by
         default the first step that no rank has begun to read.
         group: the torch.distributed group of the data-parallel ranks, by default all processes; where it is
-        initialized, ranks compare what they are about to do, and agree=False leaves that out.
+        initialized, ranks compare what they are about to do, and agree=False skips that.
 
         Returns: the sample from which on it holds.
 
-        Raises ConfigError, and nothing is changed: for unknown or absent datasets, weights that are none, an `at` that
-        may have been read already or is not behind weights set before, ranks that differ; ReadError for the run log.
+        Raises ConfigError, and nothing is changed: for unknown or absent datasets, invalid weights, an `at` that may
+        have been read already or is not after weights set earlier, ranks that differ; ReadError for the run log.
         """
         edge = self._behind + (self.blend.config.loader.prefetch_batches + 1) * self.partition.group
         start, blend = new_weights(self.blend, weights, self._plan, edge, at)
@@ -410,7 +410,7 @@ class Loader:
             require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)
         self._write_start(blend.spec)
         self._reader.follow(blend.order)
-        if self._ahead is not None:  # more may have been read than `prefetch`
+        if self._ahead is not None:  # more may have been read than `prefetch_batches`
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
         self.blend = blend
         return start

@@ -1,4 +1,4 @@
-"""The loss of each dataset, in any trainer: sums on the device of the losses, joined over ranks once a step."""
+"""The loss of each dataset, in any trainer: sums on the device of the losses, reduced over ranks once a step."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the data of a run are doing, step by step: one callback, and what turns its argument into logs and gauges.
+"""Data metrics of a run, step by step: one callback, and what turns its argument into logs and gauges.
 
 cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
 """
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics:
-    """Of a step whose last micro batch was handed out on this rank.
+    """Of a step whose last micro batch was yielded on this rank.
 
     step: counted from 0, as in the run log. consumed_samples: over all ranks, with those of the step.
-    seconds: since the step before; waited_seconds: of these, for data. ready: micro batches read ahead.
+    seconds: since the step before; waited_seconds: of these, for data. ready: micro batches prefetched.
     bytes_read: that this process has read since the step before, from files (as Linux counts, other readers included)
-        and from object stores. retries: of reads that failed and were made again, meanwhile. What worker processes
-        of a DataLoader do is not seen.
+        and from object stores. retries: of failed reads, in that time. Worker processes of a
+        DataLoader are not counted.
     weights: of the datasets in force, of a sum of 1. samples: of each dataset so far, and as epochs of it.
     """
 
@@ -103,7 +103,7 @@ def to_prometheus(registry: Any = None) -> Callback:
 class Meter:
     """Of one loader: what happens between the ends of its steps.
 
-    schedule: where they are. stop: end of the run, where its last step may be cut off.
+    schedule: where they are. stop: end of the run, where its last step may be truncated.
     """
 
     def __init__(self, schedule: BatchSchedule, stop: int | None = None) -> None:
@@ -111,7 +111,7 @@ class Meter:
         self._waited, self._before = 0.0, (time.monotonic(), *_read())
 
     def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
-        """A micro batch, or more, was waited for, behind which `consumed` samples are handed out over all ranks."""
+        """A micro batch, or more, was waited for: with it, `consumed` samples are yielded over all ranks."""
         self._waited += waited
         step = self._schedule.step_of(consumed - 1)
         if consumed not in (self._schedule.range_of(step)[1], self._stop):

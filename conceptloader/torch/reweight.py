@@ -1,4 +1,4 @@
-"""Weights that are set while a run is going: from which sample on, and whether all ranks mean the same."""
+"""Weights that are set mid-run: from which sample on, and whether all ranks agree."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: in
     if at is None:
         at = _next_border(plan, edge, blend.spec)
     elif as_count(at, "at", 0) < edge:
-        raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it may have been read ahead")
+        raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it may have been prefetched")
     changed = with_weights(blend, weights, at)
     if plan.num_samples is not None:
         changed.order.check_run(plan.num_samples)
@@ -33,7 +33,7 @@ def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: in
 
 
 def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
-    """The first sample of a step from `edge` on, behind all weights that were set before, and where no phase of the
+    """The first sample of a step from `edge` on, after all weights that were set earlier, and where no phase of the
     configuration starts.
     """
     skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases}
@@ -49,7 +49,7 @@ def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
 def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
     """With other weights from the trainer's sample `at` on, until the next phase of the configuration.
 
-    Raises: ConfigError for datasets that are unknown or absent, and weights that are none.
+    Raises: ConfigError for datasets that are unknown or absent, and invalid weights.
     """
     keys = {
         view.name: key

@@ -20,13 +20,13 @@ _CHUNK = 1024
 
 
 class EpochSampler(Sampler[int]):
-    """Sampler epoch e is the positions [e * n, (e + 1) * n) of an endless order, dealt out rank by rank.
+    """Sampler epoch e is the positions [e * n, (e + 1) * n) of an endless order, assigned to ranks in turn.
 
     Base of the samplers below; by itself it is the sampler of a SampleDataset, whose index is a position. Iterating
     changes nothing but the iterator: the epoch is what `set_epoch` says, and `set_skip` holds for the next iterator.
 
     num_samples: n. num_replicas, rank: data-parallel; by default those of the process group, or 1 and 0.
-    drop_last: whether the epoch's last positions that do not go round are left out, or filled up from its first ones.
+    drop_last: whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class EpochSampler(Sampler[int]):
         return as_leaf({"version": VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved epoch, on any number of ranks.
+        """Resume a saved epoch, on any number of ranks.
 
-        Raises ResumeError if the sampler that was saved had another order, or the state is damaged.
+        Raises ResumeError if the sampler that was saved had another order, or the state is corrupt.
         """
         saved = unsealed(state, "sampler state", "sampler")
         wanted = {"epoch_size": self.epoch_size, **self._own_state()}
@@ -104,8 +104,8 @@ class EpochSampler(Sampler[int]):
 class PositionIterator(Iterator[int]):
     """One rank's indices of one epoch, from its position `first` on, which counts over all ranks.
 
-    Its state, for torchdata's StatefulDataLoader, is a position over all ranks too: any number of them goes on there,
-    and each position is dealt out once.
+    Its state, for torchdata's StatefulDataLoader, is a position over all ranks too: any number of ranks can resume
+    there, and each position is assigned once.
     """
 
     def __init__(self, sampler: EpochSampler, epoch: int, first: int) -> None:
@@ -138,9 +138,9 @@ class PositionIterator(Iterator[int]):
         return as_leaf(fields)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at a saved position, on any number of ranks.
+        """Resume at a saved position, on any number of ranks.
 
-        Raises ResumeError if the state is damaged, or of an epoch of another size.
+        Raises ResumeError if the state is corrupt, or of an epoch of another size.
         """
         where, sampler = "sampler iterator state", self._sampler
         saved = unsealed(state, where, "sampler's iterator")
@@ -155,7 +155,7 @@ class PositionIterator(Iterator[int]):
 class MicroBatches(Sampler[list[int]]):
     """A batch sampler: the micro batches of one data-parallel rank in [consumed, total), without end if total is None.
 
-    What is left at the end and makes no whole micro batch for every rank is left out.
+    Samples at the end that make no whole micro batch for every rank are dropped.
     """
 
     def __init__(self, partition: Partition, dp_rank: int, consumed: int, total: int | None = None) -> None:
@@ -204,7 +204,7 @@ class MixtureSampler(EpochSampler):
         self._build()
 
     def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
-        """Other weights from the next epoch border on: from the first epoch that no iterator was made for yet.
+        """Other weights from the next epoch boundary on: from the first epoch that no iterator was made for yet.
 
         What was drawn before is not drawn again. Calling it with the weights in force changes nothing.
         """
@@ -255,7 +255,9 @@ class MixtureSampler(EpochSampler):
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             self._phases = before
             raise ResumeError(
-                "sampler state", f"phases: damaged ({type(error).__name__}: {error})", fix="take another checkpoint"
+                "sampler state",
+                f"phases: corrupt ({type(error).__name__}: {error})",
+                fix="resume from another checkpoint",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Loaders for trainers: consumption is what the trainer acknowledges, not what was handed out to it."""
+"""Loaders for trainers: samples are consumed when the trainer acknowledges them, not when they are yielded."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -15,15 +15,16 @@ from conceptloader.torch.loader import Loader
 
 POSITION = "consumed_samples"
 IGNORED = -100
-_SLACK = 16  # micro batches beyond two steps that a trainer may read ahead of what it has acknowledged
+_SLACK = 16  # micro batches beyond two steps that a trainer may prefetch without acknowledging them
 
 
 class TrainedLoader(Loader):
-    """A Loader for a trainer that reads ahead, or that saves in the middle of a step: it counts what was trained.
+    """A Loader for a trainer that prefetches, or that saves mid-step: it counts what was trained.
 
-    Every batch holds the position behind it, `consumed_samples`: an int, in samples over all ranks. `acknowledge` with
-    that number says that all before it is trained. The state is that of the last position acknowledged; each loop
-    begins there, whatever was handed out before, and a loop that goes on beside a newer one is refused.
+    Every batch holds the position after it, `consumed_samples`: an int, in samples over all ranks. `acknowledge` with
+    that number says that all samples before it are trained. The state is that of the last position acknowledged; each
+    loop begins there, whether or not more was yielded. A loop that continues after a newer one has begun raises
+    ConfigError.
 
     config, options: as for make_dataloader. `pickle` and `deepcopy` give a loader at the position acknowledged.
     Raises ConfigError, and in a loop when the trainer takes ever more batches without acknowledging any: resumed, it
@@ -62,7 +63,7 @@ class TrainedLoader(Loader):
         return self.step_samples // self.partition.group
 
     def position_after(self, micro_batches: int) -> int:
-        """Samples over all ranks behind so many micro batches of each, counted from where this loader began."""
+        """Samples over all ranks after so many micro batches of each, counted from where this loader began."""
         position: int = self._began + micro_batches * self.partition.group
         return position if self.plan.stop is None else min(position, self.plan.stop)
 
@@ -73,22 +74,22 @@ class TrainedLoader(Loader):
             raise ConfigError(
                 option,
                 str(found),
-                f"{self.micro_batches_per_step}: a step of {self.step_samples} samples has so many micro batches of "
+                f"{self.micro_batches_per_step}: a step of {self.step_samples} samples has that many micro batches of "
                 f"{share.micro_batch_size} on {share.dp_size} data-parallel ranks",
                 "change one of them",
             )
 
     def acknowledge(self, consumed_samples: int | None = None) -> None:
-        """All samples before this position are trained: that of a batch, or by default of the last one handed out.
+        """All samples before this position are trained: that of a batch, or by default of the last one yielded.
 
-        Raises ConfigError for a position behind what was handed out, or before what was acknowledged.
+        Raises ConfigError for a position after what was yielded, or before what was acknowledged.
         """
         position = self._handed_out if consumed_samples is None else as_count(consumed_samples, POSITION, 0)
         if not self._trained <= position <= self._handed_out:
             raise ConfigError(
                 "acknowledge",
                 f"{position} samples",
-                f"{self._trained} (acknowledged before) to {self._handed_out} (handed out in this loop)",
+                f"{self._trained} (acknowledged before) to {self._handed_out} (yielded in this loop)",
                 f"give the batch's own {POSITION}",
             )
         self._trained = position
@@ -101,7 +102,7 @@ class TrainedLoader(Loader):
         self.acknowledge(position)
 
     def check_step(self, step: int) -> None:
-        """Refuse to go on unless `step` steps of the trainer have consumed what this loader says: raises ResumeError.
+        """Raise ResumeError unless `step` steps of the trainer have consumed as many samples as this loader says.
 
         To be called when a checkpoint was loaded, and at the start.
         """
@@ -141,8 +142,8 @@ class TrainedLoader(Loader):
         if ahead >= 2 * self.micro_batches_per_step + _SLACK:
             raise ConfigError(
                 "Loader",
-                f"{ahead} micro batches were handed out since the last one that was acknowledged, at {trained} "
-                "samples: nobody tells this loader what is trained",
+                f"{ahead} micro batches were yielded since the last one that was acknowledged, at {trained} "
+                "samples: this loader is not told what is trained",
                 fix=self.remedy,
             )
 
@@ -152,7 +153,7 @@ class EvaluationLoader:
 
     config: with order sequential, or with `num_samples`. options: as for make_dataloader.
 
-    Raises ConfigError if some rank would get a batch without rows, whose mean loss is no number, or if a shuffled order
+    Raises ConfigError if some rank would get a batch without rows, whose mean loss is NaN, or if a shuffled order
     would have some windows twice and others not at all.
     """
 
@@ -168,7 +169,7 @@ class EvaluationLoader:
             raise ConfigError(
                 "evaluation",
                 f"{end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks leave {rest} "
-                "for the last one, none for some ranks, whose mean would be no number",
+                "for the last one, none for some ranks, whose mean would be NaN",
                 fix=f"set num_samples to {end - rest}, another micro_batch_size, or last_batch to drop or wrap",
             )
 

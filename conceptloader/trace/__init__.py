@@ -1,4 +1,4 @@
-"""Questions about a run: what was, or will be, in a step; when is a document or a concept seen; was it as planned.
+"""Tracing a run: what a step contains, past or future; where a document or concept is seen; whether it went as planned.
 
 Open run.py first, then samples.py.
 """

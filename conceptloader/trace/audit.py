@@ -1,4 +1,4 @@
-"""Replaying a recorded run: the first step that differs from what configuration and data say now, or none."""
+"""Replay of a recorded run: the first step that differs from what configuration and data give now, if any."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """steps: [first, last + 1) of the run; samples: compared, repeated ones included; repeated: how many were trained
-    again after a restart, and count there. incomplete: steps at the very end that not all ranks had recorded.
+    """steps: [first, last + 1) of the run; samples: compared, repeated ones included; repeated: how many were
+    re-run after a restart, and count there. incomplete: steps at the very end that not all ranks had recorded.
     """
 
     launches: int
@@ -61,8 +61,8 @@ class Report:
 def audit(run: Run, launches: Sequence[Launch]) -> Report:
     """Compare what ranks recorded with what the order, the partition and the data of `run` give.
 
-    Every line of every start is compared, also of steps that were done again; and from the first step to the last one
-    each share of each step must be there once.
+    Every line of every start is compared, including steps that were re-run. From the first to the last step, each
+    share of each step must be recorded exactly once.
     """
     differences: list[Difference] = []
     samples = repeated = 0
@@ -137,7 +137,7 @@ def _compare(
 def _not_once(
     launches: Sequence[Launch], done: Mapping[int, Counter[Share]], first: int, last: int
 ) -> Iterator[Difference]:
-    """Shares of the steps [first, last] that the run as it ended did not train, or more than once."""
+    """Shares of the steps [first, last] that the final run trained never, or more than once."""
     for launch in launches:
         plan = launch.start.plan
         stop = last + 1 if launch.stop_step is None else min(launch.stop_step, last + 1)

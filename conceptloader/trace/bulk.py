@@ -49,10 +49,10 @@ def sample_ranges(run: Run, first: int, stop: int | None) -> Iterator[tuple[int,
 
 
 def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
-    """pyarrow record batches of the steps [first, stop), in order: what their samples are made of.
+    """pyarrow record batches of the steps [first, stop), in order: the documents that their samples consist of.
 
     Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
-    its tokens of the dataset that the sample reads, of which the first `inputs` are in input_ids; of a view also
+    its tokens of the dataset that the sample reads, of which the first `inputs` are in input_ids; of a subset also
     source_document, the document's number in its source; and for each track of concepts the ids of those that its
     tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample that is quarantined
     or excluded, or an empty pack, has one row without document, start and end.
@@ -123,7 +123,7 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
 
 
 def id_lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
-    """An Arrow array of lists: for each row, in a new order, the ids of its part. part: rising."""
+    """An Arrow array of lists: for each row, in a new order, the ids of its part. part: ascending."""
     counts = np.bincount(part, minlength=len(order))
     starts = offsets_of(counts)[:-1]
     offsets = offsets_of(counts[order])
@@ -198,7 +198,9 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
         pairs = gather(dataset.files, "documents.ids", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
         a, b = pairs[::2], pairs[1::2]
         if (a > b).any() or (b > dataset.manifest.shards.files["documents.ids"].size[shard] - base).any():
-            raise FormatError(dataset.files.path("documents.ids", shard), "found offsets that fall", fix="verify it")
+            raise FormatError(
+                dataset.files.path("documents.ids", shard), "found decreasing offsets", fix="run `conceptloader verify`"
+            )
         pieces.append(gather(dataset.files, "documents.ids", shard, "u1", a, b, base))
         places.append(chosen)
         lengths[chosen] = b - a
@@ -220,7 +222,7 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
 
 
 def _by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, Cut]]:
-    """(shard, pieces) of token ranges that rise, cut where shards and the runs of a view meet; some at a time."""
+    """(shard, pieces) of ascending token ranges, split where shards or a subset's runs begin; in batches."""
     cut = dataset.cut(start, stop)
     order = np.argsort(cut.shard, kind="stable")
     for some in np.split(order, np.flatnonzero(np.diff(cut.shard[order])) + 1):

@@ -80,16 +80,16 @@ class Scanned:
 
 
 def concept_source(dataset: Dataset, track: str) -> ConceptSource:
-    """The index of a track, or else the track itself, and a line in the log that says how to make an index.
+    """The index of a track, or else the track itself; then a warning says how to build an index.
 
-    Raises: FormatError for an index that is damaged, or of a dataset that was rebuilt since.
+    Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since.
     """
     index = open_index(dataset, track)
     if index is not None:
         return index
     if dataset.num_tokens > _CHUNK_TOKENS:
         logger.warning(
-            "%s: no index of track %s: it is read from front to back; `conceptloader index %s --track %s` makes one",
+            "%s: track %s has no index: all of it is read; `conceptloader index %s --track %s` builds one",
             dataset.path, track, dataset.path, track,
         )  # fmt: skip
     return Scanned(dataset, track)
@@ -164,7 +164,7 @@ def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | 
     """The samples of which `where` holds for some token, some at a time, in order; its tests are of concepts by id.
 
     begin: the first sample that is looked at. tokens: as many are looked at first, then
-    twice as many each time, up to what is best asked for at once; None: that from the start on. The last token of a
+    twice as many each time, up to what is best asked for at once; None: that from the beginning. The last token of a
     window is a label only, the first one an input only.
     """
     sources = Sources(member.dataset, where)

@@ -1,6 +1,6 @@
 """How often each source, document and concept was seen until a step: one pass over the order, and one over the data.
 
-Only what counts is seen: steps that a restart did again are in the model once. Tokens are those of input_ids.
+Steps that were re-run after a restart count once, as they are in the model once. Tokens are those of input_ids.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class Windows:
 
     NEVER stands for none.
 
-    samples: all that were drawn, quarantined and excluded ones included, which are counted nowhere else.
+    samples: all that were drawn, including quarantined and excluded ones, which are counted nowhere else.
     """
 
     def __init__(self, member: Member) -> None:
@@ -78,7 +78,7 @@ class Windows:
         return seen
 
     def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
-        """(sample, step) that first held tokens of each document [start, stop), be it as labels; NEVER if none did."""
+        """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""
         parts = self._parts[0]
         low, high = np.searchsorted(parts.stop, start, side="right"), np.searchsorted(parts.start, stop, side="left")
         some = (low < high) & (start < stop)
@@ -120,11 +120,11 @@ class Exposure:
 
     def documents(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Any:
         """A row for each document, or for those with one of these ids: its dataset, number, id, tokens; how many of
-        them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any of it, be
-        it as a label, and the first of `checkpoints` after it, null if there is none.
+        them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any of it, also
+        only as a label, and the first of `checkpoints` after it, null if there is none.
 
-        checkpoints: numbers of steps that had been done when they were saved, rising. An id that no dataset has gives
-        a row with only the id.
+        checkpoints: numbers of steps that were completed when they were saved, ascending. An id that no dataset
+        has gives a row with only the id.
         """
         return self._arrow.Table.from_batches(list(self.document_batches(ids, checkpoints)))
 
@@ -156,7 +156,7 @@ class Exposure:
             if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
                 tables.append(self._concept_table(name, some, source, track))
         if not tables:
-            raise ConfigError("track", f"found {track!r}, which no dataset of the run has, or not of concepts")
+            raise ConfigError("track", f"found {track!r}, which no dataset of the run has as a track of concepts")
         return self._arrow.concat_tables(tables)
 
     def _by_dataset(self) -> dict[str, list[Windows]]:
@@ -217,8 +217,8 @@ class Exposure:
 def exposure(run: Run, until: int | None = None, num_samples: int | None = None) -> Exposure:
     """What a run has seen of its data.
 
-    until: the step before which to count, of a run with a run log, past or ahead. num_samples: for one without, how
-    many samples it reads. Memory: 24 bytes a window of the datasets.
+    until: the step before which to count, past or future, of a run with a run log. num_samples: for a run without
+    one, how many samples it reads. Memory: 24 bytes a window of the datasets.
 
     Raises ConfigError unless one of them is given, and for until without a run log.
     """

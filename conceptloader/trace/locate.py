@@ -1,6 +1,6 @@
-"""When a document or a concept is seen: from tokens to windows to samples to steps, through the inverse of each.
+"""Which steps contain a document or a concept: from tokens to windows to samples to steps, by inverse mappings.
 
-Nothing here looks through the run: an answer costs the same for a run of a thousand and of a billion samples.
+Nothing here scans the run: the cost is the same for a run of a thousand and of a billion samples.
 """
 
 from collections.abc import Iterator
@@ -63,8 +63,8 @@ def locate_document(
 
 
 def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
-    """The parts that hold tokens of a document, be it only as a label, and the samples of the member that these are
-    of."""
+    """The parts that hold tokens of a document, also only as labels, and the samples of the member that they
+    belong to."""
     start, stop = member.dataset.document_range(document)
     if member.by_document:
         numbers = np.array([document - member.view.start])
@@ -82,8 +82,8 @@ def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
 
 
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
-    """(dataset, number) of a document of which tokens are excluded or quarantined -> the sample from which on these are
-    not read, 0 if they never are. document, dataset: as in locate_document. Raises: as that."""
+    """(dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
+    read, 0 if they never are. document, dataset: as in locate_document. Raises: as that."""
     found = {}
     for index, number in _find(run, document, dataset):
         view = run.member(index).view
@@ -97,7 +97,9 @@ def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int,
     """(index of a member, number) of a document. Raises: see locate_document."""
     if isinstance(document, int) and dataset is None:
         raise ConfigError(
-            "document", f"found the number {document}", fix="say of which dataset, or give the document's id"
+            "document",
+            f"found the number {document} without a dataset",
+            fix="name the dataset, or give the document's id",
         )
     indices = run.find(dataset)
     found = [
@@ -110,7 +112,7 @@ def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int,
             "document",
             f"no {document!r} in {', '.join(sorted(map(run.name, indices)))}",
             "an id as in the input",
-            "documents without ids are asked for by dataset and number",
+            "name documents without ids by dataset and number",
         )
     return found
 
@@ -123,8 +125,8 @@ def locate_concept(
     concept: its name in the vocabulary of the track, or its id. num_samples, dataset: as in locate_document. With an
     index (`conceptloader index`) the track is not read.
 
-    Raises ConfigError if no dataset has the track, or none that has it knows the concept; FormatError for an index
-    that is damaged or of another dataset.
+    Raises ConfigError if no dataset has the track, or none of those has the concept; FormatError for an index
+    that is corrupt or of another dataset.
     """
     return locate_where(run, Where("concept", name=track, concept=concept), num_samples, dataset)
 

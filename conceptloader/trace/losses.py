@@ -1,7 +1,7 @@
-"""The loss of every sample, written by any trainer in one line, and what is behind a step's.
+"""The loss of every sample, which any trainer logs with one line of code, and an explanation of a step's loss.
 
-A log is a directory. Each start of each rank appends to <time>.<rank>.journal, rows of LOSS, which outlive the process
-however it ends; from time to time, and at the end, they become <time>.<rank>.<part>.parquet.
+A log is a directory. Each start of each rank appends rows of LOSS to <time>.<rank>.journal, which survives a
+crash; from time to time, and at the end, they become <time>.<rank>.<part>.parquet.
 """
 
 import errno
@@ -34,7 +34,7 @@ _NO_ARROW = "a loss log: found no pyarrow package, which it is written with"
 
 
 class LossLog:
-    """Writes the losses of one data-parallel rank; after a restart the step that was done last counts.
+    """Writes the losses of one data-parallel rank; after a restart the last run of a step counts.
 
     track: also the loss of each span of this track, for which a batch has to hold its spans (layout padded).
 
@@ -153,7 +153,7 @@ def _span_losses(losses: NDArray[Any], spans: NDArray[Any], counts: NDArray[Any]
 
 
 def _journal(path: Path) -> NDArray[Any]:
-    """Its rows; one that a kill cut off is none."""
+    """Its rows, without one that a kill truncated."""
     data = path.read_bytes()
     return np.frombuffer(data[: len(data) // LOSS.itemsize * LOSS.itemsize], LOSS)
 
@@ -171,7 +171,7 @@ def _to_parquet(journal: Path) -> None:
 
 def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDArray[Any]:
     """The losses of the steps [first, stop) that any rank logged, as rows of LOSS in order of step, sample and span;
-    of what was logged again, the last one. Raises ReadError without any log, FormatError for one that is damaged."""
+    of a row that was logged again, the last one. Raises ReadError without any log, FormatError for a corrupt one."""
     arrow, parquet = need("pyarrow", _NO_ARROW), need("pyarrow.parquet", _NO_ARROW)
     paths = sorted(p for p in Path(directory).glob("*.*") if p.suffix in (".journal", ".parquet") and p.name[0] != ".")
     if not paths:
@@ -188,7 +188,7 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
                 for name in LOSS.names or ():
                     rows[name] = table[name].to_numpy()
         except (arrow.ArrowException, KeyError) as error:
-            raise FormatError(path, f"no part of a loss log ({error})", fix="move it away") from error
+            raise FormatError(path, f"no readable part of a loss log ({error})", fix="move it away") from error
         found.append(rows[(rows["step"] >= first) & (rows["step"] < stop)])
     rows = np.concatenate(found)[::-1]  # the latest first
     keys = np.stack([rows[name].astype(np.int64) for name in ("step", "sample", "span")], 1)
@@ -204,7 +204,7 @@ def explain(
     baseline: int = 100,
     track: str = "concepts",
 ) -> dict[str, Any]:
-    """What is behind the loss of a step, as plain JSON.
+    """Explain the loss of a step by documents and concepts, as plain JSON.
 
     loss, usual: the mean over its samples, and over those of the `baseline` steps before (None if none was logged).
     samples, logged: of the step, and how many of them have a loss. documents: the `top` that raised the loss most, by
@@ -253,7 +253,7 @@ def explain(
 
 
 def _height(excess: float) -> float:
-    """What sorts the highest first, and before it what is no number."""
+    """A sort key: the highest first, NaN before it."""
     return -math.inf if math.isnan(excess) else -excess
 
 
@@ -271,7 +271,7 @@ def _by_concept(run: Run, rows: NDArray[Any], track: str) -> dict[Any, float]:
 
 
 def _planned(run: Run, rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Rows of samples that the run as it counts trained in their steps; an earlier start may have logged others."""
+    """Rows of samples that the final run trained in their steps; an earlier start may have logged others."""
     steps, which = np.unique(rows["step"], return_inverse=True)
     begin = run.steps.segments[0].start.step
     ranges = [run.steps.range_of(step) if step >= begin else (0, 0) for step in steps.tolist()]

@@ -38,7 +38,7 @@ class Ranges(NamedTuple):
 
 
 def ranges_of(member: Member, samples: Ints) -> Ranges:
-    """What samples of a member are made of: one part, and of a pack any number."""
+    """The parts of some samples of a member: one each, and of a pack any number."""
     view, size = member.view, member.seq_len
     row, place = np.arange(len(samples)), np.zeros(len(samples), np.int64)
     if view.packs is not None:
@@ -73,9 +73,9 @@ def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
 
 
 def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int) -> Ints:
-    """Samples in [low, high), rising: all that have tokens of some intervals, be it as labels, and perhaps others.
+    """Samples in [low, high), ascending: all that have tokens of some intervals, also only as labels, and maybe others.
 
-    start, end: of intervals that lie one behind the other.
+    start, end: of disjoint intervals in ascending order.
     """
     if member.by_document:
         return np.arange(low, high)
@@ -109,7 +109,7 @@ def runs_of_samples(
 
 
 def _widths(member: Member) -> tuple[int, int, int]:
-    """(tokens, tokens behind them, samples): such a number of samples reads what begins in so many tokens."""
+    """(tokens, tokens after them, samples): this number of samples reads what begins in this number of tokens."""
     packing = member.view.member.packing
     if packing is None:
         return member.seq_len, 1, 1
@@ -126,7 +126,7 @@ def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
         base = dataset.shard_starts[shard]
         start[chosen], stop[chosen] = pairs[::2] + base, pairs[1::2] + base
     if (start > stop).any() or (stop > dataset.num_tokens).any():
-        raise FormatError(dataset.path, "found a document that ends before it begins", fix="run `conceptloader verify`")
+        raise FormatError(dataset.path, "found a document that ends before its start", fix="run `conceptloader verify`")
     return start, stop
 
 

@@ -1,4 +1,4 @@
-"""What a run did, written down by its ranks: a line for every micro batch, to be compared with the plan (see audit.py).
+"""The batch log of a run, written by its ranks: a line for every micro batch, to compare with the plan (audit.py).
 
 A record is a directory with one file for each start of the run and rank: `<launch>.<dp_rank>.jsonl`. Its first line is
 the RunStart of that start; the others say step, micro batch, samples, their datasets and a checksum of their tokens.
@@ -32,7 +32,7 @@ def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
 
 
 class BatchRecorder:
-    """Appends to the record of one rank. A line is one write: a kill at any moment leaves whole lines behind it.
+    """Appends to the record of one rank. A line is one write, so that a kill at any moment leaves whole lines.
 
     launch: number of this start of the run, the same on all ranks and larger than that of earlier starts.
 
@@ -50,7 +50,7 @@ class BatchRecorder:
 
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
         """Record a micro batch: its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that
-        some of these are. more: JSON to note beside them.
+        some of these are. more: further JSON fields of the line.
 
         Raises ConfigError if the batch lacks one of them.
         """
@@ -84,7 +84,7 @@ class BatchRecorder:
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One micro batch on one rank. samples, datasets, checksums: one each per sample. ignore_index: what labels
-    without loss were, if some were not tokens. more: what else was noted."""
+    without loss were, if some were not tokens. more: further fields."""
 
     step: Natural
     micro_batch: Natural
@@ -98,7 +98,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One start of a run, with what its ranks recorded. stop_step: where a later start took over; None for the last."""
+    """One start of a run, with what its ranks recorded. stop_step: where a later start resumed; None for the last."""
 
     number: int
     start: RunStart
@@ -106,14 +106,14 @@ class Launch:
     stop_step: int | None
 
     def counts(self, line: Line) -> bool:
-        """Whether a line belongs to the run as it ended; otherwise a later start did its step again."""
+        """Whether a line belongs to the run as it ended; otherwise a later start re-ran its step."""
         return self.stop_step is None or line.step < self.stop_step
 
 
 def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
     """All starts of a recorded run, in order; lines by step, micro batch and rank.
 
-    Raises FormatError for lines that are no record, or ranks that disagree in their start; ReadError.
+    Raises FormatError for invalid lines, or ranks that disagree in their start; ReadError.
     """
     starts: dict[int, RunStart] = {}
     lines: dict[int, list[Line]] = {}

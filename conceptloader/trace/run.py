@@ -1,4 +1,4 @@
-"""A run as it can be asked about: its order, its data and, where they are known, its steps."""
+"""A run to trace: its order, its data and, where they are known, its steps."""
 
 import logging
 import os
@@ -93,9 +93,7 @@ class Run:
         member = self.members[index]
         if member is None:
             name = self.name(index)
-            raise ConfigError(
-                name, "it was read by this run, but is not in the configuration any more", fix="put it back"
-            )
+            raise ConfigError(name, "it was read by this run, but is no longer in the configuration", fix="put it back")
         return member
 
     def name(self, index: int) -> str:
@@ -117,7 +115,7 @@ class Run:
             raise ConfigError(
                 "run log",
                 "steps are not known without the sizes of the batches",
-                fix="give the run log (conceptloader_runs.jsonl, beside the checkpoints), or the global batch, micro "
+                fix="give the run log (conceptloader_runs.jsonl, next to the checkpoints), or the global batch, micro "
                 "batch and data-parallel size of a new run",
             )
         return self.history
@@ -137,7 +135,7 @@ class Run:
 def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Run:
     """A run from its configuration file and, for its steps, the directory (or the file) of its run log.
 
-    What the log says was trained is what counts for the past; the configuration says what follows.
+    The log determines the past, the configuration what follows.
 
     Raises ConfigError, FormatError, ReadError; ResumeError if the configuration no longer gives the logged past.
     """

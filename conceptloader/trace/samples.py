@@ -1,4 +1,4 @@
-"""What a sample is made of: its documents and the records of its spans."""
+"""The contents of a sample: its documents and the records of its spans."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -35,7 +35,7 @@ class DocumentPart:
 
     document: its number in the dataset, -1 without a document table; id: the one it had in the input. tokens: of the
     dataset, [start, stop). inputs, labels: their positions [start, end) in input_ids and in labels, None for none.
-    source_document: its number in the source, if the dataset is a view.
+    source_document: its number in the source, if the dataset is a subset.
     """
 
     document: int

@@ -1,4 +1,4 @@
-"""Looking at datasets, runs and batches: the local web page of `conceptloader viewer`, and what notebooks show.
+"""The viewer of datasets, runs and batches: the local web page of `conceptloader viewer`, and notebook output.
 
 Open server.py first for the page, notebook.py for notebooks.
 """

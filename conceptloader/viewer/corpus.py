@@ -1,4 +1,4 @@
-"""What the page shows of a whole corpus: from some of its windows, or from all of them if they are few."""
+"""What the viewer shows of a whole corpus: from some of its windows, or from all of them if they are few."""
 
 import random
 import time
@@ -44,8 +44,8 @@ def concepts(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def concept(looked: Looked, query: Query) -> dict[str, Any]:
-    """Windows whose inputs have a concept `c`, from window `from` on: as far as one answer gets, `next` is where the
-    following one goes on. By the concept index if there is one, or else by reading the track."""
+    """Windows whose inputs have a concept `c`, from window `from` on: as many as one answer holds; `next` is where the
+    following one continues. By the concept index if there is one, or else by reading the track."""
     source, track = _track(looked, query)
     names = looked.vocabulary(source, track)
     number = query.number("c", stop=1 << 32 if names is None else len(names), what="concept")
@@ -79,7 +79,7 @@ def counted(looked: Looked, source: Source, track: str) -> tuple[TrackCounts, in
 
 
 def _sampled(source: Source, track: str) -> tuple[TrackCounts, int]:
-    """Counts of some windows, at whose ends spans are cut, and how many tokens these have."""
+    """Counts of some windows, at whose ends spans are clipped, and how many tokens these have."""
     counts, read = TrackCounts(), 0
     for spans, tokens in _some(source, track):
         codec = spans.codec if isinstance(spans.codec, ConceptsCodec) else None
@@ -158,7 +158,7 @@ def check(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def damage(looked: Looked, query: Query) -> dict[str, Any]:
-    """The quarantined ranges of all datasets, with the windows that they take out of the training."""
+    """The quarantined ranges of all datasets, with the windows that they remove from the training."""
     ranges = [
         {"d": source.name, "tokens": tokens, "windows": source.reading(*tokens)}
         for source in looked.sources.values()

@@ -1,4 +1,4 @@
-"""What a batch says, for people: its text, and its spans with the names of their concepts."""
+"""A batch as text, with its spans and the names of their concepts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ class DecodedSample:
 
 
 def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | None = None) -> list[DecodedSample]:
-    """The samples of a batch, or the one sample, that `source` (a Loader, a SampleDataset, a Blend) has handed out.
+    """The samples of a batch, or the one sample, that `source` (a Loader, a SampleDataset, a Blend) returned.
 
-    tokenizer: as `--tokenizer` of the command; by default the one that was kept beside the datasets.
+    tokenizer: as `--tokenizer` of the command; by default the copy that the datasets have.
 
     Raises: ConfigError for a batch that does not come from `source`, if no tokenizer is known, or if the batch does not
     say which of several datasets that differ a sample is of (outputs.dataset_id).
@@ -85,7 +85,7 @@ def _samples(batch: Mapping[str, Any], layout: BatchLayout) -> Iterator[Mapping[
             found[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     missing = {"input_ids", *(f"{track.name}_spans" for track in layout.tracks)} - found.keys()
     if missing:
-        raise ConfigError("decode", f"the batch has no {min(missing)}, expected one that the same loader handed out")
+        raise ConfigError("decode", f"the batch has no {min(missing)}, expected one that the same loader returned")
     if found["input_ids"].ndim == 1:
         yield found
     else:
@@ -115,8 +115,8 @@ class _Words:
         if found is None:
             raise ConfigError(
                 "decode",
-                f"dataset {view.name}: no tokenizer was kept beside {dataset.path}",
-                fix="name the one that its tokens are of, decode(batch, loader, 'tokenizer.json')",
+                f"dataset {view.name}: no tokenizer was kept next to {dataset.path}",
+                fix="pass the tokenizer that it was built with: decode(batch, loader, 'tokenizer.json')",
             )
         self._name, self._tokenizer = view.name, found
         tracks = [track.name for track in layout.tracks if track.name in dataset.tracks]

@@ -1,4 +1,4 @@
-"""What a notebook shows: datasets, windows, batches and mixtures as HTML that needs nothing but itself."""
+"""What a notebook shows: datasets, windows, batches and mixtures as self-contained HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -35,8 +35,8 @@ class Page:
 def show(thing: Any, i: int = 0, *, dataset: Dataset | None = None, **options: Any) -> Page:
     """An object for a notebook: a dataset, windows or documents, each with number `i` of them; a mixture; a batch.
 
-    A batch is a dict of tensors, which notebooks print as such; with the dataset that it is of, the first samples are
-    written out as text with their spans. seq_len: of the windows of a dataset, by default 512; tokenizer: as for
+    A batch is a dict of tensors, which notebooks print as such; with its dataset, the first samples are shown
+    as text with their spans. seq_len: of the windows of a dataset, by default 512; tokenizer: as for
     `conceptloader viewer`.
 
     Raises ConfigError for anything else, IndexError if there is no number `i`.

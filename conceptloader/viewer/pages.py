@@ -1,4 +1,4 @@
-"""What the page asks for: the names of all answers, and those about a run. Each is JSON, nothing is kept between two.
+"""The JSON API of the page: the names of all answers, and those about a run. No state is kept between requests.
 
 Open windows.py next, then corpus.py.
 """
@@ -20,7 +20,7 @@ from conceptloader.viewer.source import Looked, Query
 POINTS = 96  # of the drawn mixture
 MOST_SAMPLES = 4096  # of a step that are listed
 MOST_TRACED = 48  # of a step whose documents and concepts are read
-MOST_SEEN, MOST_WINDOWS = 300, 3_000  # times that are told, windows that are asked for
+MOST_SEEN, MOST_WINDOWS = 300, 3_000  # times in an answer, windows that are looked up
 
 
 def about(looked: Looked, query: Query) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any] | None:
-    """By sample, and their mean; as words what JSON has no number for. None without a loss log."""
+    """By sample, and their mean; NaN and Inf as strings. None without a loss log."""
     if looked.losses is None:
         return None
     rows = read_losses(looked.losses, number, number + 1)
@@ -111,7 +111,7 @@ def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any
 
 
 def _contents(looked: Looked, samples: list[int]) -> dict[str, Any]:
-    """Documents of some samples, and tokens of their concepts. What cannot be read is told for its sample."""
+    """Documents of some samples, and tokens of their concepts. Read errors are listed by sample."""
     documents: dict[str, list[Any]] = {}
     tokens: Counter[tuple[str, int, str]] = Counter()
     problems: list[dict[str, Any]] = []
@@ -131,7 +131,7 @@ def _contents(looked: Looked, samples: list[int]) -> dict[str, Any]:
 
 
 def seen(looked: Looked, query: Query) -> dict[str, Any]:
-    """When the windows `i` (some, with commas), or those of document `n`, are read until sample `until`, in order."""
+    """When the windows `i` (comma-separated), or those of document `n`, are read until sample `until`, in order."""
     run, source = looked.asked_run(), looked.source(query)
     until = max(1, query.number("until", looked.horizon, what="samples"))
     windows: Sequence[int]

@@ -1,4 +1,4 @@
-"""The server of the page: a token in the address, names of hosts checked, nothing but reading.
+"""The server of the page: a token in the address, host names checked, read only.
 
 Open pages.py next: what the page asks for.
 """
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Answer; whatever goes wrong is told to the page."""
+        """Answer; any error is shown on the page."""
         try:
             status, kind, body = self._answer()
         except Exception:

@@ -1,4 +1,4 @@
-"""What the page looks at: the datasets of a run, or one alone; and what a request asks of it."""
+"""What the viewer shows: the datasets of a run, or one alone; and the parameters of a request."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ CHECKPOINTS = ("latest_checkpointed_iteration.txt", "latest.txt")  # of Megatron
 
 
 class Query:
-    """The parameters of a request. Each of them is checked when it is asked for. Raises ConfigError."""
+    """The parameters of a request. Each is checked when it is read. Raises ConfigError."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -86,8 +86,8 @@ class Source(Member):
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """run: what is looked at; alone: it is one dataset, whose order nobody has asked for. samples: length of the run,
-    if it was said. log, losses, tokenizer: the options of these names."""
+    """run: what is looked at; alone: it is one dataset, in no run. samples: length of the run,
+    if it was given. log, losses, tokenizer: the options of these names."""
 
     title: str
     run: Run
@@ -104,7 +104,7 @@ class Looked:
                 self.title,
                 "packing",
                 "windows or documents: packs are not shown here",
-                "look at the datasets (conceptloader viewer DATASET), or ask trace, when and exposure about the run",
+                "look at the datasets (conceptloader viewer DATASET), or use trace, locate and exposure for the run",
             )
 
     @cached_property
@@ -151,7 +151,7 @@ class Looked:
 
     @cached_property
     def horizon(self) -> int:
-        """Samples of the run as far as it is drawn: what was said, or twice its past and phases, an epoch at least."""
+        """Samples of the run as far as it is drawn: what was given, or twice its past and phases, an epoch at least."""
         if self.samples is not None:
             return min(MOST - 1, self.samples)
         blend, history = self.run.blend, self.run.history

@@ -95,7 +95,7 @@ def pieces(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def _spans(track: str, spans: Spans) -> Iterator[dict[str, Any]]:
-    """{"t": track, "c": concept or text of a record, "s", "e": its range, "b", "a": whether it goes on before, after}.
+    """{"t": track, "c": concept or text of a record, "s", "e": range, "b", "a": whether it continues before, after}.
 
     Spans that overlapped when they were ingested are runs that share concepts; here each concept has its whole range.
     """

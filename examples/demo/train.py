@@ -44,8 +44,8 @@ def main() -> None:
         args.config,
         dp_rank=dp_rank,
         dp_size=dp_size,
-        micro_batch_size=args.micro_batch,
-        global_batch_size=args.global_batch,
+        micro_batch_size=args.micro_batch_size,
+        global_batch_size=args.global_batch_size,
     )
     model = make_model(loader.blend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95))
@@ -59,7 +59,7 @@ def main() -> None:
     recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
 
     batches = iter(loader)
-    micro_batches = args.global_batch // (args.micro_batch * dp_size)
+    micro_batches = args.global_batch_size // (args.micro_batch_size * dp_size)
     for step in range(first, args.steps):
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1, (step + 1) / WARM_UP, 3.1 - 3 * step / args.steps)

@@ -69,7 +69,7 @@ def start(args: argparse.Namespace) -> None:
     model_parallel_cuda_manual_seed(1)
     dp_size = parallel_state.get_data_parallel_world_size()
     rank = torch.distributed.get_rank()
-    init_num_microbatches_calculator(rank, None, args.global_batch, args.micro_batch, dp_size)
+    init_num_microbatches_calculator(rank, None, args.global_batch_size, args.micro_batch_size, dp_size)
 
 
 def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
@@ -176,7 +176,7 @@ def save(args: argparse.Namespace, step: int, chunks: list[Any], optimizer: Any,
     if torch.distributed.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
     torch.distributed.barrier()
-    common = {"step": step, "conceptloader": data.state(step * args.global_batch)}
+    common = {"step": step, "conceptloader": data.state(step * args.global_batch_size)}
     dist_checkpointing.save(sharded_state(chunks, optimizer, common, loading=False), str(folder))
     if torch.distributed.get_rank() == 0:
         (args.save / "latest.txt").write_text(folder.name)
@@ -187,13 +187,13 @@ def main() -> None:
     start(args)
     checkpoint = newest(args.save)
     common = dist_checkpointing.load_common_state_dict(str(checkpoint)) if checkpoint else {"step": 0}
-    consumed = common["step"] * args.global_batch
+    consumed = common["step"] * args.global_batch_size
     # Before anything is read: a configuration that would change the samples behind `consumed` is refused here.
     data = megatron_lm.MegatronData(
         args.config,
         data_config(args),
-        [args.steps * args.global_batch, 0, 0],
-        micro_batch_size=args.micro_batch,
+        [args.steps * args.global_batch_size, 0, 0],
+        micro_batch_size=args.micro_batch_size,
         stage="last",
         consumed=consumed,
         saved=common.get("conceptloader"),
@@ -218,9 +218,11 @@ def main() -> None:
             forward_step_func=partial(forward_step, data),
             data_iterator=iterators if len(chunks) > 1 else iterators[0],
             model=chunks if len(chunks) > 1 else chunks[0],
-            num_microbatches=args.global_batch // args.micro_batch // parallel_state.get_data_parallel_world_size(),
+            num_microbatches=args.global_batch_size
+            // args.micro_batch_size
+            // parallel_state.get_data_parallel_world_size(),
             seq_length=args.seq_length // args.cp,
-            micro_batch_size=args.micro_batch,
+            micro_batch_size=args.micro_batch_size,
             forward_only=False,
         )
         optimizer.step()

@@ -18,7 +18,7 @@ class AutomodelSamples(SampleDataset):
             raise ConfigError(
                 "outputs.loss_weight",
                 "found weights, but the losses of Automodel take none: it would train as if all were 1",
-                fix="leave them out, or use conceptloader.SampleDataset with a loss of your own",
+                fix="remove them, or use conceptloader.SampleDataset with a custom loss",
             )
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:

@@ -1,6 +1,6 @@
-"""The datasets of a Megatron-Bridge run, for its dataloader type "single": Bridge counts samples, and deals them out.
+"""The datasets of a Megatron-Bridge run, for its dataloader type "single": Bridge counts and assigns samples.
 
-Its checkpoints hold that count, and nothing of ours; so what decides the order lies in a file beside them.
+Its checkpoints hold that count but no conceptloader state, so the order spec is kept in a file next to them.
 """
 
 import json
@@ -28,7 +28,7 @@ with imported("bridge_lm: megatron.bridge.data.base", "install Megatron-Bridge o
 FILE_NAME = "conceptloader_order.json"
 
 
-_STEP = ("labels", "loss_mask", "position_ids")  # what Bridge's forward step takes, beside tokens
+_STEP = ("labels", "loss_mask", "position_ids")  # what Bridge's forward step takes besides tokens
 
 
 class BridgeSamples(SampleDataset):
@@ -40,7 +40,7 @@ class BridgeSamples(SampleDataset):
         check_tensors(self.model_inputs, batch_layout(blend))
 
     def collate_fn(self, samples: Sequence[TensorBatch]) -> TensorBatch:
-        """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; tensors."""
+        """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; `model_inputs`."""
         batch = collate_fn(samples)
         return {
             "tokens": batch["input_ids"],
@@ -50,11 +50,11 @@ class BridgeSamples(SampleDataset):
 
 @dataclass
 class ConceptProvider(DatasetProvider):
-    """`dataset=` of a Bridge configuration. The sampler of "single" goes on at the checkpoint's number of samples.
+    """`dataset=` of a Bridge configuration. The sampler of "single" resumes at the checkpoint's sample count.
 
-    config, valid, test: paths of configurations; seq_length: of the model, the configuration's may be left out.
+    config, valid, test: paths of configurations; seq_length: of the model; the configuration may omit its own.
     model_inputs: further tensors of a batch, for a custom forward step, which has to multiply losses by a loss_weight.
-    state: the directory of the checkpoints. What decides the order is kept there, and every later start is compared
+    state: the directory of the checkpoints. The order spec is kept there, and every later launch is compared
         with it over the whole run. allow_changed: names of differences to accept.
 
     Raises ConfigError, FormatError, ResumeError.
@@ -103,7 +103,9 @@ class ConceptProvider(DatasetProvider):
             try:
                 data = json.loads(path.read_bytes())
             except (ValueError, RecursionError) as error:
-                raise ResumeError(path, f"damaged ({error}), expected what the run's first start wrote") from error
+                raise ResumeError(
+                    path, f"corrupt ({error})", "the order spec that the run's first launch wrote"
+                ) from error
             saved = OrderState.read(data, str(path))
             return blend.resume(saved.spec, samples, allow_changed=self.allow_changed)
         blend.order.check_run(samples)

@@ -60,7 +60,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         append_eos: bool = True,
         align: str = "first",
         eos_span: str = "none",
-        overlap: str = "refuse",
+        overlap: str = "error",
         levels: int = 3,
         encoding: str = "auto",
         skip_bad: bool = False,

@@ -1,4 +1,4 @@
-"""Adapter for Megatron-LM: pretrain_gpt.py as it is, or scripts of one's own on megatron-core.
+"""Adapter for Megatron-LM: pretrain_gpt.py as it is, or custom scripts on megatron-core.
 
 `install` is what conceptloader.launch calls, or a script that is started without it; a custom forward_step calls
 `concepts`. A script on megatron-core alone uses `MegatronData`, which the other two are made of.

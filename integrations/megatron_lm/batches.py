@@ -1,9 +1,9 @@
 """Tensors that Megatron does not know, from its data iterator to a model that asks for them.
 
 Megatron's get_batch knows a fixed set of keys, and drops or even slices the others. So the iterator that it reads keeps
-ours aside, and `concepts(data_iterator)`, called once in each forward_step, hands them out: on every tensor-parallel
-rank of the configured pipeline stages, in step with the micro batch, whatever the schedule has in flight. All shapes
-follow from the config, so that nobody has to announce them.
+conceptloader's aside, and `concepts(data_iterator)`, called once in each forward_step, returns them: on every
+tensor-parallel rank of the configured pipeline stages, in step with the micro batch, for any number of micro batches in
+flight. All shapes follow from the config, so they need no communication.
 """
 
 import logging
@@ -44,7 +44,7 @@ def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch:
 def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) -> torch.Tensor:
     """The part of a context-parallel rank: chunks cp_rank and 2 * cp_size - 1 - cp_rank of 2 * cp_size along `dim`.
 
-    As megatron/core/utils.py get_batch_on_this_cp_rank deals out the tokens: every rank has equal work.
+    As megatron/core/utils.py get_batch_on_this_cp_rank assigns the tokens: every rank has equal work.
     """
     if cp_size == 1:
         return tensor
@@ -92,7 +92,7 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
     """
 
     def __init__(self, iterable: Any, took: Callable[["SplitIterator", float], None] | None = None) -> None:
-        """took: told how many seconds each micro batch of training was waited for, replays left out."""
+        """took: told how many seconds each micro batch of training was waited for, without replays."""
         super().__init__(iterable)
         self._took = took
         self._kept: Tensors | None = None  # of the micro batch that Megatron took last
@@ -103,7 +103,7 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
             self._weighs = False
             logger.warning(  # no error: iterations that Megatron skips take none either
                 "outputs.loss_weight: the last forward step did not take the weights, and Megatron's own loss trains "
-                "as if all were 1: multiply the losses by concepts(data_iterator)['loss_weight'], or leave it out"
+                "as if all were 1: multiply the losses by concepts(data_iterator)['loss_weight'], or remove the key"
             )
         stock, kept = self._pull()
         self._kept = kept if stock else None

@@ -123,7 +123,7 @@ class MegatronData:
         return train, valid, test
 
     def _fields(self) -> tuple[Field, ...]:
-        """What a sample has beside Megatron's keys."""
+        """The fields of a sample besides Megatron's keys."""
         assert self.train.layout is not None
         fields = fields_of(self.train.layout)
         aligned = [field.name for field in fields if field.along]
@@ -159,7 +159,7 @@ class MegatronData:
                 )
 
     def follow(self, blend: Blend) -> None:
-        """Go on with another order of the same datasets, which agrees with the present one on all that was read."""
+        """Continue with another order of the same datasets, equal to the present one on all consumed samples."""
         assert isinstance(self.train, OurSplit)
         for reader in self._readers:
             reader.follow(blend.order)

@@ -1,7 +1,7 @@
 """The dataset that Megatron's loader asks for samples, a MegatronDataset without an index.
 
 GPTDataset (megatron/core/datasets/gpt_dataset.py, `__getitem__` and `_get_ltor_masks_and_position_ids`) looks for the
-end-of-document token; here the borders are given, so that they may come from the document table, and every mask is
+end-of-document token; here the boundaries are given, so that they may come from the document table, and every mask is
 computed without a loop over documents. Where each document ends in that token, and holds no other one, both agree.
 """
 
@@ -114,8 +114,10 @@ def fill_in_middle(config: Any) -> FillInMiddle | None:
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
-    """What a sample of ours has beside GPTDataset's keys. Raises ConfigError for `layout: ragged`: Megatron's loader
-    stacks samples, so every one must have the same shape."""
+    """The fields of a conceptloader sample besides GPTDataset's keys.
+
+    Raises ConfigError for `layout: ragged`: Megatron's loader stacks samples, so all must have the same shape.
+    """
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
@@ -150,13 +152,13 @@ def make_sample(
     """A sample of S = rules.seq_length tokens.
 
     Args:
-        tokens, labels: int64[S]; label j belongs behind token j.
+        tokens, labels: int64[S]; label j is the target after token j.
         loss_mask: float32[S], with --eod-mask-loss already applied.
         starts: positions in (0, S) where a document starts, ascending: for the resets.
         pieces: positions in (0, S) where --dataloader-inter-document-masking starts a new sequence, ascending.
 
     Returns: tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
-        int32[S + 1] (filled up with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
+        int32[S + 1] (padded with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
         where attention is forbidden.
     """
     length = rules.seq_length
@@ -209,11 +211,11 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
     """`num_samples` samples of an order, from sample `first` of it on. Building one reads no data.
 
     Args:
-        reader: reads the order's samples with document borders (BatchLayout outputs cu_seqlens) and, if
+        reader: reads the order's samples with document boundaries (BatchLayout outputs cu_seqlens) and, if
             --eod-mask-loss asks for it, with no loss across them.
         num_samples: its length.
         split, config: Megatron's Split, which decides how its loader treats it, and GPTDatasetConfig.
-        fields: what a sample has beside GPTDataset's keys; none on a stage that gets no concepts.
+        fields: those of a sample besides GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).
     """
@@ -284,7 +286,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
 
 
 def inner_borders(cu_seqlens: npt.NDArray[np.int32] | None, row: int, length: int) -> Ints:
-    """Positions in (0, length) at which a sequence of sample `row` starts, from the borders in the flat batch."""
+    """Positions in (0, length) at which a sequence of sample `row` starts, from the boundaries in the flat batch."""
     if cu_seqlens is None:
         return np.empty(0, np.int64)
     borders = cu_seqlens.astype(np.int64) - row * length

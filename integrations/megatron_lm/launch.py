@@ -1,6 +1,6 @@
 """What changes Megatron: three patches, listed in `patches`, through which its training loop reaches the run.
 
-`-m conceptloader.launch` calls `install` before an unmodified script; a script of one's own may call it at its top.
+`-m conceptloader.launch` calls `install` before an unmodified script; a custom script may call it at its top.
 Each patch is a method of Run, and Run calls MegatronData, which has the samples and all that follows from them.
 """
 
@@ -64,7 +64,7 @@ class Run:
                 "--dataloader-type",
                 args.dataloader_type,
                 "single",
-                "leave it out: the configuration's order shuffles, repeats and resumes, and answers what a step held",
+                "remove the option: the configuration's order shuffles, repeats, resumes and can be traced",
             )
         first = first_sample(args)
         data = self.data if self.args is args else None
@@ -120,7 +120,7 @@ class Run:
             self.meter.took(self.data.train.blend, self.taken, seconds)
 
     def check(self, stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
-        """In place of check_checkpoint_args: keep our state, which MegatronData compares before any data is read."""
+        """In place of check_checkpoint_args: keep the saved state, which MegatronData compares before any data is read."""
         stock(checkpoint_args, *args, **kwargs)
         self.saved = getattr(checkpoint_args, "conceptloader", None)
 
@@ -128,7 +128,7 @@ class Run:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data, plan = self.data, plan_of(args)
         if data is None or not isinstance(data.train, OurSplit):
-            raise ConfigError("set_weights", "expected data in an order of ours, which Megatron has asked for")
+            raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
         first, edge = plan.schedule.range_of(plan.schedule.step)
         start, blend = new_weights(data.train.blend, weights, plan, edge, at)
         require_agreement(start, first, blend.spec, args.world_size, None)
@@ -190,11 +190,11 @@ _run: Run | None = None
 
 
 def install() -> None:
-    """Prepare this process for a Megatron script: take our options out of sys.argv, and patch what must be.
+    """Prepare this process for a Megatron script: remove conceptloader's options from sys.argv, and apply the patches.
 
-    conceptloader.launch calls it; a script of one's own that is started without that calls it before pretrain(). A
-    second call does nothing. Without options of ours the files that --data-path and its kin name are read where they
-    are; --mock-data stays.
+    conceptloader.launch calls it; a custom script that is started without the launcher calls it before pretrain(). A
+    second call does nothing. Without conceptloader's options the files of --data-path and related options are read in
+    place; --mock-data is unchanged.
 
     Raises ConfigError for wrong options, and for a Megatron that the patches do not know.
     """
@@ -238,5 +238,7 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
     if _run is None:
         raise ConfigError("set_weights", "found no data yet", fix=NOT_STARTED)
     if args.num_workers:
-        raise ConfigError("set_weights", f"--num-workers {args.num_workers}", "0: workers would read on as ever")
+        raise ConfigError(
+            "set_weights", f"--num-workers {args.num_workers}", "0: worker processes would keep the old weights"
+        )
     return _run.set_weights(weights, at, args)

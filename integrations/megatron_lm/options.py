@@ -35,15 +35,17 @@ OPTIONS = {
     "--conceptloader-allow-changed": "accept",
 }
 """Of the launcher, and what they are called as arguments of MegatronData."""
+RENAMED = {"--conceptloader-accept": "--conceptloader-allow-changed"}
+"""Former names of the options: the present name."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
 WHERE = "conceptloader's state in the checkpoint"
-NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
-ORDER = "order"  # the name under which a run of Megatron's own samples goes on with those of ours
+NO_STATE = "loader"  # accepts a checkpoint without conceptloader's state
+ORDER = "order"  # continues a run of Megatron's own samples in conceptloader's order
 Source = Path | str | Mapping[str, Any]
 """A YAML file, or what one says."""
-LOG = "log"  # the name under which the run log stands for a state that a checkpoint lacks
-TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
+LOG = "log"  # takes the state that a checkpoint lacks from the run log
+TOKENIZER = "tokenizer"  # accepts another end-of-document token
 # Those above, and where the names of differences from a checkpoint's past begin (order/progress/resume.py).
 ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "phases"}
 ACCEPT |= {"seed", "block", "seq_len", "skips"}
@@ -79,8 +81,8 @@ class Stage:
 def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
     """(arguments of MegatronData, the words left for Megatron). None if these name no data.
 
-    Raises ConfigError for an option of ours that is unknown, or misspelt, or has no data to go with, and for an unknown
-    stage or difference to accept.
+    Raises ConfigError for an option of conceptloader that is unknown, renamed or misspelt, or given without data, and
+    for an unknown stage or difference to accept.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     for option, name in OPTIONS.items():
@@ -92,6 +94,8 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         raise ConfigError("", str(error)) from error
     names = [word.partition("=")[0] for word in rest if word.startswith("--")]
     for name in names:
+        if name in RENAMED:
+            raise ConfigError("command line", f"{name!r} is now {RENAMED[name]!r}", code="unknown")
         if name.startswith("--conceptloader") or difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8):
             raise unknown("command line", name, OPTIONS, "option")
     given = vars(found)
@@ -114,7 +118,7 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
     """`config`, `valid`, `test` and `split` of the .bin/.idx files that Megatron's arguments name, where they are.
 
     given: has blend, blend_per_split, split and path_to_cache, as GPTDatasetConfig. A run that Megatron's own loader
-    began, or that has gone on with its samples, is taken over, unless that is not wanted.
+    began, or that has continued with its samples, is migrated, unless `accept` says otherwise.
     """
     cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
     began = saved is None or OrderState.read(saved, WHERE).spec.order == "megatron"
@@ -126,11 +130,11 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
                 "--data-cache-path",
                 "nothing",
                 "that of the run so far, whose samples were chosen by Megatron's own loader",
-                "to go on with others, --conceptloader-allow-changed loader",
+                "to continue with other samples, --conceptloader-allow-changed loader",
             )
         return {"config": {"order": "megatron", "megatron_cache": indices, **datasets_in_place((paths, None), cache)}}
     of_split = [
-        blend and {"weights": "by_size" if blend[1] is None else "given", **datasets_in_place(blend, cache)}
+        blend and {"weights": "by_size" if blend[1] is None else "manual", **datasets_in_place(blend, cache)}
         for blend in blends
     ]
     if given.split is not None and shares_of(given.split)[0] != (0, 1):
@@ -143,7 +147,7 @@ def load_configs(
 ) -> tuple[Config, Config | None, Config | None]:
     """Configurations of train, valid and test, None where there is no data.
 
-    Without files of their own, valid and test are cut off the training data by --split.
+    Without files of their own, valid and test are the shares of the training data that --split gives them.
     seq_length, seed: Megatron's. The first one holds for every file, the second where a file gives none.
 
     Raises ConfigError for --split together with a file for valid or test, and for another sequence length in a file.
@@ -166,9 +170,8 @@ def load_configs(
             if name not in of_train.tracks:
                 raise ConfigError(
                     f"tracks.{name}",
-                    "found in the configuration of evaluation data alone, but all batches have the tensors of the "
-                    "training",
-                    fix="name it in the configuration of the training too, or leave it out",
+                    "found only in the evaluation configuration, but all batches have the tensors of the training",
+                    fix="add it to the training configuration too, or remove it",
                 )
     of_valid, of_test = (c and replace(c, tracks=of_train.tracks) for c in rest)
     return of_train, of_valid, of_test
@@ -190,7 +193,7 @@ def check_sequences(split: str, files: Iterable[str]) -> None:
                 f"{sequences} sequences in {documents} documents in {index}",
                 "one in each: Megatron's --split counts sequences and conceptloader documents, so that other data "
                 "would be held out",
-                "give files for each split (--train-data-path and its kin), or adopt these and use a YAML",
+                "give files for each split (--train-data-path and related options), or adopt these and use a YAML",
             )
 
 
@@ -215,7 +218,7 @@ def for_evaluation(config: Config) -> Config:
 def one_pass(config: Config, names: Iterable[str] | None = None) -> Config:
     """Every window of the datasets (default: all) once, in order: for --full-validation."""
     weights = dict.fromkeys(config.datasets if names is None else names)
-    return _reduced(config, weights, order="sequential", weights="given")
+    return _reduced(config, weights, order="sequential", weights="manual")
 
 
 def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -> Config:

@@ -1,4 +1,4 @@
-"""How a run goes on from a checkpoint: with conceptloader's state in it, without one, or as a run of Megatron's own."""
+"""How a run resumes from a checkpoint: with conceptloader's state in it, without one, or as a run of Megatron's own."""
 
 import logging
 from argparse import Namespace
@@ -22,8 +22,8 @@ SampleSource = OurSplit | StockSplit
 def continued(
     split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
 ) -> SampleSource:
-    """The split with which a run goes on from a checkpoint at `consumed` samples; saved: our state in it, which one of
-    Megatron's own loader has not (`order: megatron`).
+    """The split with which a run resumes from a checkpoint at `consumed` samples; saved: conceptloader's state in it,
+    None in a checkpoint of Megatron's own loader (`order: megatron`).
 
     Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
     """
@@ -34,7 +34,7 @@ def continued(
         if state.consumed not in (None, consumed):
             raise ResumeError(
                 WHERE,
-                f"saved at {state.consumed} consumed samples, but the run goes on at {consumed}",
+                f"saved at {state.consumed} consumed samples, but the run resumes at {consumed}",
                 fix="take the state and the count from one checkpoint, or ask for another one: "
                 "MegatronData.state(consumed)",
             )
@@ -42,36 +42,36 @@ def continued(
             if ORDER not in accept:
                 raise ResumeError(
                     "order",
-                    f"the first {consumed} samples were those of Megatron's own loader, and the configuration has an "
-                    "order of ours",
-                    fix="keep `order: megatron` and the command line of that run. Where its index files end, go on "
-                    f"with sample {consumed} of ours: --conceptloader-allow-changed {ORDER}",
+                    f"the first {consumed} samples were those of Megatron's own loader, and the configuration has "
+                    "conceptloader's order",
+                    fix="keep `order: megatron` and the command line of that run. Where its index files end, continue "
+                    f"with sample {consumed} of conceptloader's order: --conceptloader-allow-changed {ORDER}",
                 )
-            logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
+            logger.warning("the first %d samples were Megatron's; conceptloader's may repeat their tokens", consumed)
             return split
         try:
             return split.resumed(state.spec, consumed, accept)
         except ChangedPast as error:
             raise ResumeError("", f"{error.refusal}--conceptloader-allow-changed {' '.join(error.keys)}") from error
     if split.spec.order == "megatron":
-        logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
+        logger.info("migrating a run of Megatron's own loader at %d consumed samples", consumed)
     elif NO_STATE in accept:
         logger.warning("the first %d samples came from another loader, as accepted", consumed)
     else:
         raise ResumeError(
             "checkpoint",
             f"found {consumed} consumed samples without a state of conceptloader, so another loader chose them",
-            fix="expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
-            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}",
+            fix=f"continue with the samples of Megatron's loader by `order: megatron`, or with sample {consumed} of "
+            f"this configuration by --conceptloader-allow-changed {NO_STATE}",
         )
     return split
 
 
 def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | None:
-    """The state for a checkpoint that has none of ours: None where another loader trained all of its samples.
+    """The state for a checkpoint without conceptloader's: None where another loader trained all of its samples.
 
-    A run log beside the checkpoints that begins earlier says that it was not so. Its state may be accepted by the name
-    LOG. Raises ResumeError if it is not, nor NO_STATE.
+    A run log next to the checkpoints that begins earlier contradicts that. Its state may be accepted by the name LOG.
+    Raises ResumeError if it is not, nor NO_STATE.
     """
     consumed = args.consumed_train_samples
     if NO_STATE in accept:
@@ -86,7 +86,7 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
                 "checkpoint",
                 f"found {consumed} consumed samples without a state of conceptloader, but {log.path} says that it "
                 f"gave those from {before[0].consumed} on",
-                fix="either the state was lost, as by converting the checkpoint: go on by the log, "
-                f"--conceptloader-allow-changed {LOG}; or another loader has begun anew since: move the log away",
+                fix="if the state was lost, as by converting the checkpoint, resume by the run log: "
+                f"--conceptloader-allow-changed {LOG}; if another loader has begun a new run since, move the log away",
             )
     return None

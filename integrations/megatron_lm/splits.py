@@ -18,7 +18,7 @@ from .options import for_evaluation, one_pass, wanted
 
 @dataclass(frozen=True)
 class OurSplit:
-    """A split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
+    """A split in conceptloader's order. Those migrated from Megatron are a takeover_reader.StockSplit.
 
     layout: arrays of batches with concepts, for the training and all of its evaluation alike; None until all are open.
     """
@@ -44,7 +44,7 @@ class OurSplit:
         self.blend.order.check_run(num_samples)
 
     def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
-        """The split with which a run goes on. Raises ResumeError if its past has changed."""
+        """The split with which a run resumes. Raises ResumeError if its past has changed."""
         return replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
 
     def reader(self, concepts: bool) -> BatchReader:

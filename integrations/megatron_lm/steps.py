@@ -1,4 +1,4 @@
-"""What Megatron's arguments say of steps: batch sizes, and where a run goes on."""
+"""What Megatron's arguments say of steps: batch sizes, and where a run resumes."""
 
 from argparse import Namespace
 
@@ -50,7 +50,7 @@ def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
 
 
 def first_sample(args: Namespace) -> int:
-    """The sample of the run at which Megatron's current phase begins, from which on it counts samples anew.
+    """The sample of the run at which Megatron's current phase begins: its count of samples restarts there.
 
     With --phase-transition-iterations Megatron computes positions from iterations times the batch size.
 
@@ -64,7 +64,7 @@ def first_sample(args: Namespace) -> int:
         raise ConfigError(
             "--phase-transition-iterations",
             f"{args.consumed_train_samples} consumed samples at iteration {args.iteration}",
-            f"{counted}: Megatron would not go on where the checkpoint left off. Use `phases` in the configuration "
+            f"{counted}: Megatron would not resume where the checkpoint ended. Use `phases` in the configuration "
             "in its place",
         )
     return int(transition * args.global_batch_size)

@@ -1,4 +1,4 @@
-"""`order: megatron`: go on with the samples of a training that Megatron's own loader began.
+"""`order: megatron`: continue with the samples of a training that Megatron's own loader began.
 
 Megatron wrote what decides its order into index files: a blend (dataset_index, dataset_sample_index) and, for each
 .bin/.idx, document_index, sample_index and shuffle_index. They are mapped read-only here, and never built: Megatron's
@@ -33,9 +33,10 @@ def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDAr
                 "order",
                 f"megatron: {path} does not exist",
                 fix=f"files for other arguments: {', '.join(others) or 'none'}. Use the command line of the run that "
-                "is taken over, unchanged in data paths, weights, --split, --seed, --seq-length, tokenizer and "
-                "the number of training and evaluation samples (see its *-description.txt). To go on with "
-                "samples of ours where its files end: no `order: megatron`, and --conceptloader-allow-changed order",
+                "is migrated, unchanged in data paths, weights, --split, --seed, --seq-length, tokenizer and "
+                "the number of training and evaluation samples (see its *-description.txt). To continue "
+                "in conceptloader's order where its files end: remove `order: megatron`, and pass "
+                "--conceptloader-allow-changed order",
             ) from error
     return tuple(arrays)
 
@@ -46,7 +47,7 @@ def cache_of(prefix: str) -> str:
 
 
 class MappedGPTDataset(GPTDataset):  # type: ignore[misc]
-    """GPTDataset with its index files mapped, whatever the caching options."""
+    """GPTDataset with its index files mapped, for any caching options."""
 
     def _build_document_sample_shuffle_indices(self) -> tuple[npt.NDArray[Any], ...]:
         folder = self.config.path_to_cache or cache_of(self.dataset.path_prefix)

@@ -1,4 +1,4 @@
-"""A split that is taken over: Megatron's samples, pieces of documents, read with concepts from datasets of ours."""
+"""A migrated split: Megatron's samples, pieces of documents, read with concepts from conceptloader's datasets."""
 
 import copy
 import os
@@ -41,14 +41,14 @@ def view_of(dataset: Dataset, dataset_id: int, seq_length: int, tracks: Iterable
 class StockReader:
     """Batches of a StockSplit.
 
-    Documents end where Megatron sees them end, at its end-of-document token: masks do not change in mid-run.
+    Documents end where Megatron sees them end, at its end-of-document token: masks do not change mid-run.
     """
 
     split: "StockSplit"
     reader: BatchReader
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
-        """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
+        """The batch of sample indices uint64 [B], with `pieces`: boundaries of the pieces in the B * S inputs."""
         size = self.split.rules.seq_length
         picks = [self.split.data.sample(index) for index in samples.tolist()]
         members, parts = np.array([k for k, _ in picks], np.int64), [pieces for _, pieces in picks]
@@ -149,8 +149,8 @@ def open_taken_over(
 ) -> tuple[StockSplit, StockSplit | None, StockSplit | None]:
     """Map the index files of a run of Megatron's: its training, validation and test split.
 
-    Raises ConfigError if there is no --data-path, an index file is missing, a .bin file has no dataset of ours, or
-    there is no training split.
+    Raises ConfigError if there is no --data-path, an index file is missing, a .bin file has no dataset of
+    conceptloader, or there is no training split.
     """
     if not dataset_config.blend and not dataset_config.blend_per_split:
         raise ConfigError(

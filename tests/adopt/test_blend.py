@@ -51,7 +51,7 @@ def test_a_view_of_adopted_and_joined_data(tmp_path: Path, packing: dict[str, in
     chosen = [some for k, some in enumerate(documents[0::2] + documents[1::2]) if len(some) > 20 and k % 3]
     adopt([write_megatron(tmp_path / "chosen", [[some] for some in chosen])], tmp_path / "copy")
     samples, batches = np.arange(100, dtype=np.uint64), []
-    for name, read in (("copy", plain_reader), ("viewer", plain_reader), ("viewer", open_reader)):
+    for name, read in (("copy", plain_reader), ("view", plain_reader), ("view", open_reader)):
         config = {
             "seq_len": 16,
             "packing": packing,

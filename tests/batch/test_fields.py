@@ -105,10 +105,10 @@ def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> No
         shard.add_document([1] * 20, {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([np.nan]))]})
     cl.finalize(tmp_path / "ds")
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
-    with raises(ConfigError, found="found the track 't', but no weight of tokens in none of its spans"):
+    with raises(ConfigError, found="found the track 't', but no weight for tokens outside its spans"):
         decide_layout([view], 9, Outputs(loss_weight="t"))
     layout = decide_layout([view], 9, Outputs(loss_weight={"name": "t", "outside": 1}))  # type: ignore[arg-type]
-    said = "sample 7: track t: found a weight that is no finite number"
+    said = "sample 7: track t: found a weight that is NaN or Inf"
     for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), "track t")):
         found = reader.read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
         assert (found["loss_weight"] == 3).all()

@@ -133,10 +133,10 @@ def test_adopted_files(tmp_path: Path, dtype: str, vocab_size: int | None, good:
 def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layout: str) -> None:
     path = native(tmp_path / "ds", 300, encoding)
     file = path / "00001.concepts.data"
-    options = {"tracks": {"layout": layout}}
+    options = {"concepts": {"layout": layout}}
     for bad in (3, 2**32 - 1):
         damage(file, 4, bad, "<u4")  # the second concept of the span at tokens 80 to 84
-        batches = reader(path, tracks=options)
+        batches = reader(path, concepts=options)
         for number in (0, 9, 11):
             window(batches, number)
         with pytest.raises(FormatError) as raised:
@@ -155,7 +155,7 @@ def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
     with build.shard(0) as writer:
         writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
     cl.finalize(tmp_path / "ds")
-    batch = window(reader(tmp_path / "ds", tracks={"concepts": {}}), 0)
+    batch = window(reader(tmp_path / "ds", concepts={"concepts": {}}), 0)
     assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
 
 

@@ -14,6 +14,7 @@ from conceptloader.batch.open import decide_layout, open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.reader import DAMAGED
 from conceptloader.kernels import records
 from conceptloader.testing import RawDocument, write_dataset
 from tests.batch.cases import make_view
@@ -60,21 +61,21 @@ CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
     "document": ("document", "documents.bin", INDEX * 1, "u8", 13, "document 1 of shard 1 at tokens [13, 12)", "16"),
     "blocks": (
         "spans", "documents.bin", TABLE + 8, "u8", 9, "block table entries 9 and 2, from block 1 on",
-        "rising numbers below 3",
+        "ascending numbers below 3",
     ),
     "begins late": (
-        "spans", "documents.bin", INDEX * 0, "u8", 5, "position 5 in entry 0 for tokens from 4 on", "not behind",
+        "spans", "documents.bin", INDEX * 0, "u8", 5, "position 5 in entry 0 for tokens from 4 on", "not after",
     ),
     "unsigned": (
         "spans", "documents.bin", INDEX * 0, "u8", 2**64 - 2, f"position {2**64 - 2} in entry 0 for tokens from 4 on",
-        "not behind",
+        "not after",
     ),
     "falls": (
         "spans", "documents.bin", INDEX * 2, "u8", 3, "position 3 in entry 2 after 6",
         "non-decreasing positions in [0, 16]",
     ),
     "falls, of spans": (
-        "spans", "t.spans", 12 * 2, "u8", 3, "position 3 in entry 2 after 3", "rising positions in [0, 16]",
+        "spans", "t.spans", 12 * 2, "u8", 3, "position 3 in entry 2 after 3", "ascending positions in [0, 16]",
     ),
     "ends early": (
         "spans", "documents.bin", TABLE + 8 * 3, "u8", 0, "position 6 in entry 1 for tokens up to 10", "not before",
@@ -115,7 +116,7 @@ def test_what_is_wrong_in_a_file_is_said(whole: Path, tmp_path: Path, case: str)
     error = str(error_of(path, 4))
     assert error.startswith(f"sample 4, dp_rank 3: {file}: found {found}, expected ")
     assert expected in error
-    assert error.endswith("; the file is damaged: run `conceptloader verify --full`, restore or rebuild it")
+    assert error.endswith(f"; {DAMAGED}")
 
 
 def test_a_record_too_large_for_any(whole: Path, tmp_path: Path) -> None:
@@ -138,9 +139,9 @@ def records_limit() -> int:
 
 def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
-    view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "refuse")
+    view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
     reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
-    found = "found refuse, and document 3 of 5 tokens, expected room for it in a pack of its block; set it to split"
+    found = "found error, and document 3 of 5 tokens, expected room for it in a pack of its block; set it to split"
     with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing.overflow: {found}"):
         reader.read(zero, picked=(zero.astype(np.int64), zero))
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli import COMMANDS, RENAMED, main
+from conceptloader.cli import COMMANDS, RENAMED, main, make_parser
+from conceptloader.cli.recipe import RENAMED_OPTIONS
 from tests.cli.test_data_commands import Shell, dataset, shell, source  # noqa: F401 - fixtures
 
 
@@ -30,6 +31,49 @@ def test_a_renamed_command_names_the_new_one_and_does_nothing(
     assert all(word in words for word in now.split())
 
 
+@pytest.mark.parametrize("old", RENAMED_OPTIONS)
+def test_a_renamed_option_names_the_new_one(old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the command line of every command that has the new one, and as a key of a recipe where it takes recipes."""
+    commands = next(action.choices for action in make_parser()._actions if isinstance(action.choices, dict))
+    named = {name: command._option_string_actions for name, command in commands.items()}
+    assert not any(old in options for options in named.values())
+    having = [name for name, options in named.items() if RENAMED_OPTIONS[old] in options]
+    assert having
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"{old[2:]}: a\n")
+    for name in having:
+        given = [[f"{old}=a"], [old, "a"]] + [["--recipe", str(recipe)]] * ("--recipe" in named[name])
+        for words in given:
+            with pytest.raises(SystemExit) as end:
+                main([name, "x", *words, "--out", str(tmp_path / "out")])
+            assert end.value.code == 2
+            said = capsys.readouterr().err
+            assert (f"{recipe}: {old[2:]}" if "--recipe" in words else repr(old)) in said
+            assert RENAMED_OPTIONS[old][2:] in said
+    assert list(tmp_path.iterdir()) == [recipe]
+
+
+def test_a_vocabulary_is_of_concepts_or_of_the_track_that_is_named(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spans = [{"start": 0, "end": 1, "concepts": ["b"]}]
+    Path("in.jsonl").write_text(json.dumps({"text": "A cat", "spans": spans, "spans_topic": spans}) + "\n")
+    folder = tmp_path / "date=today"  # as Hive names folders
+    folder.mkdir()
+    (folder / "names.txt").write_text("a\nb\n")
+    words = ["build", "in.jsonl", "--tokenizer", "bytes", "--workers", "1", "--out"]
+    named = ["--vocabulary", folder / "names.txt", "--vocabulary", f"topic={folder / 'names.txt'}"]
+    shell(*words, "out", *named)
+    made = cl.open_dataset("out")
+    assert [made.vocabulary(track) for track in ("concepts", "topic")] == [["a", "b"]] * 2
+    for wrong in ("topic=", "=names.txt", ""):
+        with pytest.raises(SystemExit) as end:
+            main([*words, "other", "--vocabulary", wrong])
+        assert end.value.code == 2
+        assert "expected FILE or TRACK=FILE" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["build", "annotate"])
 def test_help_takes_two_screens(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -42,7 +86,7 @@ def test_help_takes_two_screens(
 
 @pytest.mark.parametrize(
     ("words", "key"),
-    [(["--chunk-starts=a"], "chunks: {starts: ...}"), (["--concept-kind", "a"], "chunks: {tracks: {kind: ...}}")],
+    [(["--chunk-starts=a"], "chunks: {starts: ...}"), (["--concept-kind", "a"], "chunks: {concepts: {kind: ...}}")],
 )
 def test_an_option_that_is_a_key_of_a_recipe_now(
     words: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

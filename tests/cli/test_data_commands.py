@@ -102,7 +102,7 @@ def test_bad_records_are_listed(shell: Shell, source: Path, tmp_path: Path) -> N
     arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--vocabulary", names)
     shell(*arguments, code=1)
     printed = shell(*arguments, "--bad-records", bad)
-    assert "1 bad records were left out" in printed
+    assert "1 bad records were skipped" in printed
     (found,) = map(json.loads, bad.read_text().splitlines())
     assert (found["file"], found["where"]) == (str(source), "line 13")
 
@@ -185,7 +185,7 @@ def test_verify(shell: Shell, dataset: Path) -> None:
     assert shell.json("verify", dataset, "--full")["sound"]
     with open(dataset / "00000.stream.bin", "r+b") as file:
         file.write(b"\xff")
-    assert "1 problems (sizes and samples" in shell("verify", dataset, code=1)
+    assert "1 problems (sizes and spot checksums" in shell("verify", dataset, code=1)
     found = shell.json("verify", dataset, "--full", code=1)
     assert not found["sound"]
     assert found["problems"][0]["file"].endswith("00000.stream.bin")

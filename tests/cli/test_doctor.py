@@ -41,7 +41,7 @@ def refused(capsys: Capture, *arguments: object, code: int = 2) -> str:
 
 
 def test_a_stream_with_concepts(data: Path, capsys: Capture) -> None:
-    found = bench(capsys, data / "stream", *BRIEF, "--threads", 3, "--batch", 5)
+    found = bench(capsys, data / "stream", *BRIEF, "--threads", 3, "--batch-size", 5)
     assert (found["mode"], found["seq_len"]) == ("stream-with-metadata", 32)
     assert found["tracks"] == ["concepts", "quality"]
     assert (found["threads"], found["prefetch"], found["needed"]) == (3, 4, None)
@@ -75,7 +75,7 @@ def test_documents(data: Path, capsys: Capture) -> None:
     assert found["mode"] == "document"
     assert found["samples"] == {"data": 200}
     assert main(["doctor", str(data / "documents"), *BRIEF]) == 0
-    assert "what short documents leave empty is counted" in capsys.readouterr().out
+    assert "padding of short documents is counted" in capsys.readouterr().out
 
 
 def test_a_configuration(data: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -114,7 +114,9 @@ def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: 
             dropped.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
 
     monkeypatch.setattr(os, "posix_fadvise", fadvise)
-    found = bench(capsys, data / "stream", "--seconds", 60, "--seq-len", 32, "--cold", "--batch", 3, "--tracks=quality")
+    found = bench(
+        capsys, data / "stream", "--seconds", 60, "--seq-len", 32, "--cold", "--batch-size", 3, "--tracks=quality"
+    )
     total, last = found["samples"]["data"], found["batches"]
     assert found["single"]["samples"] == total // 2
     assert 0 <= found["single"]["samples"] + last["samples"] - total < 3  # the last batch is a whole one
@@ -125,7 +127,7 @@ def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: 
     assert {f"{shard:05}.{part}" for shard in range(3) for part in parts[:2]} <= dropped
     assert any("quality" in name for name in dropped)
     assert main(["doctor", str(data / "stream"), "--seq-len", "32", "--cold"]) == 0
-    assert "when all windows had been read that were left to it" in capsys.readouterr().out
+    assert "when all of its windows had been read" in capsys.readouterr().out
 
 
 def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +169,7 @@ def test_usage(data: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "found nothing, expected a dataset" in refused(capsys, tmp_path / "none")
     assert "use a shorter seq_len" in refused(capsys, stream, "--seq-len", 10**6)
     assert "found an unknown track" in refused(capsys, stream, *BRIEF, "--tracks", "nonsense")
-    assert "lower one of them" in refused(capsys, stream, *BRIEF, "--batch", 10**12)
+    assert "lower one of them" in refused(capsys, stream, *BRIEF, "--batch-size", 10**12)
     for wrong in (["--seconds", "0"], ["--seconds", "nan"], ["--tokens-per-second-needed", "many"], ["--threads", "0"]):
         with pytest.raises(SystemExit) as end:
             main(["doctor", str(stream), *wrong])

@@ -84,7 +84,7 @@ def test_home_is_expanded(shell: Shell, dataset: Path, tmp_path: Path, monkeypat
     shell("init", "~/data", "--out=~/run.yaml", "--seq-len", 8)
     (tmp_path / "elsewhere").mkdir()
     run = tmp_path / "elsewhere" / "run.yaml"
-    run.write_text("seq_len: 8\ndatasets:\n  a: {path: ~/data}\nroots: [~/]\n")
+    run.write_text("seq_len: 8\ndatasets:\n  a: {path: ~/data}\nallowed_roots: [~/]\n")
     config = cl.load_config(run)
     assert config.datasets["a"].path == str(dataset)
     assert config.allowed_roots == (str(tmp_path),)
@@ -108,7 +108,7 @@ def test_adopt_says_the_roots_that_it_takes(shell: Shell, tmp_path: Path) -> Non
     shell("inspect", out, code=1)
     assert shell.json("inspect", out, "--root", tokens.parent)["tokens"] == 100
     run = tmp_path / "run.yaml"
-    run.write_text(f"seq_len: 8\ndatasets:\n  a: {{path: {out}}}\nroots: [{tokens.parent}]\n")
+    run.write_text(f"seq_len: 8\ndatasets:\n  a: {{path: {out}}}\nallowed_roots: [{tokens.parent}]\n")
     assert sum(cl.build_mixture(run).sizes) == 12
     shell("adopt", tokens, "--out", tmp_path / "near", "--dtype", "uint8")
     assert shell.stderr == ""

@@ -84,7 +84,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     arguments = {
         "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--offset-unit", "characters"],
         "adopt": [str(folder / "corpus" / "a.npy"), "--dtype", "uint8"],
-        "join": [data, data],
+        "concat": [data, data],
         "init": [data],
     }[command]
     before = sorted(folder.iterdir())
@@ -94,7 +94,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     assert "out" in said
     assert "cannot be written: File too large" in said
     left = sorted(folder.iterdir())
-    assert left == before or (command == "join" and not list(out.iterdir()))
+    assert left == before or (command == "concat" and not list(out.iterdir()))
     assert main([command, *arguments, "--out", str(out)]) == 0
 
 

@@ -34,7 +34,7 @@ def dataset(tmp_path: Path) -> Path:
     (folder / "names.txt").write_text(json.dumps([IN_NAMES]))
     more = ["--vocabulary", str(folder / "names.txt"), "--workers", "1"]
     assert main(["build", str(folder / "in.jsonl"), "--out", str(folder / "ds"), "--tokenizer", "bytes", *more]) == 0
-    (folder / "run.yaml").write_text("seq_len: 16\ndatasets:\n  d: {path: ds}\ntracks: {tracks: {}}\n")
+    (folder / "run.yaml").write_text("seq_len: 16\ndatasets:\n  d: {path: ds}\ntracks: {concepts: {}}\n")
     return folder
 
 
@@ -107,7 +107,7 @@ def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch
     check(printed)
     assert "Traceback" in printed
     assert "ZeroDivisionError" in printed
-    assert "defect" in printed
+    assert "this is a bug in conceptloader" in printed
 
 
 def test_a_terminal_that_knows_no_umlauts(dataset: Path) -> None:

@@ -136,7 +136,7 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
         "build --vocabulary-only": [named],
         "annotate": [ds, source, "--track", "new"],
         "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
-        "join": [ds],
+        "concat": [ds],
         "build --from-dataset": [ds],
     }[name]
     assert main([*name.split(), *map(str, more), "--out", str(out)]) in (1, 2)

@@ -97,7 +97,7 @@ def test_a_batch_is_complete_before_another_thread_may_use_its_workspace(data: P
     """The other thread comes at the worst moment: at once when the workspace is given back."""
     config = configuration(data) | {
         "tracks": {"concepts": {"layout": "ragged"}},
-        "outputs": {"cu_seqlens": True, "random": True},
+        "outputs": {"cu_seqlens": True, "sample_seed": True},
     }
     blend = cl.open_blend(cl.load_config(config))
     readers = [open_reader(blend) for _ in range(2)]
@@ -116,7 +116,7 @@ def test_a_batch_is_complete_before_another_thread_may_use_its_workspace(data: P
 
     reader._idle = Idle()
     for found, right in zip([reader.read(samples[0]), between[0]], wanted, strict=True):
-        assert found.keys() == right.keys() >= {"cu_seqlens", "max_seqlen", "concepts_values", "random"}
+        assert found.keys() == right.keys() >= {"cu_seqlens", "max_seqlen", "concepts_values", "sample_seed"}
         for name, array in right.items():
             assert np.array_equal(found[name], array), name
 

@@ -93,10 +93,10 @@ def test_splits_are_windowed_apart_and_meet(load, corpora):
 
 def test_weights_from_sizes_with_temperature(load):
     datasets = {"web": {"path": "web"}, "code": {"path": "code"}}
-    spec = open_blend(load(datasets=datasets, weights="sizes")).spec
+    spec = open_blend(load(datasets=datasets, weights="by_size")).spec
     sizes, members = spec.phases[0].weights, spec.members
     assert sizes["code"] * members["web"].windows == sizes["web"] * members["code"].windows
-    warm = open_blend(load(datasets=datasets, weights="sizes", temperature=2.0)).spec.phases[0].weights
+    warm = open_blend(load(datasets=datasets, weights="by_size", temperature=2.0)).spec.phases[0].weights
     assert warm["web"] / warm["code"] == pytest.approx((sizes["web"] / sizes["code"]) ** 0.5)
 
 

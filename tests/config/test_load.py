@@ -57,9 +57,9 @@ def test_round_trip_through_plain_data_and_yaml():
         changed(
             phases=[{"start": 100, "weights": {"web": 1}}],
             skip=[{"at": 7, "count": 3}],
-            tracks={"tracks": {"layout": "ragged", "max_spans": 5}},
+            tracks={"concepts": {"layout": "ragged", "max_spans": 5}},
             outputs={"position_ids": "off"},
-            roots=["/data"],
+            allowed_roots=["/data"],
         )
     )
     plain = config.to_dict()
@@ -108,7 +108,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(loader={"thread": 1}), "loader.thread"),
         (changed(zzz=1), "zzz"),
         (changed(phases=[{"strat": 0, "weights": {}}]), "phases[0].strat"),
-        (changed(tracks={"t": {"layuot": "x"}}), "concepts.t.layuot"),
+        (changed(tracks={"t": {"layuot": "x"}}), "tracks.t.layuot"),
         ({"seed": 1}, "datasets"),
         (web(path=None), "datasets.web.path"),
         ({"datasets": {"web": {}}}, "datasets.web.path"),
@@ -169,7 +169,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(phases=[{"start": 5, "weights": {"web": 1}}, {"start": 5, "weights": {"web": 1}}]), "phases[1].start"),
         (changed(phases=[{"start": 0, "weights": {"web": 1}}]), "datasets.web.weight"),
         (web(weight=None), "datasets.web.weight"),
-        (changed(weights="sizes"), "datasets.web.weight"),
+        (changed(weights="by_size"), "datasets.web.weight"),
         (
             {
                 "datasets": {"a": {"path": "a"}, "b": {"path": "b"}},

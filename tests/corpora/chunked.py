@@ -50,7 +50,7 @@ class Chunked:
         chunks: dict[str, Any] = {
             "files": self.files("chunks"), "join": "doc", "labels": {kind: kind for kind in KINDS},
             "starts": "starts", "number": "k", "status": "status",
-            "tracks": {"path": str(self.path / "concepts.parquet"), "kind": "concept_type"}, **changes,
+            "concepts": {"path": str(self.path / "concepts.parquet"), "kind": "concept_type"}, **changes,
         }  # fmt: skip
         chunks = {key: value for key, value in chunks.items() if value is not None}
         (self.path / name).write_text(json.dumps({"chunks": chunks}))

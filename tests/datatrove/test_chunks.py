@@ -72,7 +72,7 @@ def test_stages_out_of_turn_and_bad_chunks(corpus: Chunked, tmp_path: Path) -> N
     deal.run(rank=0, world_size=2)
     join.run()
     with raises(ConfigError, found="found the join of other files or options"):
-        ChunkedBuild("concat", *arguments(corpus, text="text"), tmp_path / "ds", "bytes").run()
+        ChunkedBuild("join", *arguments(corpus, text="text"), tmp_path / "ds", "bytes").run()
     write.run()
     finish.run()
     assert (tmp_path / "ds" / "manifest.json").exists()

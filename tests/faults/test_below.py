@@ -72,18 +72,18 @@ def make_config(path: Path, layout: str = "padded", **loader: Any) -> dict[str, 
 @pytest.fixture(params=["spans, padded", "dense, ragged", "shared labels"])
 def config(request: pytest.FixtureRequest, data: Path) -> dict[str, Any]:
     if request.param == "shared labels":
-        config = make_config(data / "spans", "ragged", threads=3, prefetch=4)
+        config = make_config(data / "spans", "ragged", num_threads=3, prefetch_batches=4)
         config["outputs"]["shared_labels"] = True
         return config
     encoding, layout = request.param.split(", ")
-    return make_config(data / encoding, layout, threads=3, prefetch=4)
+    return make_config(data / encoding, layout, num_threads=3, prefetch_batches=4)
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_the_reads_are_those_of_the_kernels_and_a_wrong_byte_is_noticed(
     below: Below, data: Path, prefetch: int
 ) -> None:
-    config = make_config(data / "spans", prefetch=prefetch)
+    config = make_config(data / "spans", prefetch_batches=prefetch)
     right, wrong = below(train, config), below(train, config, damage=True)
     assert right.reads > 30
     assert len(right.batches) == len(wrong.batches) == 6
@@ -103,7 +103,7 @@ def test_interruptions_and_short_reads_are_not_noticed(below: Below, config: dic
 @pytest.mark.parametrize(("file", "code"), list(zip(FILES, [*PASSING, errno.EIO], strict=True)))
 def test_a_fault_that_passes_costs_time_and_nothing_else(below: Below, data: Path, file: str, code: int) -> None:
     for times, layout in ((1, "padded"), (len(io.BACKOFF_S), "ragged")):
-        config = make_config(data / "spans", layout, prefetch=0)
+        config = make_config(data / "spans", layout, prefetch_batches=0)
         found = below(train, config, [partial(Fails, code, times, file)], undisturbed=2)
         assert found.batches == below.wanted(config)
         assert [failed for _, failed in found.failed] == [code] * times
@@ -121,7 +121,7 @@ def test_stale_handles_are_opened_again(below: Below, config: dict[str, Any]) ->
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.ENOTCONN, errno.ESTALE], ids=errno.errorcode.get)
 def test_a_remount_heals(below: Below, tmp_path: Path, code: int) -> None:
-    config = make_config(write_corpus(tmp_path / "ds"), prefetch=0)
+    config = make_config(write_corpus(tmp_path / "ds"), prefetch_batches=0)
     wanted = below.wanted(config, steps=12)
     found = below(train, config, [partial(Remounted, tmp_path / "ds", code)], steps=12, undisturbed=2)
     assert (found.error, found.batches) == ("", wanted)
@@ -133,7 +133,7 @@ def test_a_batch_of_more_stale_shards_than_attempts(
     below: Below, data: Path, seq_len: int, micro_batch_size: int
 ) -> None:
     """After a restart of the server the handles of each shard fail once, and each of them passes."""
-    config = {**make_config(data / "shards", prefetch=0), "seq_len": seq_len}
+    config = {**make_config(data / "shards", prefetch_batches=0), "seq_len": seq_len}
     found = below(train, config, [Stale], undisturbed=2, micro_batch_size=micro_batch_size)
     assert len({read.path for read, _ in found.failed}) > len(io.BACKOFF_S)
     assert (found.error, found.batches) == ("", below.wanted(config, micro_batch_size=micro_batch_size))
@@ -142,7 +142,7 @@ def test_a_batch_of_more_stale_shards_than_attempts(
 
 @pytest.mark.parametrize(("file", "prefetch"), list(zip(FILES, [0, 4, 0, 4, 0], strict=True)))
 def test_a_fault_that_stays_is_an_error_that_says_where(below: Below, data: Path, file: str, prefetch: int) -> None:
-    config = make_config(data / "spans", prefetch=prefetch, threads=1)
+    config = make_config(data / "spans", prefetch_batches=prefetch, num_threads=1)
     found, wanted = below(train, config, [partial(Fails, errno.EIO, None, f"00001.{file}")]), below.wanted(config)
     assert found.errno == errno.EIO
     read = found.failed[0][0]
@@ -192,7 +192,7 @@ SLOW = [(0, 2), (4, 2), (1, 1)]
 
 @pytest.mark.parametrize(("file", "how"), list(zip(FILES, [*SLOW, *SLOW[1:]], strict=True)))
 def test_a_slow_read_is_logged(below: Below, data: Path, file: str, how: tuple[int, int]) -> None:
-    config = make_config(data / "spans", prefetch=how[0], threads=how[1], warn_after_s=0.1, timeout_s=10)
+    config = make_config(data / "spans", prefetch_batches=how[0], num_threads=how[1], warn_after_s=0.1, timeout_s=10)
     wanted = below.wanted(config)
     found, read = below(block, config, file, 5, steps=6, until_logged=True)
     assert (found.error, found.batches) == ("", wanted)
@@ -205,7 +205,7 @@ def test_a_slow_read_is_logged(below: Below, data: Path, file: str, how: tuple[i
 
 @pytest.mark.parametrize(("prefetch", "threads"), SLOW)
 def test_a_read_that_stays_away_is_ended(below: Below, data: Path, prefetch: int, threads: int) -> None:
-    config = make_config(data / "spans", prefetch=prefetch, threads=threads, warn_after_s=0.2, timeout_s=1)
+    config = make_config(data / "spans", prefetch_batches=prefetch, num_threads=threads, warn_after_s=0.2, timeout_s=1)
     found, read = below(block, config, "stream.bin", 5, steps=6, until_logged=False)
     assert found.errno == errno.ETIMEDOUT
     assert f" s for {read.size} bytes at offset {read.offset} of {read.path}, sample " in found.error
@@ -232,7 +232,7 @@ for batch in cl.make_dataloader(json.loads(sys.argv[1]), micro_batch_size=4):
 
 
 def test_an_interrupt_waits_for_no_read(checkout: Path, data: Path) -> None:
-    configs = [json.dumps(make_config(data / "spans", prefetch=prefetch)) for prefetch in (0, 4)]
+    configs = [json.dumps(make_config(data / "spans", prefetch_batches=prefetch)) for prefetch in (0, 4)]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": checkout}
     processes = [subprocess.Popen([sys.executable, "-c", BLOCKED, config], **pipes) for config in configs]
     for process in processes:

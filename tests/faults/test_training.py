@@ -76,7 +76,7 @@ def test_slow_openings_are_warned_about_and_limited(
     corpus: Path, prefetch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = batches(make(corpus), 2)  # nothing has to be compiled any more
-    loader = make(corpus, prefetch=prefetch, warn_after_s=0.1, timeout_s=1)
+    loader = make(corpus, prefetch_batches=prefetch, warn_after_s=0.1, timeout_s=1)
     release = threading.Event()
     monkeypatch.setattr(io, "open_descriptor", lambda path, flags: release.wait() and os.open(path, flags))
     where = r"dp_rank 1: has waited .* for the opening of .*0000\d\.stream\.bin.*, sample 1, "

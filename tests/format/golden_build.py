@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import conceptloader as cl
-from conceptloader.format.tools import join
+from conceptloader.format.tools import concat
 from conceptloader.format.write import finalize
 from tests import archives
 from tests.format.spec_reader import SpecReader
@@ -93,7 +93,7 @@ def write_scored(path: Path) -> None:
 
 def write_all(root: Path) -> None:
     """The manifest names the writer; golden bytes must not change with every release."""
-    golden = [mock.patch.object(module, "CREATED_BY", "conceptloader golden") for module in (finalize, join)]
+    golden = [mock.patch.object(module, "CREATED_BY", "conceptloader golden") for module in (finalize, concat)]
     with golden[0], golden[1]:
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
@@ -147,7 +147,7 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
     assert ours.num_tokens == theirs.starts[-1] == theirs.manifest["num_tokens"]
     assert ours.stream_fingerprint == theirs.stream_fingerprint()
     assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
-    assert theirs.verify_files() > 0
+    assert theirs.check_files() > 0
     assert theirs.check_samples() == sum(int((c.size >= 0).sum()) for c in ours.manifest.shards.files.values())
     for start, stop in ranges:
         sample = ours.read(start, stop, sorted(ours.tracks), documents=True)

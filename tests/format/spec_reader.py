@@ -174,7 +174,7 @@ class SpecReader:
     def u8(self, kind: str, shard: int, offset: int, count: int) -> list[int]:
         return list(struct.unpack(f"<{count}Q", self.read(kind, shard, offset, 8 * count)))
 
-    def verify_files(self) -> int:
+    def check_files(self) -> int:
         """Compares all checksums. Returns: how many files there are."""
         count = 0
         for kind, column in self.shards["files"].items():

@@ -13,7 +13,7 @@ from conceptloader.storage import durable
 from tests.raises import raises
 
 
-class BatchRecorder:
+class Recorder:
     """Stands in for `os` in the writing module and notes what reaches the disk in which order."""
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class BatchRecorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> BatchRecorder:
-    recorder = BatchRecorder()
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
     monkeypatch.setattr(durable, "os", recorder)
     return recorder
 
 
-def test_names_follow_content_and_the_manifest_comes_last(tmp_path: Path, recorder: BatchRecorder) -> None:
+def test_names_follow_content_and_the_manifest_comes_last(tmp_path: Path, recorder: Recorder) -> None:
     options = cl.BuildOptions(tracks={"a": cl.TrackOptions(vocabulary=["x"])}, fields={"f": "u1"})
     build = cl.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:

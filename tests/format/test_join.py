@@ -1,4 +1,4 @@
-"""Joining by reference: the joined dataset reads like one build of everything; nothing is copied."""
+"""Concatenation by reference: the result reads like one build of everything; nothing is copied."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.corpora.small import small_corpus
 from tests.raises import raises
 
 
-def test_a_join_of_joins_and_of_other_directories(tmp_path: Path) -> None:
+def test_a_concatenation_of_concatenations_and_of_other_directories(tmp_path: Path) -> None:
     small_corpus().write(tmp_path / "a" / "ds", "spans")
     small_corpus().write(tmp_path / "b" / "ds", "dense")
     concat([tmp_path / "a" / "ds", tmp_path / "b" / "ds"], tmp_path / "first")
@@ -106,11 +106,11 @@ def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_roots_of_a_configuration_add_to_the_default(tmp_path: Path) -> None:
-    """One part of a joined dataset lies beside it, the other one elsewhere."""
+    """One part of a concatenated dataset lies next to it, the other one elsewhere."""
     for folder in ("here/a", "there/b"):
         write_dataset(tmp_path / folder, random_documents(9, seed=1))
     concat([tmp_path / "here/a", tmp_path / "there/b"], tmp_path / "here/all")
     config = {"seq_len": 8, "datasets": {"all": {"path": str(tmp_path / "here/all")}}}
     with raises(FormatError, found="there/b"):
         cl.open_blend(config)
-    assert len(cl.open_blend({**config, "roots": [str(tmp_path / "there")]}).datasets["all"]) == 18
+    assert len(cl.open_blend({**config, "allowed_roots": [str(tmp_path / "there")]}).datasets["all"]) == 18

@@ -16,6 +16,8 @@ from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.records.inputs import find_sources
 from tests.golden import content, make
 
+RENAMED_KEYS = {"eos_loss": "loss_on_eos", "on_new_seq_len": "on_seq_len_change", "concepts": "tracks"}
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -23,7 +25,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("golden")
     with tarfile.open(content.ARCHIVE) as files:
         files.extractall(directory, filter="data")
-    return directory / content.ARCHIVE.name.removesuffix(".tar.xz")
+    root = directory / content.ARCHIVE.name.removesuffix(".tar.xz")
+    for file in root.glob("*.yaml"):  # configurations are no data: their keys have other names now
+        text = file.read_text()
+        for old, new in RENAMED_KEYS.items():
+            text = text.replace(f'"{old}"', f'"{new}"', 1)
+        file.write_text(text)
+    return root
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_the_way_of_a_sample(tmp_path: Path) -> None:
     steps = listing("Read path")
     assert len(steps) > 15
     write_dataset(tmp_path / "data", random_documents(50, seed=1))
-    (tmp_path / "run.yaml").write_text("{seq_len: 16, datasets: {data: {path: data}}, tracks: {tracks: {}}}")
+    (tmp_path / "run.yaml").write_text("{seq_len: 16, datasets: {data: {path: data}}, tracks: {concepts: {}}}")
     tracer = Tracer()
     with tracer.on(), cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=4) as loader:
         next(iter(loader))

@@ -265,7 +265,7 @@ def test_killed_while_what_was_joined_is_removed(tmp_path: Path, at: str) -> Non
     assert not (tmp_path / "out.joined").exists()
 
 
-@pytest.mark.parametrize("case", ["concat", "column", "concepts", "bos"])
+@pytest.mark.parametrize("case", ["join", "column", "concepts", "bos"])
 def test_nothing_is_removed_before_all_is_checked(
     tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,7 +109,7 @@ def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.Captur
     assert "concepts: 10 of 40 spans (25.00%) got no token, such as [2, 2) of document" in capsys.readouterr().out
     assert main([*command, "--max-unaligned-spans", "0.25", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["losses"] == {"tracks": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
+    assert found["losses"] == {"concepts": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
     (tmp_path / "out" / "manifest.json").unlink()
     assert main(["build", "--finalize", "--out", str(tmp_path / "out"), "--max-unaligned-spans", "0.25"]) == 0
     with pytest.raises(SystemExit):

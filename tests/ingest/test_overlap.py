@@ -69,14 +69,14 @@ def test_levels(documents: list[list[Span]]) -> None:
 
 
 @given(DOCUMENTS)
-def test_refuse(documents: list[list[Span]]) -> None:
+def test_error(documents: list[list[Span]]) -> None:
     crossing = [len(split_levels(spans)) > 1 for spans in documents]
     if any(crossing):
         with pytest.raises(BadRow) as error:
-            resolve(raw(documents), "refuse", 1)
+            resolve(raw(documents), "error", 1)
         assert crossing[error.value.row]
     else:
-        (found,) = resolve(raw(documents), "refuse", 1)
+        (found,) = resolve(raw(documents), "error", 1)
         assert plain(found, len(documents)) == [sorted(spans, key=lambda s: s[:2]) for spans in documents]
 
 

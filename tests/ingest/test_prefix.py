@@ -191,7 +191,7 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packing", [None, {"bins": 3}], ids=["windows", "packs"])
 def test_without_them_it_is_as_if_there_had_been_none(built: Path, packing: Any) -> None:
-    runs = [run_of(built, name, packing) for name in ("viewer", "plain")]
+    runs = [run_of(built, name, packing) for name in ("view", "plain")]
     samples = np.arange(60, dtype=np.uint64)
     found, wanted = (open_reader(run.blend).read(samples) for run in runs)
     assert found.keys() == wanted.keys()

@@ -50,8 +50,9 @@ def mask(config: Any) -> None:
 
 
 def read_elsewhere(config: Any) -> None:
-    """What may differ: threads, and the path of the same dataset."""
-    config["loader"]["threads"] = 1
+    """What may differ: threads, and where the files of the same dataset are."""
+    config["loader"]["num_threads"] = 1
+    config["allowed_roots"] = [entry["path"] for entry in config["datasets"].values()]
     config["datasets"]["a"]["path"] += "/."
 
 

@@ -80,21 +80,21 @@ def test_what_is_annotated(batches: list[Batch]) -> None:
     seen = set()
     for batch in batches:
         wanted = lists(batch)
-        found = heads.annotation(batch, "concepts")
+        found = heads.annotation_status(batch, "concepts")
         for b, i in itertools.product(*map(range, batch["input_ids"].shape)):
             slot = int(batch["concepts_span_index"][b, i])
-            kind = heads.NOT_ANNOTATED if slot < 0 else heads.ANNOTATED if wanted[b][slot] else heads.EMPTY
+            kind = heads.NOT_ANNOTATED if slot < 0 else heads.ANNOTATED if wanted[b][slot] else heads.NO_CONCEPT
             assert int(found[b, i]) == kind
             seen.add(kind)
         mask = heads.span_mask(batch, "concepts")
         assert mask.sum(1).tolist() == batch["concepts_num_spans"].tolist()
-    assert seen == {heads.NOT_ANNOTATED, heads.EMPTY, heads.ANNOTATED}
+    assert seen == {heads.NOT_ANNOTATED, heads.NO_CONCEPT, heads.ANNOTATED}
 
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_targets_of_spans(batches: list[Batch], first: int) -> None:
     for batch in batches:
-        found = heads.span_targets(batch, "concepts", NUM - first - 2, first=first)
+        found = heads.span_targets(batch, "concepts", NUM - first - 2, first_id=first)
         for b, sample in enumerate(lists(batch)):
             for m, ids in enumerate(sample):
                 inside = sorted({i - first for i in ids if first <= i < NUM - 2})
@@ -139,7 +139,7 @@ def test_tracks_merged_into_one_numbering(batches: list[Batch], ranked: bool) ->
         heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
 
 
-def test_soft_or(batches: list[Batch]) -> None:
+def test_noisy_or(batches: list[Batch]) -> None:
     for batch in batches[:3]:
         index = batch["concepts_span_index"]
         logits = torch.randn(*index.shape, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -155,7 +155,7 @@ def test_soft_or(batches: list[Batch]) -> None:
 
 def test_negatives_are_none_of_the_positives(batches: list[Batch]) -> None:
     positive = heads.token_concepts(batches[0], "concepts", 16)
-    drawn = heads.negatives(positive, 8, 200, generator=torch.Generator().manual_seed(0))
+    drawn = heads.sample_negatives(positive, 8, 200, generator=torch.Generator().manual_seed(0))
     assert drawn.ids.shape == (*positive.ids.shape[:2], 200)
     for mine, ids, mask in zip(rows(positive), drawn.ids.flatten(0, 1), drawn.mask.flatten(0, 1), strict=True):
         assert set(ids.tolist()) == set(range(8))
@@ -167,8 +167,8 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
     with FakeTensorMode() as mode:
         batch = {key: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for key, v in batches[0].items()}
         spans = heads.span_concepts(batch, "concepts", 4)
-        heads.negatives(heads.token_concepts(batch, "concepts", 4), NUM, 8)
-        heads.annotation(batch, "concepts")
+        heads.sample_negatives(heads.token_concepts(batch, "concepts", 4), NUM, 8)
+        heads.annotation_status(batch, "concepts")
         heads.span_mask(batch, "concepts")
         heads.span_targets(batch, "concepts", NUM)
         heads.noisy_or(torch.randn(*batch["input_ids"].shape, 3), batch, "concepts")
@@ -191,7 +191,7 @@ def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> 
     config["tracks"]["concepts"] |= {"max_spans": 1, "overflow": "mark"}
     batch = next(iter(cl.make_dataloader(config, micro_batch_size=20)))
     beyond = whole["concepts_span_index"] >= 1
-    wanted = torch.where(beyond, heads.TRUNCATED, heads.annotation(whole, "concepts"))
-    assert torch.equal(heads.annotation(batch, "concepts"), wanted.to(torch.uint8))
+    wanted = torch.where(beyond, heads.TRUNCATED, heads.annotation_status(whole, "concepts"))
+    assert torch.equal(heads.annotation_status(batch, "concepts"), wanted.to(torch.uint8))
     assert bool(beyond.any())
     assert not heads.token_concepts(batch, "concepts", 2).mask[beyond].any()

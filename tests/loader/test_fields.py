@@ -117,7 +117,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
         "a": {**config["datasets"]["a"], "weight": 1},
         "b": {"path": str(tmp_path / "b"), "weight": 1},
     }
-    config |= {"concepts": {}, "allow_mixed_tokenizers": True}
+    config |= {"tracks": {}, "allow_mixed_tokenizers": True}
     config["outputs"] = {"loss_weight": {"name": "quality", "outside": -1}}
     with raises(ConfigError, found="found no track that is read called 'quality' in b", fix="missing: 1"):
         cl.make_dataloader(config, micro_batch_size=6)
@@ -172,7 +172,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
 
 def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
     """What a batch holds is no part of the spec: a run goes on with other outputs."""
-    bare = {key: value for key, value in config.items() if key not in ("outputs", "concepts")}
+    bare = {key: value for key, value in config.items() if key not in ("outputs", "tracks")}
     tracks = {"a": {**config["datasets"]["a"], "tracks": []}}
     spec = cl.open_blend({**bare, "datasets": tracks}).spec.to_dict()
     assert cl.open_blend(config, codecs=CODECS).spec.to_dict() == spec

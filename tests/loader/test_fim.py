@@ -128,7 +128,7 @@ def test_rates_are_kept_and_results_are_frozen() -> None:
 def test_the_same_sample_is_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path, packing: Any) -> None:
     path = write_dataset(tmp_path / "d", random_documents(200, seed=1, mean_length=20))
     outputs = {"cu_seqlens": True, "document_ids": True, "position_ids": "document"}
-    config = {"seq_len": 64, "datasets": {"d": {"path": path}}, "outputs": outputs, "concepts": {}}
+    config = {"seq_len": 64, "datasets": {"d": {"path": path}}, "outputs": outputs, "tracks": {}}
     config |= {"packing": packing} if packing else {}
     eos = cl.open_dataset(path).tokenizer.eos_id
     fim = FillInMiddle(**TOKENS, eos=eos, seed=5)

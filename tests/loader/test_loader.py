@@ -26,7 +26,9 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
         take(loader, 1)
     found = [record.getMessage() for record in caplog.records if "global_batch_size" in record.getMessage()]
     assert len(found) == told
-    assert all("15 samples from sample 24 on are no whole number of micro batches of 3 on 2 ranks" in f for f in found)
+    assert all(
+        "15 samples from sample 24 on are not a whole number of micro batches of 3 on 2 ranks" in f for f in found
+    )
     if num_samples is None:
         with loader, raises(ConfigError, "global batch size", "15 is not divisible"):
             take(loader, 5)
@@ -84,7 +86,7 @@ def test_shared_labels_are_views_of_the_tokens_and_equal_to_those_of_their_own(c
     ("change", "reason"),
     [
         ({"quarantine": [{"dataset": "a", "tokens": [0, 1]}]}, "quarantined ranges"),
-        ({"datasets": {"a": {"path": "pairs"}}, "phases": [], "concepts": {}}, "field loss_mask"),
+        ({"datasets": {"a": {"path": "pairs"}}, "phases": [], "tracks": {}}, "field loss_mask"),
     ],
 )
 def test_a_loss_mask_that_something_needs_cannot_be_switched_off(config, data, change, reason):
@@ -132,7 +134,7 @@ def test_sequential_reads_every_window_once_and_starts_again(config):
     config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     total = sum(len(cl.open_dataset(entry["path"]).windows(16)) for entry in config["datasets"].values())
     assert total % 8
-    for tail, expected in ((None, total), ("drop", total // 8 * 8), ("short", total)):
+    for tail, expected in ((None, total), ("drop", total // 8 * 8), ("partial", total)):
         loader = cl.make_dataloader(config, micro_batch_size=8, last_batch=tail)
         for _ in range(2):
             seen = [index for batch in loader for index in batch["sample_index"].tolist()]

@@ -60,7 +60,7 @@ def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics]) 
                 assert one.samples == {name: read[name] for name in "ab"}
                 assert one.weights == ({"a": 0.75, "b": 0.25} if one.consumed_samples <= 40 else {"b": 1.0})
                 assert 0 <= one.waited_seconds <= one.seconds
-                assert one.ready >= 0  # grows beyond prefetch where reads are late
+                assert one.ready >= 0  # grows beyond prefetch_batches where reads are late
                 assert one.retries == 0
             seen.clear()
     windows = {name: len(cl.open_dataset(d["path"]).windows(16)) for name, d in config["datasets"].items()}

@@ -1,4 +1,4 @@
-"""The examples of `outputs.random`: noise of diffusion, dropout of metadata; alike on any ranks and after a resume."""
+"""The examples of `outputs.sample_seed`: diffusion noise, metadata dropout; alike on any ranks and after a resume."""
 
 import importlib.util
 import itertools
@@ -52,7 +52,7 @@ def by_sample(
 
 
 def test_diffusion(checkout: Path, config: dict[str, Any]) -> None:
-    config["outputs"]["random"] = True
+    config["outputs"]["sample_seed"] = True
     diffusion = example(checkout, "diffusion")
     make = lambda batch: diffusion.noise(batch, MASK, BLOCK)._asdict()  # noqa: E731
     found = by_sample(config, make, 1)
@@ -84,7 +84,7 @@ def test_attention_of_blocks(checkout: Path) -> None:
 
 
 def test_dropout(checkout: Path, config: dict[str, Any]) -> None:
-    config["outputs"]["random"] = True
+    config["outputs"]["sample_seed"] = True
     dropout = example(checkout, "metadata_dropout")
     names = ("concepts_ids", "concepts_counts", "concepts_span_index")
 

@@ -186,7 +186,7 @@ def test_the_position_cannot_be_set_by_hand(config):
 # length
 
 
-@pytest.mark.parametrize("tail", ["drop", "wrap", "short"])
+@pytest.mark.parametrize("tail", ["drop", "wrap", "partial"])
 @pytest.mark.parametrize("num_samples", [48, 50, 95, 149])
 def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samples, tail):
     options = {
@@ -304,7 +304,7 @@ def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
 
 @pytest.mark.parametrize("options", [{"batch_size": None}, {}, {"batch_size": 2, "num_workers": 1}])
 def test_a_dataloader_around_a_loader_is_refused(config, options):
-    with pytest.raises(ConfigError, match="iterate over it as it is, or wrap"):
+    with pytest.raises(ConfigError, match="iterate over it directly, or wrap"):
         next(iter(DataLoader(make(config, num_samples=16), **options)))
 
 

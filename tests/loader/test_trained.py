@@ -97,7 +97,7 @@ def test_epochs_follow_each_other(config: Any) -> None:
     assert len(list(resumed)) == 2, "the rest of the epoch"
     resumed.acknowledge()
     assert samples(iter(resumed), 9) == list(range(48, 72, 2)), "the epoch after a resume"
-    with raises(ConfigError, found="no multiple of the 12 samples of a step", fix="set 24"):
+    with raises(ConfigError, found="not a multiple of the 12 samples of a step", fix="set 24"):
         loader_of(config, epoch_samples=30)
 
 
@@ -169,14 +169,14 @@ def test_what_was_not_handed_out_cannot_be_acknowledged(config: Any) -> None:
 
 
 def test_a_trainer_that_acknowledges_nothing_is_refused_early(config: Any) -> None:
-    with raises(ConfigError, found="nobody tells this loader what is trained"):
+    with raises(ConfigError, found="this loader is not told what is trained"):
         list(itertools.islice(loader_of(config), 30))
 
 
 def test_accumulation_of_the_trainer(config: Any) -> None:
     loader = loader_of(config)
     loader.check_accumulation(2, "accumulate")
-    with raises(ConfigError, "accumulate", "4", "2: a step of 12 samples has so many"):
+    with raises(ConfigError, "accumulate", "4", "2: a step of 12 samples has that many"):
         loader.check_accumulation(4, "accumulate")
 
 
@@ -197,7 +197,7 @@ def test_wrapped_twice(config: Any) -> None:
         TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
     with pytest.raises(UnboundedLoaderError):
         next(iter(DataLoader(loader)))  # type: ignore[arg-type]
-    with raises(ConfigError, fix="a Loader hands out whole batches"):
+    with raises(ConfigError, fix="a Loader yields whole batches"):
         next(iter(DataLoader(loader_of(config, num_samples=24))))  # type: ignore[arg-type]
 
 

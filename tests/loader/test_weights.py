@@ -75,7 +75,7 @@ def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, skip: A
 
 
 def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
-    """More than `prefetch` of it: weights hold as early as ever, and for all that follows."""
+    """More than `prefetch_batches` of it: weights hold as early as ever, and for all that follows."""
     made = []
 
     def late(batch: Any) -> Any:

@@ -46,7 +46,7 @@ def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: li
     for entry, weight in zip(datasets.values(), weights or [None] * 2, strict=True):
         entry |= {} if weight is None else {"weight": weight}
     kept = {name: entry for name, entry in datasets.items() if entry.get("weight") != 0}
-    path.write_text(yaml.safe_dump({"datasets": kept, "weights": "manual" if weights else "sizes"}))
+    path.write_text(yaml.safe_dump({"datasets": kept, "weights": "manual" if weights else "by_size"}))
     same = data_of(path, dataset_config(LENGTH), SIZES, split="90,10,0")
     for found, expected in zip(data.datasets()[:2], same.datasets()[:2], strict=True):
         assert len(found) == len(expected)
@@ -81,10 +81,10 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
                 assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
     # Longer than Megatron's index files: on with ours, said so, and from then on as any run of ours.
     (tmp_path / "yaml").mkdir()
-    yaml_file, _ = adopted(tmp_path / "yaml", "ab", weights="sizes")
+    yaml_file, _ = adopted(tmp_path / "yaml", "ab", weights="by_size")
     config = dataset_config(LENGTH)
     with pytest.raises(
-        ResumeError, match=r"index files end, go on with sample 60 .* --conceptloader-allow-changed order"
+        ResumeError, match=r"index files end, continue with sample 60 .* --conceptloader-allow-changed order"
     ):
         data_of(yaml_file, config, consumed=60, saved=again.state(60))
     longer = made(blend, cache, sizes=[200, 8, 0], consumed=60, saved=again.state(60), accept=["order"])
@@ -193,7 +193,7 @@ CONFIG = "--conceptloader-config"
     [
         (["--conceptloder-config", "x"], "", "--conceptloder-config", CONFIG),
         (["--concept-loader-config=x"], "", "--concept-loader-config", CONFIG),
-        (["--conceptloader-acept", "x"], "", "--conceptloader-acept", "--conceptloader-allow-changed"),
+        (["--conceptloader-alow-changed", "x"], "", "--conceptloader-alow-changed", "--conceptloader-allow-changed"),
         (["--conceptloader-verbosity", "1"], "", "--conceptloader-verbosity", ""),
         (["--conceptloader-allow-changed", "order"], "--conceptloader-allow-changed", CONFIG, ""),
         (["--data-path", "x", "--conceptloader-valid-config", "y"], "--conceptloader-valid-config", CONFIG, ""),
@@ -202,6 +202,14 @@ CONFIG = "--conceptloader-config"
 def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found: str, fix: str) -> None:
     with raises(ConfigError, place, found, fix=fix):
         take_options(words)
+
+
+@pytest.mark.parametrize("words", [["--conceptloader-accept", "order"], ["--conceptloader-accept=order"]])
+def test_an_option_of_a_former_name_is_answered_with_the_present_one(words: list[str]) -> None:
+    """Whether or not the data are named, and never by the one that it resembles most."""
+    for data in ([], ["--data-path", "x"], [CONFIG, "x.yaml"]):
+        with raises(ConfigError, found="'--conceptloader-accept' is now '--conceptloader-allow-changed'"):
+            take_options([*data, *words])
 
 
 def test_data_paths_are_enough() -> None:

@@ -45,7 +45,7 @@ def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, t
     Scores of concepts, weights and fields of tokens, numbers of spans and the random number of each sample are those of
     plain PyTorch; context parallel ranks have parts of what runs along the tokens.
     """
-    outputs = {"random": True, "loss_weight": "weight", "fields": {"parity": "inputs"}}
+    outputs = {"sample_seed": True, "loss_weight": "weight", "fields": {"parity": "inputs"}}
     more = {"tracks": {"topic": {}, "rating": {}, "length": {}}, "outputs": outputs}
     config = write_config(config.parent / "scored.yaml", **more)
     layout = Layout((f"--{parallel}-{'' if parallel == 'context' else 'model-'}parallel-size", "2"))
@@ -57,14 +57,14 @@ def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, t
     plain = iter(cl.make_dataloader(load_config(config).with_seq_len(64), micro_batch_size=layout.micro_batch))
     expected = list(islice(plain, STEPS * layout.micro_batches))
     for line, batch in zip(run.taken[0], expected, strict=True):
-        for name in ("random", "rating_scores", "topic_ids", "loss_weight", "parity", "length_values"):
+        for name in ("sample_seed", "rating_scores", "topic_ids", "loss_weight", "parity", "length_values"):
             assert line[name] == batch[name].flatten().tolist(), name
     for rank in (0, 1):
         assert [line["sample_index"] for line in run.given[rank]] == layout.planned(0)
         for given, taken in zip(run.given[rank], run.taken[0], strict=True):
             for name in ("topic_ids", "rating_scores", "length_values"):
                 assert given[name] == sum(taken[name]), name
-            assert given["random"] == torch.tensor(taken["random"]).sum().item()
+            assert given["sample_seed"] == torch.tensor(taken["sample_seed"]).sum().item()
     for found in zip(run.given[0], run.given[1], run.taken[0], strict=True):
         for name in ("loss_weight", "parity"):
             parts, whole = [line[name] for line in found[:2]], sum(found[2][name])

@@ -88,7 +88,7 @@ def test_states_of_checkpoints(folder: Path) -> None:
         (edited, "it was edited"),
         ({**plain, "spec": {**plain["spec"], "seed": 5}}, "it was edited"),
         ({**plain, "version": 9}, "found version 9"),
-        (data.state(24), "saved at 24 consumed samples, but the run goes on at 32"),
+        (data.state(24), "saved at 24 consumed samples, but the run resumes at 32"),
     ):
         assert damaged != state
         with pytest.raises(ResumeError, match=message):

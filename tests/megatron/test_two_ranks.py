@@ -102,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of data, and in `run` what check_two_ranks.py wrote about them."""
     data = write_datasets(tmp_path_factory.mktemp("data"))
     write_datasets(data / "copy", first_seed=5)
-    common = {"outputs": {"loss_weight": "weight"}, "concepts": {}}
+    common = {"outputs": {"loss_weight": "weight"}, "tracks": {}}
     write_config(data / "windows.yaml", **common)
     write_config(data / "packs.yaml", packing={"bins": BINS}, **common)
     write_config(data / "same.yaml")

@@ -101,7 +101,7 @@ class Member:
                 k = min(range(packs), key=lambda k: (filled[k], -k))
                 stop = min(end, first + self.seq_len - filled[k])
                 put(k, first, stop, document_end)
-                first = end if self.overflow == "crop" else stop
+                first = end if self.overflow == "truncate" else stop
         return made
 
 
@@ -185,7 +185,7 @@ class Oracle:
         if config.get("order") == "sequential":
             return None
         weights = {name: d["weight"] for name, d in config["datasets"].items() if "weight" in d}
-        if config.get("weights") == "sizes":
+        if config.get("weights") == "by_size":
             weights = self.sizes
         phases = {p["start"]: p["weights"] for p in config.get("phases", ())}
         if 0 not in phases:
@@ -236,11 +236,11 @@ class Oracle:
             "document_ids": np.full(length, -1),
             "loss_weight": np.zeros(length, np.float32),
             "dataset_id": np.int64(list(self.members).index(name)),
-            "random": np.int64(reference.sample_random(self.config.get("seed", 1234), t)),
+            "sample_seed": np.int64(reference.sample_random(self.config.get("seed", 1234), t)),
         }
         weight, fields = outputs.get("loss_weight"), outputs.get("fields", {})
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
-        spans: dict[str, list[Span]] = {track: [] for track in self.config.get("concepts", {})}
+        spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
         for part in parts:
             if packed:
@@ -276,7 +276,7 @@ class Oracle:
         arrays["position_ids"] = np.concatenate([np.arange(n) for n in np.diff([*starts, length])])
         arrays["tokens"] = np.append(arrays["input_ids"], arrays["labels"][-1])
         wanted = {"input_ids", "labels", "dataset_id", *fields}
-        wanted |= {name for name in ("loss_mask", "document_ids", "loss_weight", "random") if outputs.get(name)}
+        wanted |= {name for name in ("loss_mask", "document_ids", "loss_weight", "sample_seed") if outputs.get(name)}
         wanted |= {"position_ids"} if outputs["position_ids"] != "off" else set()
         wanted |= {"tokens"} if outputs.get("shared_labels") else set()
         in_order = {track: sorted(found, key=lambda s: s.start) for track, found in spans.items()}
@@ -287,8 +287,8 @@ def excluded(entry: Config, data: Data) -> set[int]:
     """Tokens of a dataset that an entry of `exclude` takes out: documents by id, or all that a view lacks."""
     documents = zip(data.documents, data.ids, strict=True)
     found = {p for (a, e), id in documents if id in entry.get("ids", ()) for p in range(a, e)}
-    if "view" in entry:
-        kept = {p for a, n in read(Path(entry["view"])).runs for p in range(a, a + n)}
+    if "subset" in entry:
+        kept = {p for a, n in read(Path(entry["subset"])).runs for p in range(a, a + n)}
         place = [p for a, n in data.runs or [(0, len(data.tokens))] for p in range(a, a + n)]
         found |= {k for k, p in enumerate(place) if p not in kept}
     return found

@@ -65,12 +65,12 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         "seq_len": draw(st.integers(1, 40) | st.sampled_from(aligned or [1])),
         "datasets": {name: {"path": str(folder / path)} for name, path in paths.items()},
         "loader": {"prefetch_batches": draw(st.integers(0, 3)), "num_threads": draw(st.integers(1, 3))},
-        "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "random", "loss_on_eos")},
+        "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "sample_seed", "loss_on_eos")},
     }
     if kind == "packs":
         config["packing"] = {
             "bins": draw(st.sampled_from([2, 2, 3, 6])),
-            "overflow": draw(st.sampled_from(["split", "crop"])),
+            "overflow": draw(st.sampled_from(["split", "truncate"])),
         }
     for name in some(draw, paths):
         low, high = sorted((draw(st.floats(0, 1)), draw(st.floats(0, 1))))
@@ -90,7 +90,7 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         if draw(st.integers(0, 4)) == 0:
             for dataset in config["datasets"].values():
                 dataset.pop("weight", None)
-            config["weights"] = "sizes"
+            config["weights"] = "by_size"
         config["temperature"] = draw(st.sampled_from([1.0, 1.0, 2.0, 0.5]))
         starts = sorted(draw(st.lists(st.integers(1, 150), unique=True, max_size=3)))
         config["phases"] = [{"start": start, "weights": draw(weights(list(paths)))} for start in starts]
@@ -118,8 +118,8 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
         data, at = read(folder / paths[name]), draw(st.integers(start, start + 100))
         ids = sorted({id for (a, e), id in zip(data.documents, data.ids, strict=True) if a < e and id})
         view = folder / draw(st.sampled_from(VIEWS.get(paths[name], [""])))
-        if view != folder and any(excluded({"view": view}, data)) and draw(st.booleans()):
-            entries.append({"at": at, "dataset": name, "view": str(view)})
+        if view != folder and any(excluded({"subset": view}, data)) and draw(st.booleans()):
+            entries.append({"at": at, "dataset": name, "subset": str(view)})
         elif ids:
             entries.append({"at": at, "ids": some(draw, ids, min_size=1, max_size=4)})
             entries[-1] |= {"dataset": name} if draw(st.booleans()) else {}
@@ -244,7 +244,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     for number in range(resumes + 1):
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
         size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
-        end, tail = None, draw(st.sampled_from(["drop", "wrap", "short"]))
+        end, tail = None, draw(st.sampled_from(["drop", "wrap", "partial"]))
         if number == resumes and draw(st.booleans()):
             end = draw(st.integers(max(at + 1, 2 * BATCH), at + 50))
         blend = cl.open_blend(config)
@@ -295,7 +295,7 @@ def samples_to(end: int, tail: str, rule: Sequence[tuple[int, int]]) -> list[int
     """The trainer's samples of a run of `end` samples."""
     first, last = next((first, last) for first, last in reference.steps(rule) if last >= end)
     whole = last if last == end else first
-    return [t % end for t in range({"drop": whole, "wrap": last, "short": end}[tail])]
+    return [t % end for t in range({"drop": whole, "wrap": last, "partial": end}[tail])]
 
 
 def set_weights(draw: st.DrawFn, oracle: Oracle, loaders: list[Any], at: int, group: int) -> Oracle:

@@ -100,7 +100,7 @@ def test_end_of_a_finite_run(data):
     assert all(plan.place(int(t)) is None for t in dropped)
     assert (plan.places(dropped).step == -1).all()
 
-    _, batches = run("short")
+    _, batches = run("partial")
     assert sorted(t for rows, _ in batches for row in rows for t in row.tolist()) == sorted(remaining)
 
     plan, batches = run("wrap")

@@ -42,7 +42,7 @@ assert cl.SampleDataset({path!r})[3]["input_ids"].shape == (16,)
 
 def test_training_needs_no_package_for_tables(tmp_path: Path, checkout: Path) -> None:
     """With an index and a view beside the dataset, too."""
-    data, view, config = (str(tmp_path / name) for name in ("data", "viewer", "run.yaml"))
+    data, view, config = (str(tmp_path / name) for name in ("data", "view", "run.yaml"))
     write_dataset(data, random_documents(60, seed=1))
     assert main(["index", data, "--quiet"]) == 0
     assert main(["filter", data, "--where", "tokens > 3", "--out", view, "--quiet"]) == 0

@@ -62,7 +62,7 @@ def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
     loader = make_dataloader(content, micro_batch_size=4)
     rows(loader, 2)
     state = loader.state_dict()
-    for packing, said in [({"bins": 9}, "'bins': 8"), ({"bins": 8, "overflow": "crop"}, "'overflow': 'split'")]:
+    for packing, said in [({"bins": 9}, "'bins': 8"), ({"bins": 8, "overflow": "truncate"}, "'overflow': 'split'")]:
         other = make_dataloader({**content, "packing": packing}, micro_batch_size=4)
         with pytest.raises(ResumeError, match=rf"datasets\.chat\.packing: saved \{{.*{said}"):
             other.load_state_dict(state)
@@ -212,7 +212,7 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         split = sum(parts[d] > 1 for d, n in enumerate(lengths) if n <= one["seq_len"])
         assert one["documents_longer"] == pytest.approx(longer / one["documents_looked_at"])
         assert one["documents_split"] == pytest.approx(split / one["documents_looked_at"])
-        cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "crop"}}).views[0]
+        cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "truncate"}}).views[0]
         kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.packs.parts(pack))
         assert one["tokens_lost_by_crop"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
 

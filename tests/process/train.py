@@ -26,8 +26,8 @@ def main() -> None:
         args.config,
         dp_rank=dp_rank,
         dp_size=dp_size,
-        micro_batch_size=args.micro_batch,
-        global_batch_size=args.global_batch,
+        micro_batch_size=args.micro_batch_size,
+        global_batch_size=args.global_batch_size,
     )
     checkpoint = args.output / "checkpoint.json"
     first = 0
@@ -41,7 +41,7 @@ def main() -> None:
     recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
     batches = iter(loader)
     for step in range(first, args.steps):
-        for micro_batch in range(args.global_batch // (args.micro_batch * dp_size)):
+        for micro_batch in range(args.global_batch_size // (args.micro_batch_size * dp_size)):
             recorder.write(step, micro_batch, next(batches))
             time.sleep(0.02)
         dist.barrier()

@@ -28,7 +28,7 @@ SEQ_LEN = 24
 EXCLUDE: list[dict[str, Any]] = [
     {"at": 60, "ids": ["web-3", "books-7", "web-11", "nobody-1"]},
     {"at": 30, "dataset": "web", "ids": ["web-11", "web-12"]},
-    {"at": 120, "dataset": "books", "view": "kept"},
+    {"at": 120, "dataset": "books", "subset": "kept"},
 ]
 
 
@@ -108,10 +108,10 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     [
         ({"at": 0, "ids": ["nobody"]}, "found nothing of it in books, code, web"),
         ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
-        ({"at": 0}, "expected one of ids, file, view"),
-        ({"at": 0, "view": "kept"}, r"exclude\[0\].dataset: found nothing"),
-        ({"at": 0, "dataset": "web", "view": "kept"}, "expected a view of"),
-        ({"at": 0, "dataset": "web", "view": "books"}, "expected a view of"),
+        ({"at": 0}, "expected one of ids, file, subset"),
+        ({"at": 0, "subset": "kept"}, r"exclude\[0\].dataset: found nothing"),
+        ({"at": 0, "dataset": "web", "subset": "kept"}, r"exclude\[0\].subset: found .*/kept, expected"),
+        ({"at": 0, "dataset": "web", "subset": "books"}, r"exclude\[0\].subset: found .*/books, expected"),
         ({"at": -1, "ids": ["web-3"]}, r"exclude\[0\].at"),
     ],
 )

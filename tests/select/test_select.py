@@ -190,12 +190,12 @@ def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeyp
         out = tmp_path / f"of-{tasks}"
         for task in reversed(range(tasks)):
             filter_dataset(path, out, ask, task=(task, tasks))
-        with raises(ConfigError, found="found what a task found of other arguments"):
+        with raises(ConfigError, found="found the result of a task with other arguments"):
             filter_dataset(path, out, FilterOptions(where="quality > 0.4", by="quality:0,0.5,1"))
         part = next((tmp_path / f"of-{tasks}.parts").iterdir())
         data = part.read_bytes()
         part.unlink()
-        with raises(FormatError, expected="not there"):
+        with raises(FormatError, expected="missing"):
             filter_dataset(path, out, ask)
         part.write_bytes(data)
         filter_dataset(path, out, ask)
@@ -248,7 +248,7 @@ def test_other_expressions_are_refused(
     [
         (["--where", "tokens > 1000"], "found no document of 233"),
         (["--by", "concepts"], "expected a column with one value"),
-        (["--by", "quality:1,0"], "rising borders"),
+        (["--by", "quality:1,0"], "ascending boundaries"),
         (["--by", "quality:a,b"], "expected numbers"),
         (["--by", "about"], "expected the name of a directory"),
         (["--by", "tokens + 1"], "expected a column"),
@@ -317,7 +317,7 @@ def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
     with build.shard(0) as writer:
         writer.add_document([1], spans={"m": [(0, 1, {"raw": b"x", "n": 1})]})
     cl.finalize(tmp_path / "data")
-    with raises(ConfigError, path="select: m.raw", found=repr(b"x")):
+    with raises(ConfigError, path="filter: m.raw", found=repr(b"x")):
         filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(where="m.raw is null"))
     filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(where="m.n = 1"))
 
@@ -382,7 +382,7 @@ def test_ids_are_text_however_they_look(ids: list[Any], tmp_path: Path, capsys: 
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "meta.parquet")
     for kind in ("jsonl", "parquet"):
         out, meta = tmp_path / f"by-{kind}", tmp_path / f"meta.{kind}"
-        words = ["select", tmp_path / "data", "--where", "seen is null", "--metadata", meta, "--out", out]
+        words = ["filter", tmp_path / "data", "--where", "seen is null", "--metadata", meta, "--out", out]
         assert main([*map(str, words)]) == 0
         assert f"6 documents with a row of {meta}" in capsys.readouterr().out
         with cl.open_dataset(out, roots=["/"]) as view:

@@ -56,7 +56,7 @@ def numbers(view: Path) -> list[int]:
         return [int((dataset.document_id(k) or "").removeprefix("doc-")) for k in range(len(dataset))]
 
 
-PACKS = {"packing": {"bins": 3, "overflow": "crop"}}
+PACKS = {"packing": {"bins": 3, "overflow": "truncate"}}
 
 
 def run_of(folder: Path, name: str, packing: bool = False, **more: Any) -> Run:
@@ -81,7 +81,7 @@ def same_spans(one: Any, other: Any) -> None:
 
 
 def test_every_range_of_tokens(folder: Path) -> None:
-    view, copy = (cl.open_dataset(folder / name) for name in ("viewer", "copy"))
+    view, copy = (cl.open_dataset(folder / name) for name in ("view", "copy"))
     assert (view.num_tokens, len(view), view.mode) == (copy.num_tokens, len(copy), copy.mode)
     rng = np.random.default_rng(0)
     for a, b in np.sort(rng.integers(0, view.num_tokens + 1, (40, 2))).tolist():
@@ -176,10 +176,10 @@ def test_verify_and_a_source_that_changed(folder: Path, raw: list[RawDocument], 
     assert main(["verify", "--full", str(folder / "view")]) == 0
     for name, change in (("runs.bin", lambda data: data[:-1] + b"\1"), ("manifest.json", lambda data: data[:-9])):
         broken = folder / f"broken-{name}"
-        shutil.copytree(folder / "viewer", broken)
+        shutil.copytree(folder / "view", broken)
         (broken / name).write_bytes(change((broken / name).read_bytes()))
         assert main(["verify", str(broken)]) == 1
-        with pytest.raises(FormatError, match="damaged"):
+        with pytest.raises(FormatError, match="corrupt"):
             cl.open_dataset(broken)
     other = folder / "other"
     shutil.copytree(folder / "view", other / "view")
@@ -208,17 +208,17 @@ def test_doors(folder: Path) -> None:
         again = pickle.loads(pickle.dumps(view))
         assert again.tokens(0, 50).tolist() == view.tokens(0, 50).tolist()
         assert again.stream_fingerprint == view.stream_fingerprint
-    for command in (["join"], ["build", "--track", "concepts", "--encoding", "dense", "--from-dataset"]):
+    for command in (["concat"], ["build", "--track", "concepts", "--encoding", "dense", "--from-dataset"]):
         assert main([*command, str(folder / "view"), "--out", str(folder / "no")]) in (1, 2)
         assert not (folder / "no").exists()
-    with pytest.raises(ConfigError, match="found a view, whose index is that of its source"):
+    with pytest.raises(ConfigError, match="whose index is that of its source"):
         build_index(folder / "view")
     with cl.open_dataset(folder / "data") as data:
         border, across = data.shard_starts[1], folder / "across"
         across.mkdir()
         write_view(str(across), str(across), data, np.array([border - 9]), np.array([border + 9]), {})
     config = {**BASE, **PACKS, "datasets": {"some": {"path": str(across), "weight": 1}}}
-    with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the view .* across shards"):
+    with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the .* across shards"):
         cl.open_blend(config)
     inner = folder / "deep/inner"
     filter_dataset(folder / "data", inner, FilterOptions(sql="true"))

@@ -25,7 +25,7 @@ class Inode:
     pending: list[tuple[str | None, str | None, "Inode"]] = field(default_factory=list)  # (removed, added, file)
 
 
-class BatchRecorder:
+class Recorder:
     """Watches all changes below `root` while it is installed. A crash may happen before each of `operations`."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, crash_at: int | None = None) -> None:

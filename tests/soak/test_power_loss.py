@@ -16,7 +16,7 @@ from conceptloader.storage.sample import sample_checksum
 from tests.conftest import Tally
 from tests.scale import scaled
 from tests.soak.builds import Files, build, contents, write_input
-from tests.soak.powerloss import BatchRecorder, PowerLoss
+from tests.soak.powerloss import PowerLoss, Recorder
 
 CHOICES = ("none", "all", "some")
 
@@ -33,13 +33,13 @@ def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
     return contents(out)
 
 
-def crash(tmp_path: Path, source: Path, at: int | None) -> BatchRecorder:
+def crash(tmp_path: Path, source: Path, at: int | None) -> Recorder:
     """The build up to operation `at`, None: to its end. It leaves the directory as the program saw it."""
     root = tmp_path / "disk"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        disk = BatchRecorder(root, patch, at)
+        disk = Recorder(root, patch, at)
         try:
             build(source, root / "ds")
         except PowerLoss:
@@ -49,7 +49,7 @@ def crash(tmp_path: Path, source: Path, at: int | None) -> BatchRecorder:
     return disk
 
 
-def check(disk: BatchRecorder, target: Path, choice: str, seed: int, source: Path, wanted: Files) -> bool:
+def check(disk: Recorder, target: Path, choice: str, seed: int, source: Path, wanted: Files) -> bool:
     """Whether the dataset is complete after the crash. If not, the next run has to mend everything."""
     disk.leave(target, choice, np.random.default_rng(seed))
     out = target / "ds"

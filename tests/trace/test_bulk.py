@@ -177,7 +177,7 @@ def test_a_parquet_table_of_just_some_row_groups_is_whole(tmp_path: Path, rows: 
 def test_what_does_not_exist(run: Run) -> None:
     with raises(ConfigError, found="no 'nobody' in books, code, web"):
         locate_document(run, "nobody")
-    with raises(ConfigError, fix="say of which dataset"):
+    with raises(ConfigError, fix="name the dataset"):
         locate_document(run, 3)
     with raises(ConfigError, found="'music'"):
         locate_document(run, 3, dataset="music")

@@ -349,7 +349,7 @@ def single(dataset: Any, consumed: int, rank: int, ranks: int, micro: int) -> It
 def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     context = Context(train_samples=240, valid_samples=20)
     given: dict[str, Any] = {"config": paths[0], "valid": paths[1], "seq_length": 16, "state": str(tmp_path / "run")}
-    given["tensors"] = ["sample_index"]
+    given["model_inputs"] = ["sample_index"]
 
     def datasets(**options: Any) -> Any:
         return bridge.ConceptProvider(**{**given, **options}).build_datasets(context)
@@ -382,7 +382,7 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
         with raises(error, where, found):
             datasets(**options)
     (tmp_path / "run" / bridge.FILE_NAME).write_text("{")
-    with raises(ResumeError, bridge.FILE_NAME, "damaged"):
+    with raises(ResumeError, bridge.FILE_NAME, "corrupt"):
         datasets()
 
 

@@ -203,9 +203,9 @@ def test_quarantine_and_a_check_of_the_files(page: str, browser: Browser, looked
     first = (200 - 1) // SEQ_LEN
     assert f"{first} to {259 // SEQ_LEN}" in browser.main
     browser.click("button", "Check web")
-    assert "Sound: sizes and samples of 1 shard" in browser.main
+    assert "No problems: sizes and spot checksums of 1 shard" in browser.main
     browser.click("main tbody a", str(first))
-    assert "Quarantined: trainings keep its place in the order, and do not read it." in browser.main
+    assert "Quarantined: it keeps its position in the order, and is not read." in browser.main
 
 
 BAD = {
@@ -217,8 +217,8 @@ BAD = {
     "document?d=web&id=nobody": "document: found no 'nobody' in web",
     "concept?d=web&c=3": "concept: found '3', expected a number from 0 to 2",
     "concepts?d=web&t=none": "track: found 'none', expected one of concepts",
-    "seen": "there is no view seen",
-    "__proto__": "there is no view __proto__",
+    "seen": "there is no page seen",
+    "__proto__": "there is no page __proto__",
 }
 
 
@@ -237,11 +237,11 @@ def test_a_file_that_vanishes(folder: Path, serve: Callable[[Looked], str], brow
     file, away = next(tmp_path.glob("web/*.stream.bin")), tmp_path / "away"
     file.rename(away)
     assert "stream.bin" in browser.open(f"{page}#window?i=3").one("[role=alert]").text
-    assert "stream.bin" in browser.click("nav a", "Damage").click("button", "Check web").one(".problem").text
+    assert "stream.bin" in browser.click("nav a", "Integrity").click("button", "Check web").one(".problem").text
     away.rename(file)
     browser.click("nav a", "Windows")
     assert text_of_page(browser) == text_of(dataset, 0, SEQ_LEN + 1)
-    assert browser.texts("nav a") == ["Overview", "Windows", "Documents", "Concepts", "Statistics", "Damage"]
+    assert browser.texts("nav a") == ["Overview", "Windows", "Documents", "Concepts", "Statistics", "Integrity"]
     browser.fill("tokens", "20")
     assert text_of_page(browser) == text_of(dataset, 0, 21)
     dataset.close()

@@ -107,9 +107,9 @@ def documents_of(reader: ShardReader, shard: int, start: Ints, stop: Ints) -> Pi
 def spans_of(
     reader: ShardReader, shard: int, track: str, start: Ints, stop: Ints, items: NDArray[np.void] | None = None
 ) -> tuple[Pieces, Ints]:
-    """The spans of a track that hold tokens of the ranges, and the record of each; gaps are left out.
+    """The spans of a track that hold tokens of the ranges, and the record of each; gaps are omitted.
 
-    Of a dense track spans are cut to the range and a token more on either side, in which they may go on. items: what
+    Of a dense track spans are cut to the range and a token more on either side, where they may continue. items: what
     `items_of` gave for these wider ranges, which saves reading them.
     """
     facts = reader.table.tracks[track]
@@ -181,7 +181,7 @@ def records_of(reader: ShardReader, shard: int, track: str, numbers: Ints) -> li
     wanted, order = np.unique(numbers, return_inverse=True)
     begin, end = _record_places(reader, shard, track, wanted)
     if (begin[1:] < end[:-1]).any():
-        raise reader.bad(f"{track}.index", shard, "offsets that fall", "offsets that do not")
+        raise reader.bad(f"{track}.index", shard, "descending offsets", "ascending offsets")
     data, place = _fetch(reader.files, f"{track}.data", shard, np.dtype("u1"), begin, end, 0)
     view, ends = data.data, place + end - begin
     views = [view[a:b] for a, b in zip(place.tolist(), ends.tolist(), strict=True)]
@@ -205,7 +205,7 @@ def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_
 
 
 def scores_of(reader: ShardReader, shard: int, track: str, records: Ints) -> NDArray[np.float64]:
-    """The scores beside the ids that `concepts_of` gives for the same records, of a track that has them."""
+    """The scores of the ids that `concepts_of` returns for the same records, of a track that has them."""
     codec = reader.manifest.tracks[track].concepts
     assert codec.scores is not None
     begin, end = _record_places(reader, shard, track, records, codec.item)
@@ -219,7 +219,7 @@ def _record_places(reader: ShardReader, shard: int, track: str, records: Ints, i
     begin, end = gather(reader.files, kind, shard, fmt.OFFSET, records, records + 2).astype(np.int64).reshape(-1, 2).T
     if ((begin % item != 0) | (end % item != 0) | (begin > end) | (begin < 0) | (end > total)).any():
         found = f"offsets {begin.min()} to {end.max()}"
-        raise reader.bad(kind, shard, found, f"multiples of {item} up to {total}, rising")
+        raise reader.bad(kind, shard, found, f"ascending multiples of {item} up to {total}")
     return begin, end
 
 
@@ -233,7 +233,7 @@ def _blocks(reader: ShardReader, kind: str, shard: int, count: int, start: Ints,
     low, high = table[ends - (last + 1 - first)], table[ends - 1]
     if (low > high).any() or (low < 0).any() or (low >= count).any() or (high > count).any():
         raise reader.bad(
-            kind, shard, f"block table entries {low.min()} to {high.max()}", f"rising numbers below {count}"
+            kind, shard, f"block table entries {low.min()} to {high.max()}", f"ascending numbers below {count}"
         )
     return low, high
 
@@ -252,7 +252,7 @@ def _touching(
     outside = (first[ends - lengths + 1] > start).any() or (first[ends] < stop).any()
     if falls.any() or outside or first.min() < 0 or first.max() > tokens:
         found = f"positions {first.min()} to {first.max()} for tokens {start.min()} to {stop.max()}"
-        raise reader.bad(kind, shard, found, f"rising positions in [0, {tokens}] that enclose these")
+        raise reader.bad(kind, shard, found, f"ascending positions in [0, {tokens}] that enclose these")
     inside = (end > start[row]) & (first < stop[row]) & (end > first)
     inside[ends] = False
     return Pieces(row[inside], number[inside], first[inside], end[inside])

@@ -36,7 +36,7 @@ def open_dataset(
     codecs: codec objects by name, for tracks whose codec is not built in. verify_files: when files are first opened,
     compare a sample of each with the manifest, and the manifest with what it was; False leaves sizes and times.
 
-    Raises: FormatError for an incomplete or damaged dataset, ConfigError for wrong arguments, ReadError.
+    Raises: FormatError for an incomplete or corrupt dataset, ConfigError for wrong arguments, ReadError.
     """
     return Dataset(path, roots, allow_pickle, codecs, verify_files)
 
@@ -113,7 +113,7 @@ class Dataset(Shown, Viewable):
 
     @lazy
     def stream_fingerprint(self) -> str:
-        """Equal for datasets with equal tokens in equal shards, whatever their tracks and encodings."""
+        """Equal for datasets with equal tokens in equal shards, for any tracks and encodings."""
         return self.manifest.stream_fingerprint() if self.viewed is None else self.viewed.identity
 
     @lazy

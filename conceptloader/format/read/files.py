@@ -23,13 +23,15 @@ from conceptloader.storage.stores import is_url
 _REBUILT = (
     "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
 )
-_LEFT_BEHIND = "that dataset was rebuilt since this one was made of it: restore it, or join, annotate or convert anew"
+_LEFT_BEHIND = (
+    "that dataset was rebuilt after this one was made from it: restore it, or run concat, annotate or reencode again"
+)
 
 
 class ManifestGuard:
     """Whether a dataset is what it was when it was opened, and those whose files it refers to what they were before.
 
-    Made before the manifest is read, lest one be missed that replaces it meanwhile. One whose status has changed is
+    Made before the manifest is read, so that no replacement in the meantime is missed. One whose status has changed is
     read again, since the same dataset may be restored or copied into place.
     """
 
@@ -174,7 +176,7 @@ class FoundView(FormatError):
         self.source = roots.resolve(self.view.source.path)
         super().__init__(
             f"{roots.directory}: found a view of {self.source}, expected a dataset with files of its own; do this with "
-            "that one, then select from it again"
+            "that one, then filter it again"
         )
         manifest = f"{self.view.source.path}/{fmt.MANIFEST}"
         roots.check([manifest], f"{head.where}: source.path")

@@ -72,7 +72,7 @@ def _named(reader: ShardReader, shard: int, ordinals: Ints) -> Iterator[tuple[in
         part = ordinals[start : start + _READ]
         offsets = gather(reader.files, "documents.ids", shard, fmt.OFFSET, part, part + 2).astype(np.int64)
         if (np.diff(offsets) < 0).any() or (offsets[-1:] > total).any():
-            raise reader.bad("documents.ids", shard, "offsets that fall", f"rising ones up to {total}")
+            raise reader.bad("documents.ids", shard, "descending offsets", f"ascending ones up to {total}")
         low, high = offsets[::2], offsets[1::2]
         text = gather(reader.files, "documents.ids", shard, "u1", low, high, base).tobytes()
         for ordinal, (a, b) in zip(part.tolist(), pairwise(offsets_of(high - low).tolist()), strict=True):

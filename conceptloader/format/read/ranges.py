@@ -38,7 +38,7 @@ class Ranges:
     """Tokens of a dataset are numbered through all of its shards; a range [start, stop) may cross any number of them.
 
     runs: of a view, whose tokens are those of the files in other places; None for a dataset with files of its own.
-    All methods raise FormatError for damaged files, ReadError when the operating system fails, and ConfigError for a
+    All methods raise FormatError for corrupt files, ReadError when the operating system fails, and ConfigError for a
     range or a track that does not exist.
     """
 

@@ -10,7 +10,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import bad
 
-DAMAGED = "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
+DAMAGED = "the file is corrupt: run `conceptloader verify --full`, restore or rebuild it"
 
 
 class ShardReader:
@@ -47,7 +47,7 @@ class ShardReader:
             raise self.bad("documents.ids", shard, f"an id that is not UTF-8 ({error})", "UTF-8") from error
 
     def wider(self, shard: int, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
-        """Token ranges with a token more on either side, which tells whether spans of a dense track go on there."""
+        """Token ranges with a token more on either side, which shows whether spans of a dense track continue there."""
         return np.maximum(start - 1, 0), np.minimum(stop + 1, self.table.tokens[shard])
 
     def bad(self, kind: str, shard: int, found: str, expected: str) -> Exception:

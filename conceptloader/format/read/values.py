@@ -1,4 +1,4 @@
-"""What the reader hands out: documents and spans of a token range."""
+"""What the reader returns: documents and spans of a token range."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Documents(Tabular):
     """The documents that hold the tokens of a range, in order.
 
     first: int64 [k], first token of each in the dataset (may lie before the range); ids: int64 [k], their numbers in
-    the dataset, -1 for tokens of a shard without a document table. Empty documents hold no token and are left out.
+    the dataset, -1 for tokens of a shard without a document table. Empty documents hold no token and are omitted.
     """
 
     first: Ints
@@ -42,10 +42,10 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
 
 @dataclass(frozen=True, eq=False)
 class Spans(Tabular):
-    """The maximal runs of one record that touch a token range, in order; gaps are left out.
+    """The maximal runs of one record that touch a token range, in order; gaps are omitted.
 
     start, end: int64 [k], tokens [start, end) relative to the range and clipped to it; begins_before, ends_after: bool
-    [k], whether clipping cut something off (a run ends at a shard border); records: k memoryviews;
+    [k], whether clipping shortened the run (a run ends at a shard boundary); records: k memoryviews;
     where: how messages name them.
     """
 

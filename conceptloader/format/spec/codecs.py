@@ -232,7 +232,7 @@ class BytesCodec:
 
 
 class PickleCodec:
-    """Any Python object. Decoding executes code from the data set; hence `allow_pickle`, which is False by default."""
+    """Any Python object. Decoding executes code from the dataset, so `allow_pickle` is False by default."""
 
     def encode(self, value: Any) -> bytes:
         return pickle.dumps(value, protocol=4)

@@ -55,7 +55,7 @@ def each_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A sealed object, without its seal. where: its path, for messages."""
+    """A checksummed object, without its checksum. where: its path, for messages."""
 
     value: dict[str, Any]
     where: str
@@ -115,7 +115,7 @@ def load_sealed(data: bytes, where: str) -> JsonFile:
 
 
 def dump_json(value: dict[str, Any]) -> bytes:
-    """Deterministic text, sealed; two levels of keys on lines of their own, so that a person can look at its head."""
+    """Deterministic text with a checksum; two levels of keys on separate lines, so that its head is readable."""
 
     def compact(item: Any) -> str:
         return json.dumps(item, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -140,7 +140,7 @@ def is_checksum(value: Any) -> bool:
 
 
 def describe(value: Any) -> str:
-    """A value as it is shown in a message: short, whatever it is."""
+    """A value as it is shown in a message: short for any value."""
     if isinstance(value, (list, dict)):
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)} elements"
     text = json.dumps(value)

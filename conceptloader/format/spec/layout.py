@@ -47,8 +47,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 Count = TypeVar("Count", int, NDArray[np.int64])  # of one shard, or of each
 
-# The remedy for most damage.
-DAMAGED = "the file is damaged: restore or rebuild it"
+# The fix for most corruption.
+DAMAGED = "the file is corrupt: restore or rebuild it"
 
 
 def bad(where: str, found: object, expected: str, remedy: str) -> FormatError:

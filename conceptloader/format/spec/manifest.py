@@ -154,7 +154,7 @@ class Manifest:
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, self.mode == "document", streams, borders])
 
     def tracks_fingerprint(self) -> str:
-        """Covers the rest: document borders, ids, extra fields, tracks. A change of it is worth a warning."""
+        """Covers the rest: document boundaries, ids, extra fields, tracks. A change of it is worth a warning."""
         present = {kind: column for kind, column in self.shards.files.items() if (column.size >= 0).any()}
         files = {kind: [column.size.tolist(), column.checksum] for kind, column in present.items()}
         tracks: dict[str, Any] = {}

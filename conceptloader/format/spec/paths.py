@@ -20,7 +20,7 @@ Given = Sequence[str | os.PathLike[str]] | None
 class Roots:
     """Directories that hold all files of a dataset.
 
-    By default this is the parent of the dataset's directory: a dataset may refer to its siblings (joins, adopted
+    By default this is the parent of the dataset's directory: a dataset may refer to its siblings (concatenated, adopted
     files), everything else has to be allowed by name. A manifest is data and cannot widen this itself.
     """
 
@@ -31,7 +31,7 @@ class Roots:
         self._met = {self.directory}  # directories that were below the roots, links followed
 
     def _choose(self, directory: str, above: Callable[[str], str], roots: Given, form: Callable[[Any], str]) -> None:
-        """form: of a root that is given, "" to leave it out. Raises: ConfigError."""
+        """form: of a root that is given, "" to omit it. Raises: ConfigError."""
         if isinstance(roots, (str, os.PathLike)):
             raise ConfigError("roots", f"the single path {roots!r}", "a list of them", "write [...]")
         self.directory = directory
@@ -107,7 +107,7 @@ class Roots:
         return descriptor
 
     def load(self, path: str) -> JsonFile:
-        """A sealed JSON file, its path resolved. Raises: FormatError, ReadError."""
+        """A checksummed JSON file, its path resolved. Raises: FormatError, ReadError."""
         return load_json(path)
 
     def status(self, path: str) -> Hashable:
@@ -124,7 +124,7 @@ class Roots:
         return read_file(path, limit, self.open)
 
     def _outside(self, where: str, found: str) -> Exception:
-        remedy = "if you trust this dataset, allow the directory: roots=[...]"
+        remedy = "if you trust this dataset, allow the directory: roots=[...] (allowed_roots in a configuration)"
         return bad(where, repr(found), f"a file below {', '.join(self.roots)}", remedy)
 
 

@@ -33,7 +33,7 @@ def _encodings(values: Any, where: str) -> Texts:
 
 
 def _given(values: Any, where: str) -> bool:
-    """Whether there is a column that may be left out."""
+    """Whether there is a column that may be omitted."""
     if values == []:
         raise ConfigError(where, "0 elements", "one per shard")
     return values is not None
@@ -140,7 +140,7 @@ class ShardTable:
 
 
 def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Sequence[str], block_tokens: int) -> None:
-    """A table as it was read, in which kinds of files may be left out: they are added. Every size that follows from
+    """A table as it was read, in which kinds of files may be omitted: they are added. Every size that follows from
     other numbers must agree with them. Raises: ConfigError."""
     count, kinds = len(table), fmt.file_kinds(tracks)
     for name in table.files:

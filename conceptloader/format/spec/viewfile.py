@@ -24,8 +24,8 @@ RUN = np.dtype([("source", "<u8"), ("tokens", "<u8")])
 
 @dataclass(frozen=True)
 class Runs:
-    """source: int64 [n], where each run begins in the source, rising; first: int64 [n + 1], where it does in the view,
-    and the number of tokens. No run is empty, and none overlaps another."""
+    """source: int64 [n], where each run begins in the source, ascending; first: int64 [n + 1], where it does in
+    the view, and the number of tokens. No run is empty, and none overlaps another."""
 
     source: Ints
     first: Ints

@@ -1,6 +1,6 @@
 """Content checks of the files of a shard: every byte is read, in order, and hashed on the way.
 
-Findings are FormatErrors whose messages leave out the file: verify.py adds it.
+Findings are FormatErrors whose messages omit the file: verify.py adds it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -146,7 +146,7 @@ def _spans(file: FileCheck) -> None:
         _first(first >= file.tokens, i, first, "first token of entry", f"one below {file.tokens}")
         falls, same = first[1:] <= first[:-1], record[1:] == record[:-1]
         if falls.any() or same.any() or (before is not None and (first[0] <= before[0] or record[0] == before[1])):
-            raise FormatError(f"entries from {i} on", "equal neighbours", "rising tokens and other records")
+            raise FormatError(f"entries from {i} on", "equal neighbours", "ascending tokens and other records")
         before = int(first[-1]), int(record[-1])
 
     def firsts(a: int, b: int) -> NDArray[np.uint64]:
@@ -237,7 +237,7 @@ def _hashes(file: FileCheck) -> None:
         _first(ordinals >= file.documents, i, ordinals, "document of hash", f"one below {file.documents}")
         falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (ordinals[1:] <= ordinals[:-1]))
         if falls.any() or before >= (int(hashes[0]), int(ordinals[0])):
-            raise FormatError(f"hashes from {i} on", "falling pairs", "them sorted by hash, document")
+            raise FormatError(f"hashes from {i} on", "descending pairs", "them sorted by hash, document")
         before = (int(hashes[-1]), int(ordinals[-1]))
         for value, ordinal in entries.tolist():
             a, b = file.items("documents.ids", fmt.OFFSET, ordinal, ordinal + 2).tolist()

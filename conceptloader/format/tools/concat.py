@@ -1,4 +1,4 @@
-"""Joining datasets by reference: a new manifest over the shards of others; nothing is copied or encoded again."""
+"""Concatenate datasets by reference: a new manifest over the shards of others; nothing is copied or encoded again."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +34,13 @@ def concat(
     """Make a dataset at `out` (new or empty) of the shards of `paths`, in that order.
 
     A track of one dataset has no spans in the shards of the others. Datasets whose tracks, fields, modes or
-    tokenizers contradict each other are refused (tokenizers: unless allow_mixed_tokenizers, which leaves the joined
+    tokenizers contradict each other are rejected (tokenizers: unless allow_mixed_tokenizers, which leaves the new
     dataset without one).
 
-    Raises: ConfigError, and whatever opening the datasets raises. Nothing is written then.
+    Raises: ConfigError, and what opening the datasets raises. Nothing is written then.
     """
     if isinstance(paths, (str, os.PathLike)) or not paths:
-        raise ConfigError("join", repr(paths), "a list of at least one dataset")
+        raise ConfigError("concat", repr(paths), "a list of at least one dataset")
     target = os.path.abspath(out)
     loaded = [load_manifest(path, roots) for path in paths]
     sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
@@ -109,10 +109,10 @@ def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], ob
     for directory, manifest in sources[1:]:
         if value(manifest) != first:
             raise ConfigError(
-                f"join: {what}",
+                f"concat: {what}",
                 f"{value(manifest)} in {directory}",
                 f"{first} as in {sources[0][0]}",
-                "such datasets can be mixed but not joined",
+                "such datasets can be mixed but not concatenated",
             )
 
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
-    """A working directory beside `out`, which gets that name when the block ends, and is removed if the block fails.
+    """A working directory next to `out`, which gets that name when the block ends, and is removed if the block fails.
     Those of processes that were killed are removed before.
 
     Raises: ConfigError if `out` exists and is not an empty directory, ReadError.
@@ -81,7 +81,7 @@ def warn_of_roots(manifest: Manifest, out: str, allowed: Collection[str] = ()) -
         root = os.path.commonpath(outside)
         root = outside[0] if root == os.sep else root
         log.warning(
-            "%s refers to files in %s, which is not below %s: to open it, allow that, by roots: [%s] in the "
+            "%s refers to files in %s, which is not below %s: to open it, allow that, by allowed_roots: [%s] in the "
             "configuration, --root %s of a command, or roots=[...] in Python",
             *(out, root, os.path.dirname(out), root, root),
         )

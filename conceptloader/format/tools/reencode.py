@@ -32,8 +32,8 @@ def reencode(
     """Make a dataset at `out` whose tracks are encoded as `encodings` says: track -> "dense", "spans" or "auto".
 
     Tracks that are not named are "auto", the smaller encoding in each shard. The stream fingerprint stays the same
-    unless shards of different token types were joined (they become one), so running trainings can change over.
-    Called again after an interruption, it goes on where it was.
+    unless shards of different token types were concatenated (they become one), so running trainings can change over.
+    Called again after an interruption, it resumes where it was.
 
     Raises: ConfigError for an unknown track or an adopted file without documents; what reading and building raise.
     """
@@ -43,7 +43,7 @@ def reencode(
         raise ConfigError(path, f"no tracks {unknown}", f"some of {sorted(manifest.tracks)}")
     bare = np.flatnonzero((manifest.shards.documents == 0) & (manifest.shards.tokens > 0))
     if len(bare):
-        raise ConfigError(path, f"no documents in shard {bare[0]}", "some", "adopt the file with borders")
+        raise ConfigError(path, f"no documents in shard {bare[0]}", "some", "adopt the file with document boundaries")
     tracks = {
         name: TrackOptions(
             codec=track.codec,

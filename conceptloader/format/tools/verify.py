@@ -109,7 +109,7 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
     for track in view.tracks if full and not problems else ():
         claimed, counted = list(view.tracks[track].max_spans), count_spans(view, track)
         if claimed != counted:
-            message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view anew"
+            message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view again"
             placed.append(Problem(file=path, message=message))
     return placed
 
@@ -221,7 +221,7 @@ class _Shards:
         return problems
 
     def _check_file(self, kind: str, shard: int, failed: Collection[str]) -> None:
-        """failed: files of the shard with a problem; what only makes sense beside one of them is not looked at."""
+        """failed: files of the shard with a problem; checks that depend on one of them are skipped."""
         if not self.full:
             os.close(self.source.open(self.files.expected(kind, shard)))
             return
@@ -246,7 +246,7 @@ class _Shards:
 
 def _equal(found: str, expected: str, what: str) -> None:
     if found != expected:
-        raise FormatError(what, f"checksum {found}", expected, "it was damaged or changed: restore it")
+        raise FormatError(what, f"checksum {found}", expected, "it is corrupt or was changed: restore it")
 
 
 def file_checksum(path: str) -> str:

@@ -249,7 +249,7 @@ def remove_dataset(path: str, hidden: Sequence[str]) -> None:
     """Remove what is in `path` of a dataset, a view or a build, with its concept indexes and the `hidden` files that
     its maker wrote. The caller holds the lock of the directory.
 
-    Raises: ConfigError if there is none, or other files beside it; FormatError, ReadError; nothing is removed then.
+    Raises: ConfigError if there is none, or other files next to it; FormatError, ReadError; nothing is removed then.
     """
     heads = [name for name in (fmt.MANIFEST, fmt.BUILD) if os.path.exists(os.path.join(path, name))]
     kinds = {load_json(os.path.join(path, name)).value.get("format") for name in heads}

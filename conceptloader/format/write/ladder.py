@@ -53,10 +53,10 @@ class Ladder:
 
 
 def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] | None = None) -> Manifest:
-    """The manifest with each track's max_spans raised to what windows across borders touch.
+    """The manifest with each track's max_spans raised to what windows across boundaries touch.
 
-    shards: those with whose first token such a border lies, in order; by default all. Reads the files of the tracks
-    within 2**20 tokens of each border.
+    shards: those with whose first token such a boundary lies, in order; by default all. Reads the files of the tracks
+    within 2**20 tokens of each boundary.
     """
     tracks = {}
     with closing(Files(manifest, roots)) as files:

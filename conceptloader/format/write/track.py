@@ -21,7 +21,7 @@ from conceptloader.storage.durable import Spool
 class BulkSpans:
     """Spans of one track over a batch of documents, for writers that add whole batches (`ShardWriter.add_documents`).
 
-    start, end: int64 [m], in tokens of the batch; in order, disjoint, none across a document border.
+    start, end: int64 [m], in tokens of the batch; in order, disjoint, none across a document boundary.
     record: int64 [m], which of the batch's r records a span has; records may be shared.
     data, offsets: record i is data[offsets[i]:offsets[i + 1]], encoded by the track's codec; offsets int64 [r + 1].
     """

@@ -26,12 +26,12 @@ def write_view(
 ) -> ViewManifest:
     """Write the two files of a view to `directory`, which will be `out`.
 
-    start, stop: its token ranges of `source`, none empty, rising and apart. Of a view its own source is named.
+    start, stop: its token ranges of `source`, none empty, ascending and disjoint. Of a view its own source is named.
 
     Raises: ConfigError for none at all, FormatError and ReadError for the source.
     """
     if not len(start):
-        raise ConfigError(out, "no document to select", "at least one", "nothing was written")
+        raise ConfigError(out, "no matching document", "at least one", "nothing was written")
     runs = Runs.of(*source.in_files(start, stop))
     data, ranges = runs.dump(), Ranges(source.files, runs=runs)
     manifest = ViewManifest(
@@ -51,8 +51,8 @@ def write_view(
     write_file(os.path.join(directory, fmt.MANIFEST), manifest.dump())
     if not Roots(out, None).allows(source.source):
         log.warning(
-            "%s refers to %s, which is not below %s: to open it, allow that, by roots: [%s] in the configuration, "
-            "--root %s of a command, or roots=[...] in Python",
+            "%s refers to %s, which is not below %s: to open it, allow that, by allowed_roots: [%s] in the "
+            "configuration, --root %s of a command, or roots=[...] in Python",
             *(out, source.source, os.path.dirname(out), source.source, source.source),
         )
     return manifest

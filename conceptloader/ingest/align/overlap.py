@@ -14,7 +14,7 @@ from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans
 def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
     """Disjoint spans in order, for each of `levels` levels (one, unless `overlap` is "levels").
 
-    refuse: spans that overlap are an error. levels: each span, an outer one before an inner one, goes to the first
+    error: spans that overlap are an error. levels: each span, an outer one before an inner one, goes to the first
     level where nothing overlaps it. union: every border of a span is a border of segments, and a segment carries the
     concepts of all spans over it, ascending, each once, with the highest of its scores.
 

@@ -72,7 +72,7 @@ class Concepts:
         self._expected = (
             f"one of the {self.limit} names of the vocabulary or an id below {self.limit}"
             if names
-            else "an id in [0, 2**32), since no vocabulary was given (--vocabulary, --vocabulary)"
+            else "an id in [0, 2**32), since no vocabulary was given (--vocabulary)"
         )
 
     def id(self, value: object) -> int:

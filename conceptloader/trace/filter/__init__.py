@@ -1,4 +1,4 @@
-"""Filtering a dataset: which documents an expression holds of, and the subsets that are made of them.
+"""Filtering a dataset: which documents match an expression, and the subsets that consist of them.
 
 Open views.py first.
 """

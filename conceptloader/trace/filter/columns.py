@@ -1,4 +1,4 @@
-"""The documents of a dataset as Arrow tables: what an expression may ask of them."""
+"""The documents of a dataset as Arrow tables: the columns that an expression can use."""
 
 import json
 from collections.abc import Collection
@@ -29,14 +29,13 @@ class DocumentColumns:
     track of concepts the list of those that its tokens carry, by name, or by id where there are no names; of a track of
     numbers their mean, and NAME_min and NAME_max; of a track of json or msgpack the first record, as JSON.
     metadata: a parquet or jsonl file whose other columns are there as well; its column `on` (by default `id`) has ids
-    of documents, which are text, however they look. with_row: how many of the documents that were asked have a row of
-    it. seed: of share.
+    of documents, which are compared as text. with_row: how many of the documents have a row in it. seed: of share.
     """
 
     def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None, on: str | None = None) -> None:
         if not dataset.num_documents:
-            raise ConfigError(dataset.path, "no document table", "one: documents are selected")
-        self._arrow = arrow = need("pyarrow", "select: found no pyarrow package, which makes the tables")
+            raise ConfigError(dataset.path, "no document table", "one, to filter its documents")
+        self._arrow = arrow = need("pyarrow", "filter: found no pyarrow package, which makes the tables")
         self.dataset, self._key = dataset, derive_key(seed, "share of documents")
         self._names = {}
         self.types: dict[str, Any] = {"document": arrow.int64(), "id": arrow.large_string()}
@@ -62,7 +61,7 @@ class DocumentColumns:
         return track if known and self.dataset.tracks[track].codec in _RECORDS else None
 
     def table(self, documents: Ints, names: Collection[str]) -> Any:
-        """Some columns of some documents, given by their numbers, rising; keys of records too: their values as JSON,
+        """Some columns of some documents, given by their numbers, ascending; keys of records too: their values as JSON,
         null where there is none."""
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)
@@ -79,7 +78,7 @@ class DocumentColumns:
         base = {"document": documents, "id": ids, "tokens": stop - start}
         table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})
         if self._metadata is not None:
-            at = need("pyarrow.compute", "select").index_in(ids, value_set=self._metadata["id"])
+            at = need("pyarrow.compute", "filter").index_in(ids, value_set=self._metadata["id"])
             self.with_row += len(at) - at.null_count
             for name in sorted(set(names) - set(table.column_names)):
                 table = table.append_column(name, self._metadata[name].take(at))
@@ -209,4 +208,4 @@ def _as_json(value: Any, name: str) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"select: {name}", f"{value!r:.100}", "a value of JSON, such as numbers and text") from error
+        raise ConfigError(f"filter: {name}", f"{value!r:.100}", "a value of JSON, such as numbers and text") from error

@@ -1,6 +1,6 @@
-"""The expressions of `select`, which DuckDB evaluates: a small part of SQL, of which everything else is refused before.
+"""The SQL expressions of `filter`, which DuckDB evaluates: a small part of SQL; everything else is rejected before.
 
-docs/subsets.md says what there is. Errors point at the column.
+docs/subsets.md lists it. Errors point at the column.
 """
 
 import json

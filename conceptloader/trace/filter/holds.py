@@ -25,7 +25,7 @@ class TokenTest:
         where = parse_where(text, "spans")
         column = next(where.tests("column"), None)
         if column is not None:
-            expected = "concepts of tokens, TRACK:CONCEPT; columns go into --where"
+            expected = "concepts of tokens, TRACK:CONCEPT; use --where for columns"
             raise column.wrong(f"the column {column.name!r}", expected)
         if dataset.mode == "document":
             raise ConfigError("spans", f"{dataset.path} has mode document: only whole documents are selected")
@@ -56,7 +56,7 @@ class DocumentTest:
         self._sources = Sources(dataset, self._where) if self._tests else None
 
     def __call__(self, table: Any, start: Ints, stop: Ints) -> NDArray[np.bool_]:
-        """table: Arrow columns of documents, of which each has tokens [start, stop), rising."""
+        """table: Arrow columns of documents, of which each has tokens [start, stop), ascending."""
         touched: dict[Where, NDArray[np.bool_]] = {}
         if self._sources is not None and len(start):
             found = _intervals(self._sources, self._tests, int(start[0]), int(stop[-1]))

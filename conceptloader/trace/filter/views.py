@@ -1,4 +1,4 @@
-"""Views by selection: chunks of documents are asked, by any number of tasks, and what they find is joined in order."""
+"""Subsets by filter: any number of tasks test chunks of documents, and their results are concatenated in order."""
 
 import contextlib
 import json
@@ -32,9 +32,9 @@ _NAME = re.compile(r"[\w-][\w.-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True)
 class FilterOptions:
-    """What to select. where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only
+    """What to keep. where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only
     documents with one of these. spans: an expression of concepts: of the documents only the tokens of which it holds.
-    by: a column, of which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1]
+    by: a column, of which each value makes a subset, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1]
     does. metadata, on, seed: see DocumentColumns."""
 
     where: str | None = None
@@ -47,7 +47,7 @@ class FilterOptions:
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
-        """What the manifest of a view says of it."""
+        """What the manifest of a subset says of it."""
         said = {name: value for name, value in asdict(self).items() if value is not None}
         if self.ids is not None:
             said["ids"] = fingerprint(sorted(set(self.ids)))
@@ -56,8 +56,8 @@ class FilterOptions:
 
 @dataclass
 class Selected:
-    """documents: that were asked; unknown: of which `sql` gives null, with_id: that have one of the ids;
-    with_row: that have a row of the metadata; without_view: selected, but with no value of `by`, or none in its
+    """documents: that were tested; unknown: of which `sql` gives null, with_id: that have one of the ids;
+    with_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its
     intervals. views: path -> (documents, tokens)."""
 
     documents: int = 0
@@ -77,12 +77,12 @@ def filter_dataset(
     task: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Selected:
-    """Write a view of the documents of a dataset to `out`, or with `by` several, to `out` and - and the value.
+    """Write a subset of the documents of a dataset to `out`, or with `by` one for each value, to `out`-value.
 
-    task: (number, tasks): find only what this one of several tasks finds, and write it beside `out`; a call without it
-    makes the views of what all of them found. The bytes are the same in any way.
+    task: (number, tasks): process only the part of this task, and write its result next to `out`; a call without it
+    combines the parts of all tasks into the subsets. The bytes are the same either way.
 
-    Raises: ConfigError for an expression, column or value that is none, and if nothing is selected; FormatError and
+    Raises: ConfigError for an invalid expression, column or value, and if no document matches; FormatError and
     ReadError for the dataset.
     """
     check_task(task)
@@ -90,7 +90,7 @@ def filter_dataset(
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
         if "://" in dataset.path:
-            raise ConfigError(dataset.path, "a URL", "a local directory, whose view can be copied")
+            raise ConfigError(dataset.path, "a URL", "a local directory")
         asking = _Asking(dataset, ask, f"{target}.parts")
         if task is not None:
             asking.write_part(task, progress)
@@ -105,8 +105,8 @@ def filter_dataset(
 class _Asking:
     def __init__(self, dataset: Dataset, ask: FilterOptions, directory: str) -> None:
         self.dataset, self.ask, self.directory = dataset, ask, directory
-        self._arrow: Any = need("pyarrow", "select: found no pyarrow package, which makes the tables")
-        self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("viewer", "string")])
+        self._arrow: Any = need("pyarrow", "filter: found no pyarrow package, which makes the tables")
+        self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
         self.columns = DocumentColumns(dataset, ask.seed, ask.metadata, ask.on)
         self.sql = None if ask.sql is None else Expression(ask.sql, self.columns.types, "sql")
         if self.sql is not None and self.sql.kind != self._arrow.bool_():
@@ -122,7 +122,7 @@ class _Asking:
         )
 
     def find(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> Any:
-        """What a task finds, an Arrow table: token ranges, and the name of the view of each. Its metadata counts."""
+        """What a task finds, an Arrow table: token ranges, and the name of each one's subset; counts as metadata."""
         chunks = -(-self.dataset.num_documents // CHUNK)
         mine = range(*(chunks * k // task[1] for k in (task[0], task[0] + 1)))
         counted, parts = Selected(), []
@@ -136,7 +136,7 @@ class _Asking:
 
     def _ask(self, chunk: int, counted: Selected) -> Any:
         documents = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.dataset.num_documents))
-        compute: Any = need("pyarrow.compute", "select")
+        compute: Any = need("pyarrow.compute", "filter")
         table = self.columns.table(documents, self.names)
         counted.documents += len(documents)
         chosen = np.ones(len(documents), bool)
@@ -181,8 +181,8 @@ class _Asking:
             raise FormatError(
                 self.directory,
                 f"{len(names)} parts",
-                f"those of all tasks (not there: {missing[:3]})",
-                "run the tasks that are missing, or remove the directory",
+                f"those of all tasks (missing: {missing[:3]})",
+                "run the missing tasks, or remove the directory",
             )
         tables = []
         for name in names:
@@ -191,9 +191,13 @@ class _Asking:
                 with self._arrow.memory_map(path) as file:
                     tables.append(self._arrow.ipc.open_file(file).read_all())
             except (OSError, self._arrow.ArrowInvalid) as error:
-                raise ReadError(f"{path}: cannot read what a task found: {error}; remove it, run the task") from error
+                raise ReadError(
+                    f"{path}: cannot read the result of a task: {error}; remove it and run the task again"
+                ) from error
             if (tables[-1].schema.metadata or {}).get(b"ask", b"").decode() != self.print:
-                raise ConfigError(path, "found what a task found of other arguments", fix=f"remove {self.directory}")
+                raise ConfigError(
+                    path, "found the result of a task with other arguments", fix=f"remove {self.directory}"
+                )
         return tables
 
 
@@ -202,7 +206,7 @@ def _part(number: int, tasks: int) -> str:
 
 
 class _By:
-    """Names of views by a column, or by intervals of one."""
+    """Names of subsets by a column, or by intervals of one."""
 
     def __init__(self, text: str, known: DocumentColumns) -> None:
         self._arrow: Any = need("pyarrow", "by")
@@ -218,10 +222,10 @@ class _By:
             raise ConfigError("by", repr(edges), "numbers, as in quality:0,0.5,1") from error
         number = self._arrow.types.is_integer(kind) or self._arrow.types.is_floating(kind)
         if colon and (len(self._edges) < 2 or (np.diff(self._edges) <= 0).any() or not number):
-            raise ConfigError("by", repr(text), "a column of numbers and rising borders: quality:0,0.5,1")
+            raise ConfigError("by", repr(text), "a column of numbers and ascending boundaries: quality:0,0.5,1")
 
     def __call__(self, table: Any) -> Any:
-        """The name of each document's view, null for none."""
+        """The name of each document's subset, null for none."""
         column = table[self.column].combine_chunks()
         if self._key:
             column = self._values(column.to_pylist())
@@ -253,7 +257,7 @@ class _By:
 
 
 def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
-    arrow: Any = need("pyarrow", "select")
+    arrow: Any = need("pyarrow", "filter")
     dataset, ask, found = asking.dataset, asking.ask, Selected()
     for table in tables:
         for name in ("documents", "unknown", "with_id", "with_row", "without_view"):
@@ -262,10 +266,10 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
     table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
     if not table.num_rows:
         raise ConfigError(
-            "select",
+            "filter",
             f"no document of {found.documents:,} in {dataset.path}",
             "at least one",
-            f"nothing was written (of {found.unknown:,} the expression says nothing)",
+            f"nothing was written (the expression is null for {found.unknown:,})",
         )
     names, which = np.unique(table["view"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
     if len(names) > _MOST_VIEWS:

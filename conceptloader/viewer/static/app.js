@@ -1,17 +1,17 @@
-// The frame: which view an address means, the keys, what is shown of a failure.
+// The frame: the page for an address, the keys, error messages.
 import { ask, h, link, problem, table } from "./dom.js";
 import { conceptView, conceptsView, damageView, statsView } from "./corpus.js";
 import { mixtureView, overview, stepView } from "./run.js";
 import { documentView, windowView } from "./windows.js";
 
-// view: what draws it, and where it belongs in the navigation.
+// page: its function, and its place in the navigation.
 const VIEWS = {
   overview: [overview, "Overview"], window: [windowView, "Windows"], document: [documentView, "Documents"],
   concepts: [conceptsView, "Concepts"], concept: [conceptView, null, "concepts"], stats: [statsView, "Statistics"],
-  mixture: [mixtureView, "Mixture", "", true], step: [stepView, "Steps", "", true], damage: [damageView, "Damage"],
+  mixture: [mixtureView, "Mixture", "", true], step: [stepView, "Steps", "", true], damage: [damageView, "Integrity"],
 };
 const KEYS = [
-  ["1 ... 8", "the views"], ["\u2190 \u2192", "previous, next"], ["r", "a random one"],
+  ["1 ... 8", "the pages"], ["\u2190 \u2192", "previous, next"], ["r", "a random one"],
   ["/", "type a number or a search"], ["a, n", "all spans, none"], ["?", "this list"],
 ];
 const main = document.getElementById("main");
@@ -27,12 +27,12 @@ async function show() {
   let content;
   try {
     about ??= await ask("about");
-    if (!Object.hasOwn(VIEWS, view)) throw new Error(`there is no view ${view}: follow a link above`);
+    if (!Object.hasOwn(VIEWS, view)) throw new Error(`there is no page ${view}: follow a link above`);
     content = await VIEWS[view][0](Object.fromEntries(new URLSearchParams(query)), about);
   } catch (error) {
     content = problem(error);
   }
-  if (mine !== turn) return; // another view was asked for meanwhile
+  if (mine !== turn) return; // another page was opened meanwhile
   if (about) frame(view);
   main.replaceChildren(content);
   main.removeAttribute("aria-busy");

@@ -1,4 +1,4 @@
-// A corpus: its concepts, its statistics, its damage.
+// A corpus: its concepts, its statistics, its integrity.
 import { address, ask, bars, card, choice, count, field, h, hue, label, later, link, percent, plural, quiet, table } from "./dom.js";
 import { datasets, seen } from "./windows.js";
 
@@ -32,7 +32,7 @@ export async function conceptView(parameters, about) {
       h("p", { class: "tools quiet" }, found.hits.map((hit) => h("span", {},
         link(count(hit.i), "window", { d: found.d, i: hit.i }), ` ${plural(hit.tokens, "token")}`))),
       h("p", { class: "tools" },
-        found.next !== null && link("Go on", "concept", from(found.next), { class: "button", "data-key": "ArrowRight" }),
+        found.next !== null && link("Continue", "concept", from(found.next), { class: "button", "data-key": "ArrowRight" }),
         h("button", { "data-key": "r", onclick: random }, "From a random window"))),
     about.run && found.hits.length > 0
       && seen({ d: found.d, i: found.hits.map((hit) => hit.i).join(",") }, about, "one of these windows"));
@@ -74,13 +74,14 @@ export async function damageView(_, about) {
     const place = h("div", {});
     const start = () => place.replaceChildren(later(ask("check", { d }), (checked) => (checked.problems.length > 0
       ? checked.problems.map((one) => finding(d, one))
-      : h("p", {}, `Sound: sizes and samples of ${plural(checked.shards, "shard")}, in ${checked.seconds.toFixed(1)} s. `,
+      : h("p", {}, `No problems: sizes and spot checksums of ${plural(checked.shards, "shard")}, in ${checked.seconds.toFixed(1)} s. `,
         "conceptloader verify --full reads every byte."))));
     return h("div", {}, h("p", {}, h("button", { onclick: start }, "Check ", label(d))), place);
   };
-  const none = about.run ? "The configuration takes nothing out." : "None: a dataset alone has no configuration.";
+  const none = about.run ? "The configuration quarantines nothing." : "None: a dataset without a run has no configuration.";
   const rows = found.quarantine.map((one) => [label(one.d), one.tokens.map(count).join(" to "), windows(one.d, one.windows)]);
   return h("article", {},
-    card("Quarantine", rows.length ? table(["dataset", "tokens", "windows that give no loss"], rows) : quiet(none)),
-    card("Damage", quiet("Compares the size and a sample of each file with the manifest."), about.sources.map((one) => check(one.name))));
+    card("Quarantine", rows.length ? table(["dataset", "tokens", "windows without loss"], rows) : quiet(none)),
+    card("Files", quiet("Compares the size and a spot checksum of each file with the manifest."),
+      about.sources.map((one) => check(one.name))));
 }

@@ -1,4 +1,4 @@
-// Building blocks. Whatever a corpus says enters the page as text nodes, by h(), and nowhere else.
+// Building blocks. All text of a corpus enters the page as text nodes, by h(), and nowhere else.
 
 // Controls, marks of direction and of zero width, halves of surrogate pairs, tags: shown as what they are.
 const UNSEEN = new RegExp("[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f"
@@ -27,7 +27,7 @@ function element(tag, { svg, ...properties }, children) {
   return made;
 }
 
-// An element. Children are nodes, texts, numbers, lists of these; what is null or false is left out.
+// An element. Children are nodes, texts, numbers, lists of these; null and false are skipped.
 export function h(tag, properties = {}, ...children) {
   const shown = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
   return element(tag, properties, shown.flatMap((child) => (child instanceof Node ? child : visible(String(child)))));

@@ -1,4 +1,4 @@
-// A run: what it is made of, its mixture, its steps.
+// A run: its datasets, its mixture, its steps.
 import {
   address, ask, bars, card, choice, count, field, h, hue, label, link, pager, percent, plural, quiet, s, swatch, table,
 } from "./dom.js";
@@ -9,13 +9,13 @@ export async function overview(_, about) {
 
 function runCard(run) {
   const here = run.position;
-  const unknown = run.steps ? "A run that is planned: no run log was given."
-    : "Steps are not known: give the run log (--run-log), or the size of a step (--global-batch-size).";
+  const unknown = run.steps ? "A planned run: no run log was given."
+    : "Steps are not known: pass the run log (--run-log) or the batch size (--global-batch-size).";
   const starts = run.starts.map(([step, before, batch, micro, ranks, time, stage]) => (
     [step, before, batch.map(([, size]) => size).join(", "), micro, ranks, time, stage ?? "-"]));
   return card("Run",
     h("p", {}, `Seed ${run.seed}, order ${run.order}, drawn for ${plural(run.horizon, "sample")}`,
-      run.said ? "." : " (--samples says how long it is)."),
+      run.said ? "." : " (--samples sets its length)."),
     here ? h("p", {}, "At ", link(`step ${count(here.step)}`, "step", { n: here.step }),
       `, ${plural(here.sample, "sample")} done: ${here.how}.`) : quiet(unknown),
     starts.length > 0 && table(["start at step", "samples before", "batch", "micro batch", "ranks", "time", "stage"], starts));
@@ -47,7 +47,7 @@ export async function mixtureView(parameters, about) {
   };
   const rows = found.members.map((one, k) => [
     h("span", {}, swatch(hue(k)), one.there ? link(label(one.name), "window", { d: one.name })
-      : label(`${one.name} (not in the configuration any more)`)),
+      : label(`${one.name} (no longer in the configuration)`)),
     one.windows,
     ...weights.map(([, of, sum]) => (of[one.name] === undefined ? "-" : percent(of[one.name] / sum))),
     one.counts.at(-1), epochs(one),
@@ -59,7 +59,7 @@ export async function mixtureView(parameters, about) {
     card("Share of each dataset over the run", area(found, here?.sample)),
     card("Datasets", table(["dataset", "windows", ...weights.map(([name]) => `weight ${name}`), "samples", "epochs"], rows)),
     found.skips.length > 0 && card("Skips",
-      table(["at sample", "samples passed over"], found.skips.map((skip) => [skip.at, skip.count]))));
+      table(["at sample", "samples skipped"], found.skips.map((skip) => [skip.at, skip.count]))));
 }
 
 function area(found, here) {
@@ -121,7 +121,7 @@ const height = (loss) => (typeof loss === "number" ? loss : Infinity);
 const lossOf = (found, one) => number(found.loss?.samples[one.sample] ?? "-");
 
 function lossCard(found) {
-  if (found.loss === null) return quiet("Not shown: start the page with --losses, the directory of the run's loss log.");
+  if (found.loss === null) return quiet("Not shown: start the viewer with --losses, the directory of the run's loss log.");
   const logged = Object.keys(found.loss.samples).length;
   if (!logged) return quiet("None of this step was logged.");
   const of = (one) => height(found.loss.samples[one.sample]);

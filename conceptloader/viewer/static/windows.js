@@ -17,7 +17,7 @@ export async function windowView(parameters, about) {
       h("button", { "data-key": "r", onclick: random }, "random"),
       !about.run && one === "window" && field("tokens", found.seq_len, (size) => address("window", { s: size }))),
     found.quarantined && h("p", { class: "warning" },
-      "Quarantined: trainings keep its place in the order, and do not read it."),
+      "Quarantined: it keeps its position in the order, and is not read."),
     textView(found, parameters, "window"),
     about.run && seen({ d: found.d, i: found.i }, about, `this ${one}`));
 }
@@ -33,7 +33,7 @@ export async function documentView(parameters, about) {
       pager("document", found.n, found.count, to),
       field("by id", found.id ?? "", (id) => address("document", { d: found.d, id }), { size: 18 })),
     quiet(`${plural(found.length, "token")}, here from ${count(found.from)} to ${count(end)}. `,
-      end < found.length && link("Go on. ", "document", { d: found.d, n: found.n, from: end }),
+      end < found.length && link("Continue. ", "document", { d: found.d, n: found.n, from: end }),
       found.windows.map((i) => link(`Window ${count(i)}`, "window", { d: found.d, i })),
       same.length > 1 && [" Documents with this id:", same]),
     textView(found, parameters, "document"),
@@ -99,7 +99,7 @@ function textView(found, parameters, view) {
   return h("div", { class: "window" },
     h("div", { class: "reading" },
       !found.pieces && h("p", { class: "warning" },
-        "Numbers of tokens: the dataset has no copy of its tokenizer. Start with --tokenizer to see text."),
+        "Token IDs only: the dataset has no copy of its tokenizer. Start with --tokenizer to see text."),
       found.tokens_in_all > found.ids.length && h("p", { class: "warning" },
         `The first ${count(found.ids.length)} of ${count(found.tokens_in_all)} tokens.`),
       text, detail),

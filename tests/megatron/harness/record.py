@@ -9,7 +9,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
-KEYS = ("sample_index", "dataset_id", "topic_ids", "rating_scores", "random", "concepts_ids", "concepts_span_index")
+KEYS = (
+    "sample_index",
+    "dataset_id",
+    "topic_ids",
+    "rating_scores",
+    "sample_seed",
+    "concepts_ids",
+    "concepts_span_index",
+)
 KEYS += ("loss_weight", "parity", "length_values")
 
 

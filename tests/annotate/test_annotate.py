@@ -98,7 +98,6 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
         patch.setattr(annotating, "_BATCH_BYTES", data.draw(st.sampled_from([1, 500, 1 << 20])))
         patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
-        patch.setattr(ids, "_PASS", data.draw(st.sampled_from([0, 2000])))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
         source = build(folder / "source", corpus, tracks=True)
         options = AnnotateOptions(track="new")

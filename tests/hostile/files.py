@@ -117,12 +117,9 @@ class Answers:
             part = b""
         return stores.Part(part, whole, version)
 
-    def size(self, path: str, allows: Any) -> int:
+    def look(self, path: str, allows: Any) -> stores.Part:
         kind = next(self._plan, 0)
-        return len(self._file(path)) + (kind - 225 if kind > 200 else 0)
-
-    def forget(self, path: str) -> None:
-        """Nothing is kept."""
+        return stores.Part(b"", len(self._file(path)) + (kind - 225 if kind > 200 else 0), "1")
 
 
 def store(dataset: Path) -> Target:

@@ -27,7 +27,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
         {
             "checks": "verify claims damage", "verify": "verify claims damage", "codecs": "codecs golden",
             "convert": "convert golden", "join": "join golden", "ladder": "ladder join",
-            "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden",
+            "overlap": "overlap", "ranges": "windows golden",
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
             "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",
             "finalize": "build golden damage", "shardtable": "golden manifest damage",

@@ -77,6 +77,8 @@ class ConceptIndex:
         Returns: tokens [start, end) of the dataset, int64 [n] each.
         """
         last = self.dataset.num_tokens if last is None else last
+        if first >= last:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         start, end = self.dataset.in_files(np.array([first]), np.array([last]))
         base = np.array(self.dataset.shard_starts, np.int64)
         shards = self._shards_of(concept)[0]

@@ -231,7 +231,8 @@ def _blocks(reader: ShardReader, kind: str, shard: int, count: int, start: Ints,
     table = gather(reader.files, kind, shard, fmt.OFFSET, first, last + 1, at).astype(np.int64)
     ends = np.cumsum(last + 1 - first)
     low, high = table[ends - (last + 1 - first)], table[ends - 1]
-    if (low > high).any() or (low < 0).any() or (low >= count).any() or (high > count).any():
+    high = np.where((high < 0) | (high > count), count, high)  # as for kernels: then everything to the end is looked at
+    if (low > high).any() or (low < 0).any() or (low >= count).any():
         raise reader.bad(
             kind, shard, f"block table entries {low.min()} to {high.max()}", f"ascending numbers below {count}"
         )

@@ -33,7 +33,7 @@ def find_in_shard(reader: ShardReader, shard: int, ids: Sequence[str]) -> Iterat
     wanted = {*ids} - {""}
     hashes = np.sort(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in wanted], np.uint64))
     ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *_candidates(reader, shard, hashes)]))
-    ordinals = ordinals[ordinals < reader.table.documents[shard]]
+    ordinals = ordinals[(ordinals >= 0) & (ordinals < reader.table.documents[shard])]
     return ((ordinal, text) for ordinal, text in _named(reader, shard, ordinals) if text in wanted)
 
 

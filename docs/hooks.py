@@ -1,4 +1,4 @@
-"""What the site needs besides the pages: a reference of every public name, an index of tests, no outward links."""
+"""What the site needs besides the pages: a reference of every public name, an index of tests, no link that leads out of it."""
 
 import ast
 import posixpath
@@ -19,7 +19,7 @@ CHAPTERS = {
     "format": "Datasets",
     "ingest": "Building datasets",
     "trace": "Runs",
-    "viewer": "Batches as text",
+    "view": "Batches as text",
     "batch": "Digests",
     "base": "Keys",
     "errors": "Errors",

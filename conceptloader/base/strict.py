@@ -31,7 +31,8 @@ class Rule:
 @dataclasses.dataclass(frozen=True)
 class Reads:
     """For a type that plain data does not have. read: of plain data and the path of its key, for errors, makes one.
-    text: what is expected."""
+    text: what is expected.
+    """
 
     read: Callable[[Any, str], Any]
     text: str

@@ -12,7 +12,8 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 def printable(text: str, width: int | None = None, keep: str = "") -> str:
     """Text cut to `width`, with everything that is not plainly visible shown as an escape, but for the characters of
-    `keep`: control characters and line feeds, marks of direction and of zero width, halves of surrogate pairs."""
+    `keep`: control characters and line feeds, marks of direction and of zero width, halves of surrogate pairs.
+    """
     shown = text
     if not text.isprintable():
         plain = (c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -40,7 +40,8 @@ class Held:
 
     def want(self, row: int, column: int, offset: int, size: int, who: str) -> None:
         """Have `fetch` get bytes of an object. who: wants them, for messages. Raises: FormatError if there are not so
-        many."""
+        many.
+        """
         self.touched = True
         source, file = self._files.object(row, column)
         number = row * self._files.files.shape[1] + column

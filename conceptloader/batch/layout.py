@@ -34,7 +34,8 @@ _LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pag
 
 class ArraySpec(NamedTuple):
     """shape with the samples first; `blank` is what the array holds where nothing was read. along: whether the second
-    dimension runs over the tokens of a sample."""
+    dimension runs over the tokens of a sample.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -45,7 +46,8 @@ class ArraySpec(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
     """A token-aligned field in a batch. field: its name in datasets. labels: it stands where its token is a label. Of
-    weights, in datasets that have no such field, `outside` if they have a track of that name, and `missing` if not."""
+    weights, in datasets that have no such field, `outside` if they have a track of that name, and `missing` if not.
+    """
 
     name: str
     field: str
@@ -60,7 +62,8 @@ class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
     max_spans have TRUNCATED for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
     its records are yielded as its codec decodes them; they are read as ragged bytes. item: the type of what a record
-    has many of. source: its name in datasets, if that is another. labels: it stands at the labels."""
+    has many of. source: its name in datasets, if that is another. labels: it stands at the labels.
+    """
 
     name: str
     ragged: bool
@@ -165,7 +168,8 @@ class BatchLayout:
 
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
         """Sample `k` of a batch of arrays or tensors: the row of each; of a ragged track its own values and offsets, of
-        one with layout records its own list. cu_seqlens and max_seqlen, which describe a batch, are omitted."""
+        one with layout records its own list. cu_seqlens and max_seqlen, which describe a batch, are omitted.
+        """
         left_out, sample = {"cu_seqlens", "max_seqlen"}, dict[str, Any]()
         for track in self.tracks:
             if track.ragged and not track.decoded:

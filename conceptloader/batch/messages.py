@@ -31,7 +31,8 @@ def _real(bits: int) -> Any:
 
 class Words(NamedTuple):
     """`found`, `expected` and `remedy` name facts in braces, see `explain`; so does `where`: what they are of. shown:
-    the value that was found, of that in the state."""
+    the value that was found, of that in the state.
+    """
 
     found: str
     expected: str

@@ -72,7 +72,8 @@ class OpenFiles(OpenTable):
 
     def look_again(self) -> None:
         """Look at one dataset, and at the open files of a few shards, which may have been written over in place; at the
-        next ones the next time, unless something was wrong. Raises: FormatError, ReadError."""
+        next ones the next time, unless something was wrong. Raises: FormatError, ReadError.
+        """
         owners, (turn, cursor) = self.tables.owners, self._next
         owners[turn % len(owners)][0].files.require_unchanged()
         clock = self.handles.begin()
@@ -95,7 +96,8 @@ class OpenFiles(OpenTable):
 
     def path(self, row: int, column: int) -> str:
         """The file in a column of a row, for messages; the stream if there is none, since the row and the column of a
-        thread that reads on may not belong together."""
+        thread that reads on may not belong together.
+        """
         dataset, shard = self.owner(row)
         kind = self.tables.kinds[column]
         return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)

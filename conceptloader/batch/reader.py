@@ -42,14 +42,16 @@ Picked = tuple[I64Array, U64Array]
 
 class Order(Protocol):
     """Mixture, Sequential, or anything that says which window of which member a sample is. With `kernel_tables`, if it
-    has any, kernels find windows by themselves."""
+    has any, kernels find windows by themselves.
+    """
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
 
 
 class BatchReader:
     """Reads batches of the samples of an order; views[k] is its member k. Safe to use from many threads, after a fork,
-    and to pickle. dp_rank: named in errors, with the sample; None to inspect samples of no run. handles: of files."""
+    and to pickle. dp_rank: named in errors, with the sample; None to inspect samples of no run. handles: of files.
+    """
 
     def __init__(
         self,
@@ -206,7 +208,8 @@ class BatchReader:
 
     def _get(self, work: Workspace, pinned: list[int]) -> None:
         """What a pass lacked: files, as many as the limit on descriptors allows, but all of the first sample that lacks
-        any, and ranges of objects. pinned: rows that stay open for it, which are added to."""
+        any, and ranges of objects. pinned: rows that stay open for it, which are added to.
+        """
         files, state, first = self._files, work.state, int(work.state["complete"])
         if first != work.passed:  # what was opened for the samples before has been used
             files.unpin(pinned)

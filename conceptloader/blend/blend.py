@@ -190,7 +190,8 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> dict[str, Dataset]:
     """Those of a configuration, by name; two parts of one dataset share it, and views of one its manifest, document
-    table and descriptors."""
+    table and descriptors.
+    """
     opened: dict[tuple[str, bool], Dataset] = {}
     for entry in config.datasets.values():
         key = entry.path, entry.allow_pickle

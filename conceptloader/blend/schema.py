@@ -42,7 +42,8 @@ class QuarantineConfig(Section):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExcludeConfig(Section):
     """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out: those with
-    these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks."""
+    these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks.
+    """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
         "view": "it is now `subset`",

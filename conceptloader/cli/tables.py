@@ -25,7 +25,8 @@ def write_table(
     batches: Iterable[Any], arguments: argparse.Namespace, output: Output, *, as_text: bool = False
 ) -> None:
     """Write record batches as the arguments say, to a file atomically. as_text: without --format and --out,
-    print aligned columns."""
+    print aligned columns.
+    """
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
         raise ConfigError("--out", "nothing", "the file of --format parquet")

@@ -60,7 +60,8 @@ class ConceptIndex:
 
     def counts(self) -> tuple[Ints, Ints, Ints]:
         """(concepts that occur, ascending; how many spans, how many tokens carry them), int64 each; of a view, in its
-        source."""
+        source.
+        """
         concept, *totals = self._file(CONCEPTS).columns("concept", "spans", "tokens")
         concepts, first = np.unique(concept, return_index=True)
         spans, tokens = (np.add.reduceat(total, first) if len(first) else total for total in totals)

@@ -15,7 +15,8 @@ MAX_N = 1 << 63
 
 def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
     """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside. Contiguous and
-    aligned, as kernels take them."""
+    aligned, as kernels take them.
+    """
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
         raise ConfigError(what, f"expected an array of integers, found dtype {array.dtype}", fix="convert it to uint64")

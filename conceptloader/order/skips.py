@@ -46,7 +46,7 @@ class Skips:
         self._first_after = [at + total for at, total in zip(self._at, self._total[1:], strict=True)]
 
     def global_index(self, t: int) -> int:
-        """g of the trainer's sample t."""
+        """G of the trainer's sample t."""
         return t + self._total[bisect_right(self._at, t)]
 
     def global_indices(self, t: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -57,7 +57,7 @@ class Skips:
         return t + total[np.searchsorted(at, t, side="right")]
 
     def trainer_indices(self, g: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """t of global samples, an int64 array; -1 where one is skipped."""
+        """T of global samples, an int64 array; -1 where one is skipped."""
         passed = np.searchsorted(np.array(self._first_after, np.int64), g, side="right")
         t = g - np.array(self._total, np.int64)[passed]
         skipped = t >= np.array([*self._at, _NEVER], np.int64)[passed]

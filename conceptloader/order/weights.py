@@ -42,7 +42,7 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
 
 
 def tempered(weights: Mapping[str, float], temperature: float) -> dict[str, float]:
-    """weight ** (1 / temperature): 1 keeps the proportions, above 1 evens them out (the usual choice for languages).
+    """Weight ** (1 / temperature): 1 keeps the proportions, above 1 evens them out (the usual choice for languages).
 
     Results are rounded to 12 digits, so that the last bit of a platform's `pow` cannot change an order.
 

@@ -115,7 +115,8 @@ def _rename_new(source: str, target: str) -> bool:
 
 class Spool:
     """An append-only file under a temporary name, with its size and running xxh3-64 checksum. As a context
-    manager it is discarded unless it was committed."""
+    manager it is discarded unless it was committed.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -117,7 +117,8 @@ class RemoteObjects:
 
     def _meet(self, file: Expected) -> None:
         """Once for each object, before anything of it is used: its version, and whether it is the one that the manifest
-        means, from the store itself, not from a cache. Later its version tells: every answer of a store carries it."""
+        means, from the store itself, not from a cache. Later its version tells: every answer of a store carries it.
+        """
         if file.path in self._met:
             return
         with self._meeting.setdefault(file.path, threading.Lock()):

@@ -50,7 +50,8 @@ class Expected:
 
     def check(self, found: os.stat_result, before: os.stat_result | None = None) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
-        when it was first opened."""
+        when it was first opened.
+        """
         if found.st_size != self.size:
             raise self.other_size(found.st_size, "the file is corrupt or incomplete: copy or build it again")
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:

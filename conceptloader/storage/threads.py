@@ -1,5 +1,6 @@
 """Threads that wait, for requests and for reads. Daemons, so that one which hangs does not keep the process from
-ending; the end of the process waits for none of them longer than a second."""
+ending; the end of the process waits for none of them longer than a second.
+"""
 
 import atexit
 import os

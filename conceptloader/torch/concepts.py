@@ -20,7 +20,8 @@ NOT_ANNOTATED, NO_CONCEPT, ANNOTATED, TRUNCATED = 0, 1, 2, 3
 
 class Concepts(NamedTuple):
     """ids: int64 [..., K], -1 where there is none. mask: bool [..., K], where there is one. cut: int64 [...], how many
-    concepts there are beyond these K."""
+    concepts there are beyond these K.
+    """
 
     ids: Tensor
     mask: Tensor
@@ -110,7 +111,7 @@ def annotation_status(batch: TensorBatch, track: str) -> Tensor:
 
 
 def span_mask(batch: TensorBatch, track: str) -> Tensor:
-    """bool [B, M]: which slots hold a span."""
+    """Bool [B, M]: which slots hold a span."""
     slots = torch.arange(batch[f"{track}_spans"].shape[1], device=batch[f"{track}_num_spans"].device)
     mask: Tensor = slots < batch[f"{track}_num_spans"][:, None]
     return mask

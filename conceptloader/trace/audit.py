@@ -96,7 +96,8 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
 def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) -> BatchReader:
     """Reads tokens at the sequence length of a start; members of other lengths had no samples in it. ignore_index: of
     the labels, where the configuration masks their loss. packed: whether samples are packs, of which all of a start
-    are, or none."""
+    are, or none.
+    """
     seq_len = run.seq_len(launch.start.seq_len)
     views = [
         None if view is None or view.member.seq_len not in (None, seq_len) or (kind_of(view) == "pack") != packed

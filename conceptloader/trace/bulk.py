@@ -28,7 +28,8 @@ _NONE = np.zeros(0, np.int64)
 
 class _Parts(NamedTuple):
     """Documents in samples: the sample's row, the document's number (-1: none is known), its tokens [start, end), how
-    many of them are inputs."""
+    many of them are inputs.
+    """
 
     row: Ints
     document: Ints
@@ -49,7 +50,7 @@ def sample_ranges(run: Run, first: int, stop: int | None) -> Iterator[tuple[int,
 
 
 def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
-    """pyarrow record batches of the steps [first, stop), in order: the documents that their samples consist of.
+    """Pyarrow record batches of the steps [first, stop), in order: the documents that their samples consist of.
 
     Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
     its tokens of the dataset that the sample reads, of which the first `inputs` are in input_ids; of a subset also

@@ -149,7 +149,8 @@ class Exposure:
 
     def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
         """A row for each concept of a track and dataset: its id and name; tokens that carry it, how many of them were
-        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it."""
+        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it.
+        """
         tables = []
         for name, some in self._by_dataset().items():
             source = some[0].member.dataset

@@ -64,7 +64,8 @@ def locate_document(
 
 def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
     """The parts that hold tokens of a document, also only as labels, and the samples of the member that they
-    belong to."""
+    belong to.
+    """
     start, stop = member.dataset.document_range(document)
     if member.by_document:
         numbers = np.array([document - member.view.start])
@@ -83,7 +84,8 @@ def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
 
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
     """(dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
-    read, 0 if they never are. document, dataset: as in locate_document. Raises: as that."""
+    read, 0 if they never are. document, dataset: as in locate_document. Raises: as that.
+    """
     found = {}
     for index, number in _find(run, document, dataset):
         view = run.member(index).view

@@ -171,7 +171,8 @@ def _to_parquet(journal: Path) -> None:
 
 def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDArray[Any]:
     """The losses of the steps [first, stop) that any rank logged, as rows of LOSS in order of step, sample and span;
-    of a row that was logged again, the last one. Raises ReadError without any log, FormatError for a corrupt one."""
+    of a row that was logged again, the last one. Raises ReadError without any log, FormatError for a corrupt one.
+    """
     arrow, parquet = need("pyarrow", _NO_ARROW), need("pyarrow.parquet", _NO_ARROW)
     paths = sorted(p for p in Path(directory).glob("*.*") if p.suffix in (".journal", ".parquet") and p.name[0] != ".")
     if not paths:

@@ -84,7 +84,8 @@ class BatchRecorder:
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One micro batch on one rank. samples, datasets, checksums: one each per sample. ignore_index: what labels
-    without loss were, if some were not tokens. more: further fields."""
+    without loss were, if some were not tokens. more: further fields.
+    """
 
     step: Natural
     micro_batch: Natural

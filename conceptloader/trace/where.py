@@ -97,7 +97,8 @@ class Where:
 
 def parse_where(text: str, option: str = "where") -> Where:
     """The expression in `text`. option: what it is called in messages. Raises: ConfigError that points at the
-    character."""
+    character.
+    """
     words: list[_Word] = []
     at = 0
     while text[at:].strip():

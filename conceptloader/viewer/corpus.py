@@ -45,7 +45,8 @@ def concepts(looked: Looked, query: Query) -> dict[str, Any]:
 
 def concept(looked: Looked, query: Query) -> dict[str, Any]:
     """Windows whose inputs have a concept `c`, from window `from` on: as many as one answer holds; `next` is where the
-    following one continues. By the concept index if there is one, or else by reading the track."""
+    following one continues. By the concept index if there is one, or else by reading the track.
+    """
     source, track = _track(looked, query)
     names = looked.vocabulary(source, track)
     number = query.number("c", stop=1 << 32 if names is None else len(names), what="concept")

@@ -24,7 +24,8 @@ class HasBlend(Protocol):
 
 class DecodedSpan(NamedTuple):
     """Inputs [start, end) of the sample, their text, and names of concepts (ids where the dataset has no names), or the
-    span's number or record."""
+    span's number or record.
+    """
 
     start: int
     end: int
@@ -35,7 +36,8 @@ class DecodedSpan(NamedTuple):
 @dataclass(frozen=True)
 class DecodedSample:
     """The inputs of one sample as text. dataset: its name. sample: the trainer's index, None if the batch has none.
-    spans: by track."""
+    spans: by track.
+    """
 
     dataset: str
     sample: int | None

@@ -18,7 +18,8 @@ with imported("lightning_lm: lightning", "pip install lightning"):
 
 class LightningLoader(TrainedLoader):
     """Its length is in Lightning's count of micro batches, which steps where accumulate_grad_batches divides it: those
-    before a resume count as those of as many steps of the present size."""
+    before a resume count as those of as many steps of the present size.
+    """
 
     @property
     def micro_batches(self) -> int:

@@ -143,7 +143,8 @@ class MegatronData:
 
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
-        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
+        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known.
+        """
         eod, remedy = getattr(self.dataset_config.tokenizer, "eod", None), "start with the tokenizer of the data"
         for split in (self.train, *self.valid, *self.test):
             check_vocabulary(split.datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)

@@ -33,7 +33,8 @@ FROM_STOCK = frozenset({"tokens", "input_ids", "labels", "loss_mask", "position_
 @dataclass(frozen=True)
 class Field:
     """One tensor of a sample. `shape` leaves the batch out; `along`: the dimension of a batch that runs over the tokens
-    and is cut for context parallelism, 0 for none."""
+    and is cut for context parallelism, 0 for none.
+    """
 
     name: str
     dtype: torch.dtype

@@ -199,7 +199,8 @@ def check_sequences(split: str, files: Iterable[str]) -> None:
 
 def with_share(config: Config, share: tuple[float, float]) -> Config:
     """The same datasets, each cut down to [share[0], share[1]) of its documents, or of those that its own `split`
-    leaves. A share is a sum of Megatron's, which may miss 1 by a rounding."""
+    leaves. A share is a sum of Megatron's, which may miss 1 by a rounding.
+    """
     low, high = float(share[0]), min(float(share[1]), 1.0)
     if config.split_documents is not None:
         raise ConfigError("split_documents", "found with --split, which cuts the same way", fix="give one of the two")

@@ -217,7 +217,8 @@ def _require_known_past(
     blend: Blend, options: NanotronOptions, in_stage: int, tokens: Mapping[str, int], earlier: Mapping[str, int]
 ) -> None:
     """The checkpoint does not say what was read before it. Raises ResumeError, or warns of what follows if that is
-    allowed. tokens, earlier: read in this data stage and before it, by dataset of ours or folder of another loader."""
+    allowed. tokens, earlier: read in this data stage and before it, by dataset of ours or folder of another loader.
+    """
     names, seq_len = blend.config.names, blend.config.seq_len or 1
     read = {name: count // seq_len for name, count in (tokens if in_stage else earlier).items() if count}
     theirs = _listed({name: count for name, count in read.items() if name not in names})

@@ -129,7 +129,7 @@ class Run:
     def sanity_check_dataloader(
         self, original: Function, *, dataloader: Any, parallel_context: Any, config: Any
     ) -> Iterator[Any]:
-        """nanotron's checks fail where a key is equal on two data parallel ranks, or of another shape, as concept
+        """Nanotron's checks fail where a key is equal on two data parallel ranks, or of another shape, as concept
         tensors may well be: those go round the checks, which still see everything else.
         """
         extra = self.dataset.options.model_inputs if self.dataset is not None else {}

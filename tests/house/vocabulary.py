@@ -16,7 +16,7 @@ INSTEAD = {
     r"hand(s|ed)? (it |them |what )?out": "yield, return",
     r"deals? out|dealt out": "assign",
     r"anew": "again, re-",
-    r"borders?": "boundary",
+    r"borders?(?!-)": "boundary",
     r"damaged?(?!_)": "corrupt(ion)",
     r"in mid-\w+": "mid-run, mid-epoch",
     r"in silence": "silently",

@@ -42,7 +42,8 @@ class ManifestGuard:
 
     def begin(self, manifest: Manifest) -> None:
         """What was read. Raises: FormatError, ReadError for the datasets that it refers to; one of which only the files
-        are left cannot be asked."""
+        are left cannot be asked.
+        """
         self._manifest = manifest
         for folder in _folders(manifest):
             path = self._roots.resolve(f"{folder}/{fmt.MANIFEST}")
@@ -152,7 +153,8 @@ class Files:
 
     def look(self) -> None:
         """Whether all files are there and as large as the manifest says, without opening them. Those of a store are not
-        asked for. Raises: FormatError, ReadError."""
+        asked for. Raises: FormatError, ReadError.
+        """
         if self.local is None:
             return
         for kind, column in self.table.files.items():
@@ -169,7 +171,8 @@ class Files:
 
 class FoundView(FormatError):
     """There is a view where a dataset with files of its own was expected. source: of its source, checked to be below
-    the roots."""
+    the roots.
+    """
 
     def __init__(self, head: JsonFile, roots: Roots) -> None:
         self.view, self.roots = head.parse(ViewManifest, viewfile.FORMAT, viewfile.VERSION), roots

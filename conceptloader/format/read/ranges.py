@@ -24,7 +24,8 @@ Sample = dict[str, Any]
 
 class Cut(NamedTuple):
     """Pieces of token ranges: the range, the shard, its tokens [first, end), the token of the dataset that its first
-    would be; of a view, the run. int64 [n] each."""
+    would be; of a view, the run. int64 [n] each.
+    """
 
     row: Ints
     shard: Ints
@@ -100,7 +101,8 @@ class Ranges:
 
     def cut(self, start: Ints, stop: Ints) -> Cut:
         """Token ranges, none of them empty, cut where shards meet, and the runs of a view; in their order, not
-        checked."""
+        checked.
+        """
         row, run, shift = self._in_runs(start, stop)
         low, high = self.in_files(start, stop)
         borders = np.array(self.shard_starts)
@@ -128,7 +130,8 @@ class Ranges:
 
     def placed(self, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         """Ranges of the tokens in the files, in order of their starts, as ranges of tokens of the dataset: (range,
-        start, end) of each part of one; in a view these may be fewer or more."""
+        start, end) of each part of one; in a view these may be fewer or more.
+        """
         which, run = self._runs.meeting(start, end)
         shift = self._runs.first[run] - self._runs.source[run]
         begin, stop = np.maximum(start[which], self._runs.source[run]), np.minimum(end[which], self._runs.end[run])

@@ -26,7 +26,8 @@ _DOCUMENTS = 1 << 20  # whose lengths are read at a time
 
 class Viewable(Ranges):
     """viewed: of a view, its manifest; None in a dataset with files of its own. source: the path of the one with the
-    files."""
+    files.
+    """
 
     def __init__(
         self, files: Files, view: FoundView | None, allow_pickle: bool, codecs: Mapping[str, Codec] | None

@@ -117,7 +117,8 @@ class ConceptsCodec:
 
 def concept_records(concepts: "np.ndarray[Any, Any]", offsets: "np.ndarray[Any, Any]") -> tuple[bytes, Any]:
     """Lists of concepts of a type `ConceptsCodec.dtype`, list i being concepts[offsets[i]:offsets[i + 1]], as records:
-    (data, where in it each begins and ends)."""
+    (data, where in it each begins and ends).
+    """
     if concepts.dtype.names is None:
         return concepts.tobytes(), offsets * concepts.itemsize
     data = np.empty(concepts.nbytes, np.uint8)

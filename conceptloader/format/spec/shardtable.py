@@ -53,7 +53,8 @@ _Sizes = Annotated[Ints, column_of(int_column)]
 @dataclass
 class FileColumn:
     """All files of one kind: size in bytes (-1: the shard has no such file), checksum, None if not known, sample
-    checksum of every file, path if not the usual one."""
+    checksum of every file, path if not the usual one.
+    """
 
     size: Annotated[Ints, column_of(int_column, nullable=True)]
     checksum: Checksums
@@ -78,7 +79,8 @@ class FileColumn:
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
     """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, 0 if
-    it was not recorded."""
+    it was not recorded.
+    """
 
     kind: str
     mtime_ns: Annotated[int, within(0, (1 << 63) - 1)]
@@ -105,7 +107,8 @@ class TrackColumn:
 @dataclass
 class ShardTable:
     """path: shard prefixes; tokens, layout (index into the manifest's layouts), offset (bytes before the first token
-    in the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind."""
+    in the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind.
+    """
 
     path: Paths
     tokens: _Sizes
@@ -141,7 +144,8 @@ class ShardTable:
 
 def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Sequence[str], block_tokens: int) -> None:
     """A table as it was read, in which kinds of files may be omitted: they are added. Every size that follows from
-    other numbers must agree with them. Raises: ConfigError."""
+    other numbers must agree with them. Raises: ConfigError.
+    """
     count, kinds = len(table), fmt.file_kinds(tracks)
     for name in table.files:
         if name not in kinds:

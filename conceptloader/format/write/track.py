@@ -94,7 +94,8 @@ class TrackWriter:
 
     def check(self, spans: Sequence[tuple[int, int, Any]] | BulkSpans, documents: Ints, where: str) -> BulkSpans:
         """The spans, of one document if they are no BulkSpans, whose records are encoded then. A record that was added
-        before has a number below 0. documents: where they begin and end. Raises: InputError; nothing is written."""
+        before has a number below 0. documents: where they begin and end. Raises: InputError; nothing is written.
+        """
         if isinstance(spans, BulkSpans):
             self._check_many(spans, documents, where)
             return spans

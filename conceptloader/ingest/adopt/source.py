@@ -59,7 +59,8 @@ def stat_file(path: str, remedy: str) -> os.stat_result:
 @dataclass(frozen=True, kw_only=True)
 class Content:
     """What is in a token file. checksum: of the file; tokens: of the tokens alone; both None if only a sample of it
-    was read."""
+    was read.
+    """
 
     sample: str
     checksum: str | None = None

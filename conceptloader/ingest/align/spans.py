@@ -22,7 +22,8 @@ from conceptloader.ingest.records.columns import METADATA_TRACK
 @dataclass
 class Placed:
     """A batch as the writer takes it. lost: of each track those of its spans, in order of rows, that got no token, as
-    indices into the batch's."""
+    indices into the batch's.
+    """
 
     ids: list[str]
     tokens: Ragged
@@ -72,14 +73,16 @@ def place(
 
 def with_bos(placed: Placed, bos: int) -> Placed:
     """The same with the token `bos` in front of each document. A span of a whole document holds it; no other one does.
-    Its fields are those of the document's first token, 0 if there is none."""
+    Its fields are those of the document's first token, 0 if there is none.
+    """
     documents = len(placed.tokens)
     return _in_front(placed, Ragged(np.full(documents, bos, np.uint32), np.arange(documents + 1)), held=True)
 
 
 def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
     """The same with the tokens of a prefix in front of each document: they belong to a track of their own and to no
-    other span, and all others have a loss. Cut off again, they leave what there would be without them."""
+    other span, and all others have a loss. Cut off again, they leave what there would be without them.
+    """
     found = _in_front(placed, prefix, held=False)
     some = np.diff(prefix.offsets) > 0
     start, end = found.tokens.offsets[:-1][some], (found.tokens.offsets[:-1] + np.diff(prefix.offsets))[some]
@@ -92,7 +95,8 @@ def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
 
 def _in_front(placed: Placed, front: Ragged, held: bool) -> Placed:
     """The same with some tokens in front of each document, with the fields of its first one. held: by spans of all of
-    it."""
+    it.
+    """
     offsets, counts = placed.tokens.offsets, np.diff(front.offsets)
     first, stop = offsets[:-1], offsets[1:]
     spans = {}
@@ -173,7 +177,8 @@ def _last_ends(levels: list[RawSpans], documents: int) -> Ints:
 
 def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_], last: Ints | None) -> BulkSpans:
     """Disjoint spans of documents to spans of the batch. With `last`, the eos of each document goes to the spans that
-    end there: they grow by one token, or, with a gap before the eos, get one more run."""
+    end there: they grow by one token, or, with a gap before the eos, get one more run.
+    """
     record = np.arange(len(spans.row))
     row, start, end = spans.row, spans.start, spans.end
     if last is not None:

@@ -48,7 +48,8 @@ class AnnotateOptions(SpanAlignment):
     the dataset is not meant. ignored: columns that may be there.
     columns: what those of `RowParser` are called in the inputs. joined: what these were joined of, for the dataset to
     keep. sort_bytes: memory for sorting, beside some
-    100 MB of rows that are read; the rest goes to temporary files in `out`."""
+    100 MB of rows that are read; the rest goes to temporary files in `out`.
+    """
 
     track: str
     codec: str = "concepts"

@@ -75,7 +75,8 @@ class RowParser:
 
     def parse(self, row: Mapping[str, Any]) -> tuple[int | None, str, list[Annotation], int]:
         """(number of the document, or None; its external id, or ""; annotations; `digest` of its content, or 0).
-        Raises: ValueError that says what is wrong."""
+        Raises: ValueError that says what is wrong.
+        """
         row = self._renamed(row)
         unknown = sorted(row.keys() - self._known)
         if unknown:

@@ -18,7 +18,8 @@ KINDS = ("index", "data", "spans")
 class ShardTracks:
     """Spans arrive shard by shard in order; a shard is finished when the next one begins.
 
-    column, files (by kind), max_spans, max_items: what a manifest says of the track, complete after `finish`."""
+    column, files (by kind), max_spans, max_items: what a manifest says of the track, complete after `finish`.
+    """
 
     directory: str
     name: str

@@ -25,7 +25,8 @@ class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
     Bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
-    dataset."""
+    dataset.
+    """
 
     path: str
     shards: int
@@ -57,7 +58,8 @@ def describe_complete(
     path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_unaligned_spans: float
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one. plan: None if `sources` are not its records,
-    but what these were made of."""
+    but what these were made of.
+    """
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
             pass

@@ -41,7 +41,8 @@ OnBad = Callable[[str, str, str], None]
 @dataclass(frozen=True)
 class Part:
     """Task `number` of `tasks` of a stage ("ids", "deal", "join", and of a build, "write"), each of which may run on a
-    machine of its own. All of a stage have to end before the next one; there is no use for several of "ids"."""
+    machine of its own. All of a stage have to end before the next one; there is no use for several of "ids".
+    """
 
     stage: str
     number: int
@@ -51,7 +52,8 @@ class Part:
 @dataclass(frozen=True, kw_only=True)
 class Documents:
     """Parquet files of documents. content: column of the text, or, if `tokens`, of the tokens. keep: more columns.
-    prefix: see `Columns`, over the columns that are kept."""
+    prefix: see `Columns`, over the columns that are kept.
+    """
 
     files: Sequence[str]
     content: str
@@ -197,7 +199,8 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
 def discard_join(path: str) -> None:
     """Remove the join in `path`, if there is one: its plan last, so that after a SIGKILL this can be done again.
 
-    Raises: FormatError if that is none of ours."""
+    Raises: FormatError if that is none of ours.
+    """
     plan = os.path.join(path, PLAN)
     if not os.path.exists(plan):
         return

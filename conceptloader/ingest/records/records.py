@@ -27,7 +27,8 @@ def read_record(row: bytes | CsvRow) -> dict[str, Any]:
 
 class RecordParser:
     """Turns rows of the input into batches for given columns and vocabularies (by track). read: what makes a record of
-    a row, and raises ValueError for one that is none; by default `read_record`."""
+    a row, and raises ValueError for one that is none; by default `read_record`.
+    """
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ def row_group_sizes(path: str) -> tuple[int, ...]:
 
 
 def column_types(path: str) -> dict[str, Any]:
-    """pyarrow's types of the columns, by name."""
+    """Pyarrow's types of the columns, by name."""
     with open_parquet(path) as file:
         return {column.name: column.type for column in file.schema_arrow}
 
@@ -73,7 +73,7 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
 
 
 def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) -> Iterator[tuple[Any, int, float]]:
-    """pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all). With each: the number
+    """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all). With each: the number
     (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
     Raises: InputError for wrong columns or a damaged file.

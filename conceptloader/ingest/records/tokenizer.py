@@ -29,7 +29,8 @@ EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eo
 
 class TextTokenizer(Protocol):
     """name: equal for tokenizers that give equal ids. vocab_size: ids are below it. eos_id: the id that ends a
-    document, or None. definition: the bytes of a tokenizer.json, or None."""
+    document, or None. definition: the bytes of a tokenizer.json, or None.
+    """
 
     name: str
     vocab_size: int
@@ -38,7 +39,8 @@ class TextTokenizer(Protocol):
 
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
         """(ids of each text, places): places int64 [tokens, 2], the characters [start, end) of the text (code points)
-        that each token stands for, white space included, in order; 0 in texts for which `places` is False."""
+        that each token stands for, white space included, in order; 0 in texts for which `places` is False.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -118,7 +120,8 @@ class FileTokenizer:
 
     def _place(self, ids: NDArray[np.uint32], text: str, places: Ints) -> bool:
         """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them. Returns:
-        whether the tokens are pieces of the text, which they are not if one of them swallows white space."""
+        whether the tokens are pieces of the text, which they are not if one of them swallows white space.
+        """
         if self._sizes is None:
             return False
         sizes, data = self._sizes[ids], text.encode("utf-8")
@@ -197,7 +200,8 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
 
 def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
     """Whether a tokenizer that the user gives may be the one of a dataset. Names that a tokenizer has by itself say
-    which one it is, and a size at least something; any other name is one that somebody chose, as is none."""
+    which one it is, and a size at least something; any other name is one that somebody chose, as is none.
+    """
     if facts is None or not (facts.name == "bytes" or _OWN_NAME.fullmatch(facts.name)):
         return facts is None or not facts.name.startswith("unnamed-") or tokenizer.vocab_size == facts.vocab_size
     return tokenizer.name == facts.name

@@ -60,7 +60,8 @@ def concept_parameters(names: Sequence[str] | None, scores: str | None) -> dict[
 
 class Concepts:
     """Concepts of one track. Without names, only ids are accepted. dtype: see `ConceptsCodec`. keys: of a span in the
-    input. highest: score that there may be, None without scores."""
+    input. highest: score that there may be, None without scores.
+    """
 
     def __init__(self, track: TrackOptions) -> None:
         codec, names = ConceptsCodec(track.parameters), track.vocabulary

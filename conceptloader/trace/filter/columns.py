@@ -62,7 +62,8 @@ class DocumentColumns:
 
     def table(self, documents: Ints, names: Collection[str]) -> Any:
         """Some columns of some documents, given by their numbers, ascending; keys of records too: their values as JSON,
-        null where there is none."""
+        null where there is none.
+        """
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)
         ids = document_ids(arrow, self.dataset, documents)

@@ -42,7 +42,8 @@ class Expression:
 
     def __call__(self, table: Any) -> Any:
         """Its value for every row of an Arrow table, a ChunkedArray. Raises: ConfigError for a value that it cannot
-        work with."""
+        work with.
+        """
         return self._asked(table, lambda query: self._database.sql(query).to_arrow_table().column(0))
 
     def _asked(self, table: Any, answer: Callable[[str], Any]) -> Any:

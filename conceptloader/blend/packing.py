@@ -125,9 +125,9 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
 def _refused(document: int, tokens: int, expected: str) -> ConfigError:
     return ConfigError(
         "packing.overflow",
-        f"refuse, and document {document} of {tokens} tokens",
+        f"error, and document {document} of {tokens} tokens",
         expected,
-        "set it to split or crop, raise packing.bins, or take the document out",
+        "set it to split or truncate, raise packing.bins, or exclude the document",
     )
 
 

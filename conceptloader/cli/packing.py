@@ -52,14 +52,14 @@ def _choice(dataset: Dataset, packing: Packing) -> dict[str, Any]:
         "documents_longer": longer / max(1, documents),
         "documents_split": split / max(1, documents),
         "documents_cut_by_windows": windows / max(1, documents),
-        "tokens_lost_by_crop": 1 - kept / max(1, tokens),
+        "tokens_lost_by_truncation": 1 - kept / max(1, tokens),
         "documents_looked_at": documents,
     }
 
 
 def packing_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A row for each choice."""
-    shares = "documents_longer", "documents_split", "documents_cut_by_windows", "tokens_lost_by_crop"
+    shares = "documents_longer", "documents_split", "documents_cut_by_windows", "tokens_lost_by_truncation"
     rows = [
         (one["seq_len"], one["bins"], one["packs"], f"{one['fill']:.2%}", *(f"{one[name]:.3%}" for name in shares))
         for one in found

@@ -3,6 +3,8 @@
 Open run.py first, then samples.py.
 """
 
+from typing import TYPE_CHECKING
+
 from conceptloader.trace.audit import Difference, Report, audit
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.exposure import Exposure, exposure
@@ -51,3 +53,18 @@ __all__ = [
     "trace_step",
     "trace_steps",
 ]
+
+# What was called otherwise before the first release.
+_RENAMED = {
+    "when_concept": "locate_concept",
+    "when_document": "locate_document",
+    "when_where": "locate_where",
+    "left_out_since": "excluded_since",
+    "Recorder": "BatchRecorder",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> None:
+        now = f"; it is now {_RENAMED[name]!r}" if name in _RENAMED else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")

@@ -30,11 +30,11 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
 
 def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate([5, 9, 3])]
-    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 8, 4, "refuse")
+    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 8, 4, "error")
     layout = decide_layout([view], 8, Outputs())
     zero = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint64)
     for reader in (PlainReader, BatchReader):
-        with pytest.raises(ConfigError, match=r"found refuse, and document 1 of 9 tokens, expected at most 8"):
+        with pytest.raises(ConfigError, match=r"found error, and document 1 of 9 tokens, expected at most 8"):
             reader(None, [view], layout).read(zero[2], picked=zero[:2])
 
 

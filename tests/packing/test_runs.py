@@ -174,7 +174,7 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
     for packing, said in [
         ({"bins": 1}, r"packing\.bins: found 1, expected an integer from 2"),
         ({"bins": 5000}, r"packing\.bins: found 5000, expected an integer from 2 to 4096"),
-        ({"overflow": "drop"}, r"packing\.overflow: found 'drop', expected one of split, crop, refuse"),
+        ({"overflow": "drop"}, r"packing\.overflow: found 'drop', expected one of split, truncate, error"),
         ({"bin": 8}, r"packing\.bin: found an unknown key 'bin', .*; did you mean bins"),
     ]:
         with pytest.raises(ConfigError, match=said):
@@ -214,7 +214,7 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         assert one["documents_split"] == pytest.approx(split / one["documents_looked_at"])
         cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "truncate"}}).views[0]
         kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.packs.parts(pack))
-        assert one["tokens_lost_by_crop"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
+        assert one["tokens_lost_by_truncation"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
 
 
 def test_samples_in_which_nothing_is_learnt_are_counted(

@@ -20,7 +20,7 @@ Blend = tuple[Sequence[str], Sequence[float] | None]
 
 
 def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
-    """The keys `datasets` and `roots` of a configuration that reads these files where they are.
+    """The keys `datasets` and `allowed_roots` of a configuration that reads these files where they are.
 
     A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0.
     cache: directory for the tables of documents; None for one beside each file, .conceptloader. What lies there is used
@@ -45,7 +45,7 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
             found = {file: stat_file(file, "give the files of a corpus") for file in token_files(path)}
             roots |= {os.path.dirname(place) for file in found for place in (file, os.path.realpath(file))}
             datasets[name] = {"path": _adopted(path, home, name, found, roots), "weight": weight}
-    return {"datasets": datasets, "roots": sorted(roots)}
+    return {"datasets": datasets, "allowed_roots": sorted(roots)}
 
 
 def _name(path: str, paths: Sequence[str]) -> str:

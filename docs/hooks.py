@@ -1,4 +1,4 @@
-"""What the site needs besides the pages: a reference of every public name, an index of tests, no link that leads out of it."""
+"""What the site needs besides the pages: a reference of public names, an index of tests, no link out of it."""
 
 import ast
 import posixpath

@@ -24,7 +24,7 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
+from megatron.core.num_microbatches_calculator import get_num_microbatches, init_num_microbatches_calculator
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -218,9 +218,7 @@ def main() -> None:
             forward_step_func=partial(forward_step, data),
             data_iterator=iterators if len(chunks) > 1 else iterators[0],
             model=chunks if len(chunks) > 1 else chunks[0],
-            num_microbatches=args.global_batch_size
-            // args.micro_batch_size
-            // parallel_state.get_data_parallel_world_size(),
+            num_microbatches=get_num_microbatches(),
             seq_length=args.seq_length // args.cp,
             micro_batch_size=args.micro_batch_size,
             forward_only=False,

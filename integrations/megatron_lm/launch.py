@@ -120,7 +120,7 @@ class Run:
             self.meter.took(self.data.train.blend, self.taken, seconds)
 
     def check(self, stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
-        """In place of check_checkpoint_args: keep the saved state, which MegatronData compares before any data is read."""
+        """Stand in for check_checkpoint_args: keep the saved state, which MegatronData compares before it reads."""
         stock(checkpoint_args, *args, **kwargs)
         self.saved = getattr(checkpoint_args, "conceptloader", None)
 

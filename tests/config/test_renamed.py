@@ -75,7 +75,8 @@ def test_names_in_python(module: object, old: str, now: str) -> None:
 def test_commands(old: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([old, "x"])
-    assert (
+    message = f"{old!r} is now {RENAMED[old][0]!r}, for example: conceptloader {RENAMED[old][1]}"
+    assert message in capsys.readouterr().err
         f"{old!r} is now {RENAMED[old][0]!r}, for example: conceptloader {RENAMED[old][1]}" in capsys.readouterr().err
     )
 

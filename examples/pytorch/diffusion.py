@@ -1,8 +1,8 @@
 """Masks for block-causal masked diffusion (as in Arriola et al., 2025, "Block Diffusion"), which any resume repeats.
 
 Each block of a sample has a share t of its tokens replaced by a mask token, and the model predicts these from the rest
-of the block and the clean blocks before it. What is replaced is drawn from the sample's own number, `outputs.sample_seed`:
-it depends on the seed and on the place in the run, not on ranks, batch sizes or restarts.
+of the block and the clean blocks before it. What is replaced is drawn from `outputs.sample_seed`, a number
+per sample: it depends on the seed and on the place in the run, not on ranks, batch sizes or restarts.
 """
 
 from typing import Any, NamedTuple

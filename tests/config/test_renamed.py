@@ -77,8 +77,6 @@ def test_commands(old: str, capsys: pytest.CaptureFixture[str]) -> None:
         main([old, "x"])
     message = f"{old!r} is now {RENAMED[old][0]!r}, for example: conceptloader {RENAMED[old][1]}"
     assert message in capsys.readouterr().err
-        f"{old!r} is now {RENAMED[old][0]!r}, for example: conceptloader {RENAMED[old][1]}" in capsys.readouterr().err
-    )
 
 
 def test_options(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ CHAPTERS = {
     "format": "Datasets",
     "ingest": "Building datasets",
     "trace": "Runs",
-    "view": "Batches as text",
+    "viewer": "Batches as text",
     "batch": "Digests",
     "base": "Keys",
     "errors": "Errors",

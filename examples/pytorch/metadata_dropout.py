@@ -1,7 +1,7 @@
 """Dropout of metadata: a model that is conditioned on concepts learns to do without, sample by sample and span by span.
 
-What is dropped is drawn from a number per sample, `outputs.sample_seed: true`, so that a resumed run, and one on another
-number of ranks, drops the same. A use that needs other draws beside these takes another `salt`.
+What is dropped is drawn from a number per sample, `outputs.sample_seed: true`, so that a resumed run, and one on
+another number of ranks, drops the same. A use that needs other draws beside these takes another `salt`.
 """
 
 from typing import Any

@@ -231,7 +231,7 @@ def test_all_that_is_wrong_is_listed_whenever_it_was_found(
     assert bad.read_text() == "".join(listed)
     bad.write_text("".join(listed[:30]) + listed[30][:-5])
     assert main(words) == 2
-    assert "found 30 of the 40 chunks that were left without annotation, expected all" in capsys.readouterr().err
+    assert "found 30 of the 40 chunks without annotation, expected all" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 0
     assert bad.read_text() == "".join(listed)
 

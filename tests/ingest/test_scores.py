@@ -246,7 +246,7 @@ def test_bad_rows_of_annotate_are_left_out_and_listed(tmp_path: Path, capsys: py
     assert main(command) == 1
     assert "notes.jsonl: line 1: scores: found [0.5, 1] for 1 concepts" in capsys.readouterr().err
     assert main([*command, "--bad-records", str(tmp_path / "bad")]) == 0
-    assert "2 rows could not be read and were left out" in capsys.readouterr().out
+    assert "2 rows could not be read and were skipped" in capsys.readouterr().out
     assert [json.loads(line)["where"] for line in (tmp_path / "bad").read_text().splitlines()] == ["line 1", "line 3"]
     assert found(tmp_path / "out") == [(0, 3, {1: 0.5})]
     assert cl.open_dataset(tmp_path / "out").manifest.extra["annotated"]["concepts"]["bad_rows"] == 2

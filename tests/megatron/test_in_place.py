@@ -123,7 +123,7 @@ def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefi
     home = tmp_path / ".conceptloader"
     assert all(one == found[0] for one in found)
     assert len([place for place in home.iterdir() if place.is_dir()]) == 2
-    assert found[0]["roots"] == [str(tmp_path)]
+    assert found[0]["allowed_roots"] == [str(tmp_path)]
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     assert in_place.datasets_in_place((prefixes, [1, 2]), None) == found[0]
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before

@@ -27,8 +27,8 @@ def test_a_framework_is_told_by_its_imports(text: str, framework: str, tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import torch\n# import nanotron", "imports none of megatron, nanotron; say which"),
-        ("import nanotron\nimport megatron", "imports megatron and nanotron; say which"),
+        ("import torch\n# import nanotron", "imports none of megatron, nanotron; name the framework"),
+        ("import nanotron\nimport megatron", "imports megatron and nanotron; name the framework"),
         ("from .nanotron import x", "imports none of"),
         ("def", "cannot be read as a Python script"),
     ],

@@ -273,7 +273,7 @@ def read_by_page(path: Path) -> None:
     """The same by the reader of the page in Python."""
     reader = SpecReader(path)
     reader.field("token", 0, 25)
-    reader.verify_files()
+    reader.check_files()
     reader.check_samples()
 
 

@@ -121,11 +121,11 @@ def debug() -> Any:
     config = concept_llama.run(launch.config, launch.valid or "")
     model = config.model_spec.model
     options = dict(launch.options)
-    values, tensors = options.pop("tables", False), concept_llama.TENSORS
+    values, names = options.pop("tables", False), concept_llama.MODEL_INPUTS
     kind = Tables if values else Model
     config.model_spec.model = kind.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})
     if values:
-        tensors = config.validator.dataloader.tensors = ()
+        names = config.validator.dataloader.model_inputs = ()
         config.loss = config.loss.loss_fn  # in one piece: the chunked one wants a last layer
         config.optimizer = default_adamw(lr=0.0)
         config.training.mixed_precision_param = "float32"
@@ -133,7 +133,7 @@ def debug() -> Any:
     config.checkpoint.exclude_from_loading = options.pop("exclude", [])
     log = os.path.join(launch.out, "checkpoint")  # as the page has it
     config.dataloader = data(
-        config=launch.config, tensors=tensors, global_batch_size=launch.batch, run_log=log, **options
+        config=launch.config, model_inputs=names, global_batch_size=launch.batch, run_log=log, **options
     )
     config.validator.enable, config.validator.steps, config.validator.freq = launch.valid is not None, -1, 2
     config.training.disable_cuda_graphs = True

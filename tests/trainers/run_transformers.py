@@ -53,7 +53,7 @@ class ReadingAhead(ConceptTrainer):
 class Weighted(values.Tiny):
     """Windows: the weighted loss, over all targets of a step, as losses of transformers are."""
 
-    tensors = ("loss_weight",)
+    model_inputs = ("loss_weight",)
 
     def forward(  # type: ignore[override]
         self, input_ids: Any, labels: Any, shift_labels: Any, position_ids: Any, num_items_in_batch: Any = None,
@@ -73,7 +73,7 @@ class Weighted(values.Tiny):
 class Llama(transformers.LlamaForCausalLM):
     """Packs: documents do not see each other, so that by hand each is a row of its own."""
 
-    tensors = ()
+    model_inputs = ()
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -108,7 +108,7 @@ def compare_values(launch: Launch) -> None:
         lr_scheduler_type="constant", max_steps=launch.steps,
     )  # fmt: skip
     trainer = ConceptTrainer(
-        model, arguments, train_dataset=cl.SampleDataset(launch.config), tensors=model.tensors,
+        model, arguments, train_dataset=cl.SampleDataset(launch.config), model_inputs=model.model_inputs,
         eval_dataset=cl.SampleDataset(launch.valid, values.HELD_OUT), callbacks=[SavesAt(launch.save_at)],
         optimizers=(torch.optim.SGD(model.parameters(), lr=values.RATE), None),
     )  # fmt: skip

@@ -172,11 +172,11 @@ def test_torchtitan_refusals(
     options: dict[str, Any]
     for options, where, found in [
         ({"repeat": False}, paths[0], "shuffled data have no end"),
-        ({"model_inputs": ("concept_ids",)}, "dataloader.tensors", "'concept_ids'"),
+        ({"model_inputs": ("concept_ids",)}, "dataloader.model_inputs", "'concept_ids'"),
         ({"path": ""}, "dataloader.config", "nothing"),
         ({"path": written(seq_len=32)}, "seq_len", "32"),
         ({"path": written(outputs={"position_ids": "off"})}, "", "torchtitan needs positions"),
-        ({"path": weighted, "model_inputs": ()}, "outputs.loss_weight", "dataloader.tensors does not name"),
+        ({"path": weighted, "model_inputs": ()}, "outputs.loss_weight", "dataloader.model_inputs does not name"),
     ]:
         with raises(ConfigError, where, found):
             next(iter(titan(**options)))
@@ -355,7 +355,7 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
         return bridge.ConceptProvider(**{**given, **options}).build_datasets(context)
 
     weighted = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
-    with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+    with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         datasets(config=weighted)
     assert not (tmp_path / "run").exists()
     train, *_ = datasets(config=weighted, state=str(tmp_path / "weighted"), valid=None, model_inputs=["loss_weight"])

@@ -84,7 +84,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
         "another batch": ([{**ONE, "options": {"global_batch_size": 24}}], "found 2, expected 4"),
         "no accumulate": ([{**ONE, "options": {"plain": True}}], "Put `with accelerator.accumulate"),
         "skip_first_batches": ([{**ONE, "options": {"skip": True}}], "leave skipping out"),
-        "a DataLoader": ([{**ONE, "options": {"wrapped": True}}], "a Loader hands out whole batches"),
+        "a DataLoader": ([{**ONE, "options": {"wrapped": True}}], "a Loader yields whole batches"),
     },
     "torchtitan": {
         "a checkpoint without the loader": ([{**ONE, "bare": True}, ONE], "Missing key in checkpoint state_dict"),

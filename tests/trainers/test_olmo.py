@@ -22,15 +22,15 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
 
     folder = write_datasets(tmp_path)
 
-    def loader(tensors: tuple[str, ...] = (), **config: Any) -> Any:
+    def loader(model_inputs: tuple[str, ...] = (), **config: Any) -> Any:
         path = write_config(folder / "olmo.yaml", seq_len=16, **config)
         return ConceptDataLoader(
-            str(path), global_batch_size=96, work_dir=str(tmp_path), tensors=tensors, fs_local_rank=0
+            str(path), global_batch_size=96, work_dir=str(tmp_path), model_inputs=model_inputs, fs_local_rank=0
         )
 
     ragged = {"tracks": {"topic": {"layout": "ragged"}}}
     for name in ("topic_values", "topic_offsets"):
-        with raises(ConfigError, "tensors", f"{name} has no row for each window"):
+        with raises(ConfigError, "model_inputs", f"{name} has no row for each window"):
             loader((name,), **ragged)
     with raises(ConfigError, "outputs.position_ids", "document has no effect here"):
         loader(outputs={"position_ids": "document"})
@@ -47,7 +47,7 @@ def test_weights(tmp_path: Path) -> None:
 
     path = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"loss_weight": "weight"})
     options = {"config": str(path), "global_batch_size": 64, "work_dir": str(tmp_path)}
-    with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+    with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         ConceptDataLoaderConfig(**options).build()
     loader = ConceptDataLoaderConfig(**options, model_inputs=("loss_weight",)).build()
     loader.reshuffle(1)

@@ -79,7 +79,7 @@ def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
     assert model.seen == [(True, 256.0), (False, 256.0), (False, 128.0)]
     with raises(ConfigError, "data_collator", "a function", "transformers_lm.collate or a"):
         make(data_collator=cl.collate_fn)
-    with raises(ConfigError, "tensors", "found ['topic_ids'], but the data_collator has []"):
+    with raises(ConfigError, "model_inputs", "found ['topic_ids'], but the data_collator has []"):
         make(data_collator=collate(), model_inputs=["topic_ids"])
 
 
@@ -99,18 +99,18 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
         {"train_dataset": plain, "eval_dataset": weighted},
         {"train_dataset": plain, "eval_dataset": {"one": plain, "other": weighted}},
     ):
-        with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+        with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
             make(**datasets)
     for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
-        with raises(ConfigError, "tensors", "unknown key of a batch 'loss_weight'", "labels, "):
+        with raises(ConfigError, "model_inputs", "unknown key of a batch 'loss_weight'", "labels, "):
             make(model_inputs=["loss_weight"], **datasets)
-    with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+    with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         collate()(weighted.__getitems__([0, 1]))
-    with raises(ConfigError, "tensors", "unknown key of a batch 'loss_weigth'", fix="did you mean loss_weight?"):
+    with raises(ConfigError, "model_inputs", "unknown key of a batch 'loss_weigth'", fix="did you mean loss_weight?"):
         collate(["loss_weight", "loss_weigth"])(weighted.__getitems__([0, 1]))
     with pytest.raises(KeyError, match="loss_weigth"):  # samples one by one, whose layout nobody knows
         collate(["loss_weigth"])([weighted[0], weighted[1]])
-    with raises(ConfigError, "tensors", "expected a list of names, found the string 'random'", fix="write ['ran"):
+    with raises(ConfigError, "model_inputs", "expected a list of names, found the string 'random'", fix="write ['ran"):
         make(train_dataset=plain, model_inputs="random")
     with raises(ConfigError, "train_dataset", "num_samples of at least one step, 8 samples, found 3"):
         make(train_dataset=data(samples=3)).get_train_dataloader()

@@ -45,9 +45,10 @@ class SpanAlignment:
         check_fraction(self.max_unaligned_spans)
 
     def to_json(self) -> dict[str, Any]:
-        """What decides the result."""
+        """What determines the result, in the words of manifests, where an overlap that is an error is "refuse"."""
         placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
-        return {**placing, "overlap": self.overlap, "levels": self.levels if self.overlap == "levels" else 1}
+        overlap = "refuse" if self.overlap == "error" else self.overlap
+        return {**placing, "overlap": overlap, "levels": self.levels if self.overlap == "levels" else 1}
 
 
 def check_fraction(value: float) -> None:

@@ -44,8 +44,9 @@ class ConceptloaderError(Exception):
         return _blank, (type(self),), {**vars(self), "path": self.path, "args": self.args}  # path: ImportError keeps it
 
     def within(self: E, place: object, joint: str = ": ") -> E:
-        """This error, its path led in by `place`: the file of a key, the dataset of a file. A copy: several threads may
-        have been given this one.
+        """This error, its path led in by `place`: the file of a key, the dataset of a file.
+
+        A copy: several threads may have been given this one.
         """
         error = copy(self)
         error._set(f"{place}{joint}{self.path}" if self.path else str(place), self.found, self.expected, self.fix)

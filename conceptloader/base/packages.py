@@ -29,8 +29,10 @@ def imported(what: str, remedy: str) -> Iterator[None]:
 def public(
     package: str, modules: Mapping[str, str], known: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> tuple[list[str], Callable[[str], Any]]:
-    """__all__ and __getattr__ of a package. modules: public names, separated by spaces, by the module that has them.
-    known: what the imports happen in, such as Upstream.known.
+    """__all__ and __getattr__ of a package.
+
+    modules: public names, separated by spaces, by the module that has them. known: what the imports happen in, such as
+    Upstream.known.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 

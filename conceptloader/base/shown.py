@@ -1,5 +1,6 @@
-"""Objects that notebooks show. What draws them is in a layer above all of them, and is put here by `conceptloader`,
-which is above all layers.
+"""Objects that notebooks show.
+
+What draws them is in a layer above all of them, and is put here by `conceptloader`, which is above all layers.
 """
 
 from typing import Any

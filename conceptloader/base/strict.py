@@ -1,5 +1,6 @@
-"""Plain data <-> dataclasses: the configuration, and what runs save. Every message names the path of the key, what was
-found, what was expected.
+"""Plain data <-> dataclasses: the configuration, and what runs save.
+
+Every message names the path of the key, what was found, what was expected.
 
 Not left to dacite 1.9, which was tried: it names an unknown key of a nested mapping without its path, and one in a
 mapping of sections without the section, takes true for 1 and NaN for a number, and has no rules for values.
@@ -30,8 +31,9 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Reads:
-    """For a type that plain data does not have. read: of plain data and the path of its key, for errors, makes one.
-    text: what is expected.
+    """For a type that plain data does not have.
+
+    read: of plain data and the path of its key, for errors, makes one. text: what is expected.
     """
 
     read: Callable[[Any, str], Any]

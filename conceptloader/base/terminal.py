@@ -11,8 +11,10 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 
 def printable(text: str, width: int | None = None, keep: str = "") -> str:
-    """Text cut to `width`, with everything that is not plainly visible shown as an escape, but for the characters of
-    `keep`: control characters and line feeds, marks of direction and of zero width, halves of surrogate pairs.
+    """Text cut to `width`, with everything that is not plainly visible shown as an escape.
+
+    Escaped are control characters and line feeds, marks of direction and of zero width, and halves of surrogate pairs,
+    except the characters of `keep`.
     """
     shown = text
     if not text.isprintable():

@@ -39,8 +39,9 @@ class Held:
         return bool(self._wanted)
 
     def want(self, row: int, column: int, offset: int, size: int, who: str) -> None:
-        """Have `fetch` get bytes of an object. who: wants them, for messages. Raises: FormatError if there are not so
-        many.
+        """Have `fetch` get bytes of an object.
+
+        who: wants them, for messages. Raises: FormatError if there are not so many.
         """
         self.touched = True
         source, file = self._files.object(row, column)

@@ -33,8 +33,9 @@ _LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pag
 
 
 class ArraySpec(NamedTuple):
-    """shape with the samples first; `blank` is what the array holds where nothing was read. along: whether the second
-    dimension runs over the tokens of a sample.
+    """shape with the samples first; `blank` is what the array holds where nothing was read.
+
+    along: whether the second dimension runs over the tokens of a sample.
     """
 
     shape: tuple[int, ...]
@@ -45,8 +46,10 @@ class ArraySpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """A token-aligned field in a batch. field: its name in datasets. labels: it stands where its token is a label. Of
-    weights, in datasets that have no such field, `outside` if they have a track of that name, and `missing` if not.
+    """A token-aligned field in a batch.
+
+    field: its name in datasets. labels: it stands where its token is a label. Of weights, in datasets that have no such
+    field, `outside` if they have a track of that name, and `missing` if not.
     """
 
     name: str
@@ -59,10 +62,12 @@ class FieldLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
-    """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
-    max_spans have TRUNCATED for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
-    its records are yielded as its codec decodes them; they are read as ragged bytes. item: the type of what a record
-    has many of. source: its name in datasets, if that is another. labels: it stands at the labels.
+    """The arrays of one track, with every limit decided.
+
+    scored: its records have scores. mark: tokens of spans beyond max_spans have TRUNCATED for an index. numbers: the
+    type of a track of numbers, of which each span has one. decoded: its records are yielded as its codec decodes them;
+    they are read as ragged bytes. item: the type of what a record has many of. source: its name in datasets, if that is
+    another. labels: it stands at the labels.
     """
 
     name: str
@@ -108,7 +113,9 @@ class TrackLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """B samples of S = seq_len tokens. Arrays, aligned with the S inputs of a sample:
+    """B samples of S = seq_len tokens.
+
+    Arrays, aligned with the S inputs of a sample:
 
     input_ids, labels   i64 [B, S]; label j is token j + 1, or outputs.ignore_index where loss_mask is 0
     loss_mask           f32 [B, S], 1 or 0
@@ -167,8 +174,10 @@ class BatchLayout:
         return specs
 
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
-        """Sample `k` of a batch of arrays or tensors: the row of each; of a ragged track its own values and offsets, of
-        one with layout records its own list. cu_seqlens and max_seqlen, which describe a batch, are omitted.
+        """Sample `k` of a batch of arrays or tensors: the row of each.
+
+        Of a ragged track its own values and offsets, of one with layout records its own list. cu_seqlens and
+        max_seqlen, which describe a batch, are omitted.
         """
         left_out, sample = {"cu_seqlens", "max_seqlen"}, dict[str, Any]()
         for track in self.tracks:

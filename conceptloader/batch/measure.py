@@ -121,8 +121,9 @@ def bytes_read() -> tuple[int, int] | None:
 
 
 def drop_from_cache(blend: Blend) -> None:
-    """Ask the system to forget the pages of all local files that samples are read from. It keeps those that have not
-    been written to storage yet, and those that a process has mapped.
+    """Ask the system to forget the pages of all local files that samples are read from.
+
+    It keeps those that have not been written to storage yet, and those that a process has mapped.
 
     Raises: FormatError for a file of another size than the manifest says, ReadError.
     """

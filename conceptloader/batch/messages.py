@@ -30,8 +30,9 @@ def _real(bits: int) -> Any:
 
 
 class Words(NamedTuple):
-    """`found`, `expected` and `remedy` name facts in braces, see `explain`; so does `where`: what they are of. shown:
-    the value that was found, of that in the state.
+    """`found`, `expected` and `remedy` name facts in braces, see `explain`; so does `where`: what they are of.
+
+    shown: the value that was found, of that in the state.
     """
 
     found: str

@@ -34,8 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`. dp_rank: for messages. layout: of its batches, if others decide it with
-    theirs.
+    """A reader of the samples of `blend`.
+
+    dp_rank: for messages. layout: of its batches, if others decide it with theirs.
     """
     layout = layout or batch_layout(blend)
     # Members of an earlier sequence length or packing are part of the order, but none of their samples will be read.

@@ -71,8 +71,9 @@ class OpenFiles(OpenTable):
                 self.files[row, column] = descriptor
 
     def look_again(self) -> None:
-        """Look at one dataset, and at the open files of a few shards, which may have been written over in place; at the
-        next ones the next time, unless something was wrong. Raises: FormatError, ReadError.
+        """Look at one dataset, and at the open files of a few shards, which may have been written over in place.
+
+        At the next ones the next time, unless something was wrong. Raises: FormatError, ReadError.
         """
         owners, (turn, cursor) = self.tables.owners, self._next
         owners[turn % len(owners)][0].files.require_unchanged()
@@ -95,8 +96,9 @@ class OpenFiles(OpenTable):
         self.files[row, STREAM] = -1
 
     def path(self, row: int, column: int) -> str:
-        """The file in a column of a row, for messages; the stream if there is none, since the row and the column of a
-        thread that reads on may not belong together.
+        """The file in a column of a row, for messages.
+
+        The stream if there is none, since the row and the column of a thread that reads on may not belong together.
         """
         dataset, shard = self.owner(row)
         kind = self.tables.kinds[column]

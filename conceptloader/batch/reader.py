@@ -41,16 +41,19 @@ Picked = tuple[I64Array, U64Array]
 
 
 class Order(Protocol):
-    """Mixture, Sequential, or anything that says which window of which member a sample is. With `kernel_tables`, if it
-    has any, kernels find windows by themselves.
+    """Mixture, Sequential, or anything that says which window of which member a sample is.
+
+    With `kernel_tables`, if it has any, kernels find windows by themselves.
     """
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
 
 
 class BatchReader:
-    """Reads batches of the samples of an order; views[k] is its member k. Safe to use from many threads, after a fork,
-    and to pickle. dp_rank: named in errors, with the sample; None to inspect samples of no run. handles: of files.
+    """Reads batches of the samples of an order; views[k] is its member k.
+
+    Safe to use from many threads, after a fork, and to pickle. dp_rank: named in errors, with the sample; None to
+    inspect samples of no run. handles: of files.
     """
 
     def __init__(
@@ -95,8 +98,9 @@ class BatchReader:
         picked: Picked | None = None,
         ranges: Sequence[Sequence[range]] | None = None,
     ) -> Batch:
-        """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`; by default in
-        memory that is reused once the batch is freed.
+        """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`.
+
+        By default in memory that is reused once the batch is freed.
 
         picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
         the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
@@ -207,8 +211,10 @@ class BatchReader:
             files.unpin(pinned)
 
     def _get(self, work: Workspace, pinned: list[int]) -> None:
-        """What a pass lacked: files, as many as the limit on descriptors allows, but all of the first sample that lacks
-        any, and ranges of objects. pinned: rows that stay open for it, which are added to.
+        """What a pass lacked: files and ranges of objects.
+
+        Files, as many as the limit on descriptors allows, but all of the first sample that lacks any. pinned: rows that
+        stay open for it, which are added to.
         """
         files, state, first = self._files, work.state, int(work.state["complete"])
         if first != work.passed:  # what was opened for the samples before has been used

@@ -21,9 +21,10 @@ FILES = ("index", "data", "spans")  # of a track
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], fields [n, f], members [m], left_out [l], runs [r]. kinds: the
-    file kind of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
-    row) in row order.
+    """Arrays of records.py: shards [n], tracks [n, t], fields [n, f], members [m], left_out [l], runs [r].
+
+    kinds: the file kind of each column of Call.files; needed: bool [n, columns], which files are read; owners:
+    (dataset, first row) in row order.
     """
 
     shards: Array

@@ -39,8 +39,10 @@ _NONE_GIVEN: dict[str, Any] = {"given": np.empty(0, GIVEN), "first_given": np.em
 
 @dataclass(frozen=True)
 class Shape:
-    """For one batch size: how memory is laid out, the kernels' ARRAYS, OUTPUT and COLUMN records for a block at address
-    0, and 1 for each number in them that is an address in the block. ragged: the names of such tracks by number.
+    """How the memory of a batch of one size is laid out.
+
+    The kernels' ARRAYS, OUTPUT and COLUMN records for a block at address 0, and 1 for each number in them that is an
+    address in the block. ragged: the names of such tracks by number.
     """
 
     samples: int
@@ -84,9 +86,11 @@ class Shape:
 
 
 class Workspace:
-    """What one batch needs for itself. values: of each ragged track, empty for others; scores: of these; picks,
-    order: see fill_samples; run: this kernel with these arguments; code: what it returned; spent_ns: in it; state: of
-    the call. numbers, progress: its arrays and its outputs, and its state up to `parts`, as the int64 that they are.
+    """What one batch needs for itself.
+
+    values: of each ragged track, empty for others; scores: of these; picks, order: see fill_samples; run: this kernel
+    with these arguments; code: what it returned; spent_ns: in it; state: of the call. numbers, progress: its arrays and
+    its outputs, and its state up to `parts`, as the int64 that they are.
     """
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:

@@ -114,8 +114,9 @@ class Blend:
         return dataclasses.replace(self, spec=spec)
 
     def look_ahead(self, consumed: int) -> None:
-        """Look at the files of the datasets that join after sample `consumed`, as their first samples will: a missing
-        one is found now, not hours later. For one rank of a run.
+        """Look at the files of the datasets that join after sample `consumed`, as their first samples will.
+
+        A missing one is found now, not hours later. For one rank of a run.
 
         Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
         """
@@ -189,8 +190,9 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 
 def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> dict[str, Dataset]:
-    """Those of a configuration, by name; two parts of one dataset share it, and views of one its manifest, document
-    table and descriptors.
+    """Those of a configuration, by name.
+
+    Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
     """
     opened: dict[tuple[str, bool], Dataset] = {}
     for entry in config.datasets.values():

@@ -72,6 +72,7 @@ class Mask(NamedTuple):
 
     def closed(self, dataset: Dataset) -> NDArray[np.bool_]:
         """The shards of a dataset that are quarantined as a whole: their files, document tables too, are not opened.
+
         Those of a view's source never are, as a mask has tokens of the view.
         """
         if dataset.runs is not None or not (self.at < 0).any():
@@ -137,8 +138,9 @@ def read_excluded(
 
 
 def _read_lines(path: str, what: str) -> list[str]:
-    """Of a text file, ended by line feeds alone: an id may hold other separators. Raises: ReadError that says what it
-    is.
+    """Of a text file, ended by line feeds alone: an id may hold other separators.
+
+    Raises: ReadError that says what it is.
     """
     try:
         return Path(path).read_text(encoding="utf-8-sig").split("\n")

@@ -20,8 +20,9 @@ OVERFLOWS = get_args(Overflow)
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """How documents become packs of seq_len tokens: what begins in a block of (bins - 1) * seq_len tokens of the stream
-    goes into `bins` packs.
+    """How documents become packs of seq_len tokens.
+
+    What begins in a block of (bins - 1) * seq_len tokens of the stream goes into `bins` packs.
 
     overflow: of a document that does not fit whole, the rest goes elsewhere (split), is left out (crop), or it is an
     error (refuse). Raises ConfigError for blocks above MAX_BLOCK_TOKENS.

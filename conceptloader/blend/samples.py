@@ -11,9 +11,11 @@ from conceptloader.errors import ConfigError
 
 
 class Part(NamedTuple):
-    """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on; the first `inputs` of them are inputs,
-    and all but the first are labels, from `place` on too. document: its number, -1 where a part is a window of many.
-    since: the sample of the run from which on it must not be read and gives no loss, as in Mask.
+    """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on.
+
+    The first `inputs` of them are inputs, and all but the first are labels, from `place` on too. document: its number,
+    -1 where a part is a window of many. since: the sample of the run from which on it must not be read and gives no
+    loss, as in Mask.
     """
 
     start: int
@@ -54,8 +56,10 @@ def kind_of(view: View) -> str:
 
 
 def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
-    """What sample `number` is made of: a window of seq_len + 1 tokens, no more than these of a document, or a pack's
-    parts. None for a document in a shard that is quarantined as a whole, its document table included.
+    """What sample `number` is made of.
+
+    A window of seq_len + 1 tokens, no more than these of a document, or a pack's parts. None for a document in a shard
+    that is quarantined as a whole, its document table included.
     """
     if view.packs is not None:
         parts = view.packs.parts(number)

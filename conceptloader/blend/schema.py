@@ -17,9 +17,11 @@ MAX_BINS = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Section):
-    """path: of a dataset directory. weight: its proportion in the blend; None if it only takes part in phases.
-    split: the share [from, to) of the dataset, moved to starts of documents. tracks: those to read; None for the ones
-    that the section `tracks` names. max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
+    """path: of a dataset directory.
+
+    weight: its proportion in the blend; None if it only takes part in phases. split: the share [from, to) of the
+    dataset, moved to starts of documents. tracks: those to read; None for the ones that the section `tracks` names.
+    max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
     """
 
     path: str
@@ -41,8 +43,9 @@ class QuarantineConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExcludeConfig(Section):
-    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out: those with
-    these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks.
+    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out.
+
+    Those with these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
@@ -180,8 +183,9 @@ class ConceptOptions(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig(Section):
-    """num_threads read, prefetch_batches micro batches are read ahead. warn_after_s, timeout_s: seconds after which a
-    blocked read is logged, and raises.
+    """num_threads read, prefetch_batches micro batches are read ahead.
+
+    warn_after_s, timeout_s: seconds after which a blocked read is logged, and raises.
 
     prefetch_bytes: what may be read ahead while a late read holds up the rest and threads have nothing to do.
     verify_files: compare a sample of each file with the manifest when it is first opened.

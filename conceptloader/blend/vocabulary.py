@@ -22,8 +22,9 @@ def check_vocabulary(datasets: Mapping[str, Dataset], size: int | None, what: st
 
 
 def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
-    """Raise ConfigError if an id of a track is one concept in a dataset and another one in the next. A vocabulary may
-    go on where another ends; datasets without one are taken as they are.
+    """Raise ConfigError if an id of a track is one concept in a dataset and another one in the next.
+
+    A vocabulary may go on where another ends; datasets without one are taken as they are.
     """
     having: dict[str, str] = {}  # checksum of the vocabulary -> one dataset with it
     for name, dataset in datasets.items():

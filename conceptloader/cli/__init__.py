@@ -1,4 +1,6 @@
-"""The command `conceptloader`: one module per command, each with
+"""The command `conceptloader`: one module per command.
+
+Each has
 
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments

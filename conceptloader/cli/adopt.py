@@ -1,4 +1,4 @@
-"""conceptloader adopt"""
+"""The command `conceptloader adopt`."""
 
 import argparse
 

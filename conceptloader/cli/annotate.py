@@ -1,4 +1,4 @@
-"""conceptloader annotate"""
+"""The command `conceptloader annotate`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""conceptloader audit"""
+"""The command `conceptloader audit`."""
 
 import argparse
 import logging

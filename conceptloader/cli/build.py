@@ -1,4 +1,4 @@
-"""conceptloader build"""
+"""The command `conceptloader build`."""
 
 import argparse
 from collections.abc import Sequence

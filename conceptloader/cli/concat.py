@@ -1,4 +1,4 @@
-"""conceptloader concat"""
+"""The command `conceptloader concat`."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""conceptloader doctor"""
+"""The command `conceptloader doctor`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""conceptloader exposure"""
+"""The command `conceptloader exposure`."""
 
 import argparse
 

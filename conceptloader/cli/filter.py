@@ -1,4 +1,4 @@
-"""conceptloader filter"""
+"""The command `conceptloader filter`."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""conceptloader index"""
+"""The command `conceptloader index`."""
 
 import argparse
 

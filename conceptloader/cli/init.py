@@ -1,4 +1,4 @@
-"""conceptloader init"""
+"""The command `conceptloader init`."""
 
 import argparse
 import os

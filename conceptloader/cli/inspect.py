@@ -1,4 +1,4 @@
-"""conceptloader inspect"""
+"""The command `conceptloader inspect`."""
 
 import argparse
 import random

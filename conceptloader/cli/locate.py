@@ -1,4 +1,4 @@
-"""conceptloader locate"""
+"""The command `conceptloader locate`."""
 
 import argparse
 import itertools

@@ -63,9 +63,10 @@ def _plain(value: Any) -> Any:
 
 
 class _Guarded:
-    """A stream that may be a terminal. Control characters and characters that it cannot encode are escaped, of all
-    writers, argparse and tracebacks included. Progress bars may return to the start of their line, before or after
-    the rest of what they write.
+    """A stream that may be a terminal.
+
+    Control characters and characters that it cannot encode are escaped, of all writers, argparse and tracebacks
+    included. Progress bars may return to the start of their line, before or after the rest of what they write.
     """
 
     def __init__(self, stream: Any) -> None:

@@ -42,8 +42,9 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Return the command line with the options of its --recipe before its own. Repeatable options are repeated for
-    each item of a list, and for each KEY=VALUE of a mapping.
+    """Return the command line with the options of its --recipe before its own.
+
+    Repeatable options are repeated for each item of a list, and for each KEY=VALUE of a mapping.
 
     Raises: ConfigError for a file that is not a mapping, and for unknown or renamed options; ReadError.
     """

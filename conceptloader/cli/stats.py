@@ -1,4 +1,4 @@
-"""conceptloader stats"""
+"""The command `conceptloader stats`."""
 
 import argparse
 from collections.abc import Iterator, Mapping

@@ -24,8 +24,9 @@ def add_table_arguments(parser: argparse.ArgumentParser, default: str = "jsonl")
 def write_table(
     batches: Iterable[Any], arguments: argparse.Namespace, output: Output, *, as_text: bool = False
 ) -> None:
-    """Write record batches as the arguments say, to a file atomically. as_text: without --format and --out,
-    print aligned columns.
+    """Write record batches as the arguments say, to a file atomically.
+
+    as_text: without --format and --out, print aligned columns.
     """
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:

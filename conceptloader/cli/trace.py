@@ -1,4 +1,4 @@
-"""conceptloader trace"""
+"""The command `conceptloader trace`."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""conceptloader verify"""
+"""The command `conceptloader verify`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""conceptloader viewer"""
+"""The command `conceptloader viewer`."""
 
 import argparse
 import contextlib

@@ -59,8 +59,9 @@ class ConceptIndex:
         self._spans_of = lru_cache(maxsize=64)(self._read_spans)
 
     def counts(self) -> tuple[Ints, Ints, Ints]:
-        """(concepts that occur, ascending; how many spans, how many tokens carry them), int64 each; of a view, in its
-        source.
+        """(concepts that occur, ascending; how many spans, how many tokens carry them), int64 each.
+
+        Of a view, in its source.
         """
         concept, *totals = self._file(CONCEPTS).columns("concept", "spans", "tokens")
         concepts, first = np.unique(concept, return_index=True)
@@ -121,8 +122,9 @@ class Coverage:
 
 
 def concept_pairs(dataset: Dataset, track: str, shard: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """All pairs of a concept and a span of a shard, some at a time, in order of the spans: (concept ids, start and end
-    in the shard), int64 [n] each. A span that names a concept twice counts once.
+    """All pairs of a concept and a span of a shard, some at a time, in order of the spans.
+
+    (concept ids, start and end in the shard), int64 [n] each. A span that names a concept twice counts once.
 
     Raises: FormatError, ReadError.
     """

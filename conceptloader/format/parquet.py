@@ -46,9 +46,10 @@ def write_parquet(batches: Iterable[Any], path: str, row_group: int = _ROW_GROUP
 
 
 class SortedParquet:
-    """A parquet file whose rows are sorted by its first column, opened. Every page is compared with its checksum, and
-    what says where the pages are with `footer`, which `footer_checksum` gave when it was written. remedy: what to do
-    about a corrupt file.
+    """A parquet file whose rows are sorted by its first column, opened.
+
+    Every page is compared with its checksum, and what says where the pages are with `footer`, which `footer_checksum`
+    gave when it was written. remedy: what to do about a corrupt file.
 
     Raises: FormatError for a corrupt file, ReadError; ConfigError without pyarrow.
     """

@@ -12,8 +12,9 @@ TOKENIZER_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 
 
 def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
-    """The folder of `hub:OWNER/NAME[/FOLDER][@REVISION]` in the hub's cache on this machine, fetched if need be; any
-    other name as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError, InputError.
+    """The folder of `hub:OWNER/NAME[/FOLDER][@REVISION]` in the hub's cache on this machine, fetched if need be.
+
+    Any other name as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError, InputError.
     """
     if not name.startswith(PREFIX):
         return name
@@ -34,8 +35,9 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
 
 
 class ArrowFile:
-    """A file of Arrow's, as `datasets.Dataset.save_to_disk` leaves them (a stream) or with a footer; its record batches
-    as row groups: what we use of a ParquetFile.
+    """A file of Arrow's, as `datasets.Dataset.save_to_disk` leaves them (a stream) or with a footer.
+
+    Its record batches as row groups: what we use of a ParquetFile.
     """
 
     def __init__(self, path: str) -> None:

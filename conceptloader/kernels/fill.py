@@ -210,8 +210,10 @@ def pick_windows(picks: Picks, order: PickBy) -> None:
 
 @kernel
 def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
-    """Fill the samples from state.complete on, in a pass over all of them. One that lacks something says what, and is
-    tried again by the next pass, as are all behind it."""
+    """Fill the samples from state.complete on, in a pass over all of them.
+
+    One that lacks something says what, and is tried again by the next pass, as are all behind it.
+    """
     pick_windows(picks, order)
     state = call.state[0]
     if state.complete == 0:

@@ -62,8 +62,9 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
 
 @inner
 def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds some of these tokens, into the row; or every
-    document (t is PIECES) for a block of packs, to be cut into pieces.
+    """Every document (t is -1), or every span of track t, that holds some of these tokens, into the row.
+
+    Or every document (t is PIECES) for a block of packs, to be cut into pieces.
 
     Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
     documents' table has one entry more; the last span ends with the shard.
@@ -218,8 +219,10 @@ def fill_track(call: Call, tokens: Tokens, t: int, low: int) -> Code:
 
 @inner
 def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> Code:
-    """Where the records of slots [first, count) begin, in index reads that join what lies close together; how many of
-    their concepts are taken, and where these go: an index into ids or values."""
+    """Where the records of slots [first, count) begin, in index reads that join what lies close together.
+
+    How many of their concepts are taken, and where these go, too: an index into ids or values.
+    """
     out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[tokens.row, t]
     item = track.id_bytes + track.score_bytes
     words = array_at(np.int64(buffer.ctypes.data), 0, len(buffer) // 8, np.int64)
@@ -283,8 +286,10 @@ def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> 
 
 @inner
 def read_concepts(call: Call, tokens: Tokens, t: int, first: int, count: int) -> Code:
-    """Concept ids of slots [first, count), and then their scores, which follow the ids of each record, in data reads
-    that join what lies close together."""
+    """Concept ids of slots [first, count), in data reads that join what lies close together.
+
+    Their scores follow the ids of each record.
+    """
     out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[tokens.row, t]
     address, room, found = np.int64(buffer.ctypes.data), len(buffer) // 8 * 8, OK
     for scored in range(1 + (track.score_bytes > 0)):

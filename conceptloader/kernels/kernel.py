@@ -59,8 +59,11 @@ Kind = Scalar | ArrayOf | TupleOf
 
 
 def kind_of(hint: Any) -> Kind:
-    """What an annotation says: an integer type, a tuple, named or not, or an array: Annotated[array, dtype], with the
-    number of dimensions behind it unless that is 1. What numpy's own types are made of differs among its versions."""
+    """What an annotation says: an integer type, a tuple, named or not, or an array.
+
+    Annotated[array, dtype], with the number of dimensions behind it unless that is 1. What numpy's own types are made
+    of differs among its versions.
+    """
     if hint in _SCALARS:
         return Scalar(_SCALARS[hint])
     if get_origin(hint) is Annotated:

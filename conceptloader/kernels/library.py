@@ -38,8 +38,11 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Description:
-    """What was built. sources: digest of this folder's Python; bounds: whether indices are checked; files: of each
-    level, (name, bytes, BLAKE2b)."""
+    """What was built.
+
+    sources: digest of this folder's Python; bounds: whether indices are checked; files: of each level, (name, bytes,
+    BLAKE2b).
+    """
 
     version: str
     sources: str

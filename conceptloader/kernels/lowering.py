@@ -39,8 +39,9 @@ _OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "m
 
 
 def compile_kernels(kernels: Sequence[Kernel[..., Any]], targets: Sequence[tuple[str, str]]) -> list[bytes]:
-    """For each processor and its features, as LLVM names them, an object file with a function for each kernel: `i64
-    NAME(i64 address)`, of the address of a block of words.
+    """For each processor and its features, as LLVM names them, an object file with a function for each kernel.
+
+    `i64 NAME(i64 address)`, of the address of a block of words.
 
     The first word takes what the kernel returns, the others are its arguments one after another, as `lay_out` of
     kernel.py has put them there. Returned is 0, or what numba's functions return instead where an index is out of
@@ -93,8 +94,11 @@ def _passes(machine: Any, level: int) -> Any:
 
 
 class _Module(_codegen.CPUCodeLibrary):  # type: ignore[misc]
-    """What numba makes of a function, collected. By itself it optimizes each one together with all that it calls, and
-    makes machine code of it for this process, which nothing runs: half of the time of a build."""
+    """What numba makes of a function, collected.
+
+    By itself it optimizes each one together with all that it calls, and makes machine code of it for this process,
+    which nothing runs: half of the time of a build.
+    """
 
     made: ClassVar[list[Any]] = []
 
@@ -233,7 +237,7 @@ def _unpack(kind: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def keep(typing_context: Any, address: Any, value: Any) -> Any:
-    """keep(address, value): an integer as a word; nothing if it is None."""
+    """Store an integer as a word at an address; nothing if it is None."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if value != types.none:

@@ -134,8 +134,10 @@ class Tree(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """Phase f begins at starts[f], has its tree at roots[f] and continues the draws of bases[f], u64 [phases,
-    datasets]. block: places of a mixture block."""
+    """Draws of phases: phase f begins at starts[f] and has its tree at roots[f].
+
+    It continues the draws of bases[f], u64 [phases, datasets]. block: places of a mixture block.
+    """
 
     starts: U64Array
     keys: U64Array
@@ -165,8 +167,10 @@ class Sizes(NamedTuple):
 
 
 class KernelTables(NamedTuple):
-    """What kernels find windows by: phases and sizes, and the two arrays of Skips; room: u64 that these work in (see
-    scratch_of)."""
+    """What kernels find windows by: phases and sizes, and the two arrays of Skips.
+
+    Room: u64 that these work in (see scratch_of).
+    """
 
     phases: Phases
     sizes: Sizes
@@ -204,15 +208,19 @@ def tree_walk(j: U64, root: np.int64, tree: Tree) -> tuple[np.int64, U64]:
 
 
 def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
-    """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, twice; or else for
-    datasets once and for the tables of small ones."""
+    """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, twice.
+
+    Or else for datasets once and for the tables of small ones.
+    """
     return max(4 * block + 2 * datasets, datasets + tables)
 
 
 @inner
 def fill_block(number: U64, key: U64, root: np.int64, tree: Tree, block: int, scratch: U64Array) -> None:
-    """Write the leaves of all places of mixture block `number`, and their draws, into scratch[: 2 * block]. Behind 4 *
-    block there are, for each leaf, 0 before and after, and its next draw."""
+    """Write the leaves of all places of mixture block `number`, and their draws, into scratch[: 2 * block].
+
+    Behind 4 * block there are, for each leaf, 0 before and after, and its next draw.
+    """
     leaves, draws = scratch[:block], scratch[block : 2 * block]
     order, strict, by_leaf = scratch[2 * block : 3 * block], scratch[3 * block : 4 * block], scratch[4 * block :]
     first = number * U64(block)
@@ -268,8 +276,10 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
 def windows_many(
     datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Sizes, scratch: U64Array
 ) -> None:
-    """(epoch, window) of every draw. scratch: see scratch_of. Small datasets get a table of the epoch at hand, kept
-    while it lasts."""
+    """(epoch, window) of every draw.
+
+    scratch: see scratch_of. Small datasets get a table of the epoch at hand, kept while it lasts.
+    """
     counts, dataset_keys, shape_a, shape_bits, table_starts = sizes
     held, tables = scratch[: len(counts)], scratch[len(counts) :]
     for d in range(len(held)):
@@ -326,7 +336,9 @@ def places_in_blocks(
     strict: U64Array, draws: U64Array, leaf: int, blocks: Blocks, scratch: U64Array, out: I64Array
 ) -> None:
     """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence.
-    scratch: see scratch_of."""
+
+    scratch: see scratch_of.
+    """
     key, root, tree, block = blocks
     for k in range(4 * block, 4 * block + 2 * (len(tree.left) + 1)):
         scratch[k] = ZERO

@@ -84,8 +84,11 @@ def put(room: Room, rooms: Array, at: int, piece: Any, part: Any) -> None:
 
 @kernel
 def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> Any:
-    """Pack the first `count` pieces. Returns: how many parts there are; -1 - k for piece k that is refused, or that
-    finds no room at all, which cannot be where the packs were counted for its block."""
+    """Pack the first `count` pieces.
+
+    Returns: how many parts there are; -1 - k for piece k that is refused, or that finds no room at all, which cannot be
+    where the packs were counted for its block.
+    """
     rooms, size = room.rooms[:packs], len(room.tally) - 1
     sort_pieces(room, count)
     for b in range(packs):

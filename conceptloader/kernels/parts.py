@@ -1,5 +1,8 @@
-"""Kernels: which parts a sample is made of: a window, a document, a pack or what is given, of a dataset or a view,
-without what is left out. All ways end in add_parts."""
+"""Kernels: which parts a sample is made of.
+
+A window, a document, a pack or what is given, of a dataset or a view, without what is left out. All ways end in
+add_parts.
+"""
 
 from typing import Any, NamedTuple
 
@@ -25,8 +28,10 @@ class Wanted(NamedTuple):
 
 @inner
 def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, int]:
-    """(code, tokens): the parts of window, document or pack `window` of member `number`, as sample `index` of the run;
-    how many tokens they fill the row with from its beginning, 0 if there may be gaps."""
+    """(code, tokens): the parts of window, document or pack `window` of member `number`, as sample `index` of the run.
+
+    How many tokens they fill the row with from its beginning, 0 if there may be gaps.
+    """
     state, member, size = call.state[0], call.members[number], call.arrays[0].seq_len
     state.parts = 0
     if len(call.first_given):
@@ -45,8 +50,10 @@ def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, 
 
 @inner
 def make_given(call: Call, member: Any, index: Any) -> Any:
-    """The parts of the first seq_len + 1 tokens that are given, end to end; each range counts as a document, numbered
-    by its place among those of the sample. Returns: as make_parts."""
+    """The parts of the first seq_len + 1 tokens that are given, end to end.
+
+    Each range counts as a document, numbered by its place among those of the sample. Returns: as make_parts.
+    """
     state, size, whole, place = call.state[0], call.arrays[0].seq_len, True, 0
     first, end = call.first_given[state.sample], call.first_given[state.sample + 1]
     for k in range(first, end):
@@ -84,8 +91,10 @@ def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
 
 @inner
 def add_parts(call: Call, member: Any, index: Any, place: int, wanted: Wanted) -> Any:
-    """A part of the sample for each shard, and for each run of a view. Returns: how many tokens they have, or 0 if
-    sample `index` leaves some out, and so all."""
+    """A part of the sample for each shard, and for each run of a view.
+
+    Returns: how many tokens they have, or 0 if sample `index` leaves some out, and so all.
+    """
     at, start, stop = wanted.start, wanted.start, wanted.stop
     if is_left_out(call, member, start, stop, index):
         add_part(call, -1, place, Wanted(0, wanted.inputs, 0, NO_DOCUMENT))
@@ -202,8 +211,10 @@ def find_document(call: Call, member: Any, document: int) -> tuple[Code, int, in
 
 @inner
 def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
-    """The documents that hold tokens [first, last) of a member's dataset: in two bounded reads of a document table, or
-    the runs of a view; none if one of their shards is quarantined."""
+    """The documents that hold tokens [first, last) of a member's dataset.
+
+    Found in two bounded reads of a document table, or the runs of a view; none if one of their shards is quarantined.
+    """
     state, runs, shards = call.state[0], call.runs, call.shards
     state.packed = 0
     found = OK

@@ -160,8 +160,10 @@ def want(call: Call, row: int, column: int, start: int, stop: int) -> Code:
 
 @inner
 def need(call: Call, row: int, column: int, size: int, offset: int) -> Code:
-    """WANTS unless `size` bytes at `offset` of a shard's file can be read. Whoever reads in several steps asks for all
-    of them before: each pass is a round of requests to a store."""
+    """WANTS unless `size` bytes at `offset` of a shard's file can be read.
+
+    Whoever reads in several steps asks for all of them before: each pass is a round of requests to a store.
+    """
     state, descriptor = call.state[0], call.files[row, column]
     state.row = row
     state.column = column

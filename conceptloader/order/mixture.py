@@ -204,8 +204,9 @@ class Mixture(Shown):
         return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
-        """The index at which a window is read in one epoch of its dataset, or None if the run never reads it: its
-        dataset left, or it is skipped.
+        """The index at which a window is read in one epoch of its dataset, or None if the run never reads it.
+
+        Its dataset left, or it is skipped.
         """
         if not (0 <= dataset < len(self.sizes) and 0 <= window < self.sizes[dataset] and epoch >= 0):
             raise ConfigError(

@@ -14,8 +14,9 @@ MAX_N = 1 << 63
 
 
 def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
-    """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside. Contiguous and
-    aligned, as kernels take them.
+    """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside.
+
+    Contiguous and aligned, as kernels take them.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
@@ -67,7 +68,7 @@ class Permutation:
         return self._one(i, 0)
 
     def inverse(self, j: int) -> int:
-        """At which position j stands: inverse(forward(i)) == i."""
+        """Return the position i of index j, so that forward(i) == j."""
         return self._one(j, 1)
 
     def forward_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:

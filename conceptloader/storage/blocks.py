@@ -1,5 +1,6 @@
-"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory. Their sizes
-are set by the environment, so that every process of a job has them.
+"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory.
+
+Their sizes are set by the environment, so that every process of a job has them.
 """
 
 import fcntl

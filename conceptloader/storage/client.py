@@ -13,8 +13,9 @@ Allows = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Part:
-    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object; version: changes when
-    the object is replaced (an ETag, or a date), None if the store does not say.
+    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object.
+
+    Version: changes when the object is replaced (an ETag, or a date), None if the store does not say.
     """
 
     data: bytes
@@ -23,8 +24,10 @@ class Part:
 
 
 class Client:
-    """Of one host, bucket or container. Raises: ReadError, with an errno that tells what may pass (EIO) from what does
-    not (ENOENT, EACCES); FormatError for a redirect that is not allowed.
+    """Of one host, bucket or container.
+
+    Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES); FormatError for
+    a redirect that is not allowed.
     """
 
     errors: Any = Exception  # what the library below raises

@@ -75,8 +75,9 @@ def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
 
 @contextlib.contextmanager
 def completed(path: str, exclusive: bool = False) -> Iterator[str]:
-    """The name of a file to write in the block, which durably becomes `path` at its end; it is removed if the block
-    fails.
+    """The name of a file to write in the block, which durably becomes `path` at its end.
+
+    It is removed if the block fails.
 
     exclusive: raises FileExistsError at the end if the name is taken by then. Raises: ReadError naming the file.
     """
@@ -114,8 +115,9 @@ def _rename_new(source: str, target: str) -> bool:
 
 
 class Spool:
-    """An append-only file under a temporary name, with its size and running xxh3-64 checksum. As a context
-    manager it is discarded unless it was committed.
+    """An append-only file under a temporary name, with its size and running xxh3-64 checksum.
+
+    As a context manager it is discarded unless it was committed.
     """
 
     def __init__(self, path: str) -> None:

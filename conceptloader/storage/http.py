@@ -1,5 +1,7 @@
-"""Ranges of files by http and https. Redirects are followed only to where the caller allows: obstore's client follows
-all of them and does not tell, so that a server could send requests to any host that this machine reaches.
+"""Ranges of files by http and https.
+
+Redirects are followed only to where the caller allows: obstore's client follows all of them and does not tell, so that
+a server could send requests to any host that this machine reaches.
 """
 
 import errno

@@ -100,8 +100,9 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
 
 
 def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
-    """Exactly `size` bytes from `offset` on, put together from short reads. Every positioned read of the project's
-    Python code is this call.
+    """Exactly `size` bytes from `offset` on, put together from short reads.
+
+    Every positioned read of the project's Python code is this call.
 
     Raises: ReadError when the operating system fails or the file ends early; it names file and offset.
     """

@@ -49,8 +49,10 @@ class Expected:
             raise FormatError(self.path, f"sample checksum {found}", rule, _CHANGED)
 
     def check(self, found: os.stat_result, before: os.stat_result | None = None) -> None:
-        """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
-        when it was first opened.
+        """Check that a file is the one that the manifest describes.
+
+        Raises: FormatError unless it is as large, and an adopted one as old, as the manifest says, and as old as when
+        it was first opened.
         """
         if found.st_size != self.size:
             raise self.other_size(found.st_size, "the file is corrupt or incomplete: copy or build it again")

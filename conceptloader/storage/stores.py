@@ -55,6 +55,7 @@ def object_size(url: str, allows: Allows) -> int:
 
 def object_version(url: str, allows: Allows) -> tuple[int, str | bytes]:
     """Size and version of the object now; its end where the store says none, as the checksum of a manifest is there.
+
     Raises: ReadError.
     """
     store = _store_of(url)
@@ -166,8 +167,10 @@ class _Fsspec(Client):
 
 
 class _Courier(Client):
-    """In a process that was forked from one with clients, whose threads it lacks: a process of its own, which makes the
-    requests, and ends with this one. Megatron-LM's own loader can start its workers in no other way than by forking.
+    """In a process that was forked from one with clients, whose threads it lacks.
+
+    A process of its own, which makes the requests, and ends with this one. Megatron-LM's own loader can start its
+    workers in no other way than by forking.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,7 @@
-"""Threads that wait, for requests and for reads. Daemons, so that one which hangs does not keep the process from
-ending; the end of the process waits for none of them longer than a second.
+"""Threads that wait, for requests and for reads.
+
+Daemons, so that one which hangs does not keep the process from ending; the end of the process waits for none of them
+longer than a second.
 """
 
 import atexit
@@ -19,8 +21,9 @@ _JOIN_S = 1.0
 
 
 class Task(Generic[R]):
-    """A call that a thread makes or has made. thread: its identifier, 0 before; error: what it raised; value: what it
-    returned, once it has ended without.
+    """A call that a thread makes or has made.
+
+    thread: its identifier, 0 before; error: what it raised; value: what it returned, once it has ended without.
 
     One lock, where a concurrent.futures.Future has a condition, which costs a batch of the loader some 15 us more.
     """

@@ -1,5 +1,6 @@
-"""Test kit: synthetic datasets, a resume oracle, plain batches, and (in conceptloader.testing.strategies) hypothesis
-strategies.
+"""Test kit: synthetic datasets, a resume oracle, plain batches.
+
+conceptloader.testing.strategies has hypothesis strategies.
 
 Open corpora.py first.
 """

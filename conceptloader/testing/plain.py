@@ -51,8 +51,9 @@ class PlainReader:
         allocate: Allocate | None = None,
         picked: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
     ) -> Batch:
-        """The batch of sample indices uint64 [B], in memory from `allocate`. picked: [B] members of the order and [B]
-        windows of these, instead of what the order says.
+        """The batch of sample indices uint64 [B], in memory from `allocate`.
+
+        picked: [B] members of the order and [B] windows of these, instead of what the order says.
 
         Raises: FormatError for damaged data, ReadError; ConfigError for a member that has left the configuration.
         """

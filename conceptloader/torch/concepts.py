@@ -19,8 +19,9 @@ NOT_ANNOTATED, NO_CONCEPT, ANNOTATED, TRUNCATED = 0, 1, 2, 3
 
 
 class Concepts(NamedTuple):
-    """ids: int64 [..., K], -1 where there is none. mask: bool [..., K], where there is one. cut: int64 [...], how many
-    concepts there are beyond these K.
+    """ids: int64 [..., K], -1 where there is none.
+
+    mask: bool [..., K], where there is one. cut: int64 [...], how many concepts there are beyond these K.
     """
 
     ids: Tensor
@@ -99,8 +100,11 @@ def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
 
 
 def annotation_status(batch: TensorBatch, track: str) -> Tensor:
-    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts, TRUNCATED for
-    one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else ANNOTATED.
+    """Return per token whether it is annotated.
+
+    Returns: uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts,
+    TRUNCATED for one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else
+    ANNOTATED.
 
     A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens only: the others are unknown.
     """

@@ -135,8 +135,10 @@ class Loader:
                 )  # fmt: skip
 
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
-        """Stand at `consumed`, in the step that began at `step_start`: the trainer's number `step`, by default as many
-        as batches of these sizes led there. Changes nothing if it raises.
+        """Stand at `consumed`, in the step that began at `step_start`.
+
+        The trainer's number `step`, by default as many as batches of these sizes led there. Changes nothing if it
+        raises.
         """
         schedule = self._rule.at(0, consumed)
         plan = Plan(
@@ -170,8 +172,10 @@ class Loader:
 
     @property
     def steps(self) -> int | None:
-        """Steps of the trainer up to `consumed_samples`; None within one, and where their number is unknown: batches of
-        the present sizes do not end there, and no state holds it.
+        """Steps of the trainer up to `consumed_samples`.
+
+        None within one, and where their number is unknown: batches of the present sizes do not end there, and no state
+        holds it.
         """
         return self.steps_at(self.consumed_samples)
 
@@ -195,8 +199,9 @@ class Loader:
         return self._reader.without_loss.count
 
     def __len__(self) -> int:
-        """Micro batches of this rank in an epoch, consumed ones included: in epoch_samples, else in the whole run, or
-        in a pass with order sequential.
+        """Micro batches of this rank in an epoch, consumed ones included.
+
+        In epoch_samples, else in the whole run, or in a pass with order sequential.
 
         After a change of batch sizes, consumed samples count in the present ones, rounded down. Raises
         UnboundedLoaderError, a TypeError, for a run without num_samples.

@@ -56,8 +56,9 @@ callbacks: list[Callback] = []
 
 
 def on_step(callback: Callback) -> Callable[[], None]:
-    """Have `callback` called after each step of every training loader of this process whose loop begins later, in the
-    thread that trains, before its last micro batch is yielded.
+    """Call `callback` after each step of every training loader of this process whose loop begins later.
+
+    It is called in the thread that trains, before the last micro batch of the step is yielded.
 
     Returns: what ends that. What the callback raises ends the loop, and the next loop, or a resumed run, begins with
     the micro batch that would have been yielded.

@@ -33,8 +33,9 @@ def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: in
 
 
 def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
-    """The first sample of a step from `edge` on, after all weights that were set earlier, and where no phase of the
-    configuration starts.
+    """The first sample of a step from `edge` on, after all weights that were set earlier.
+
+    No phase of the configuration starts there.
     """
     skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases}
     while True:
@@ -65,8 +66,9 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
 
 
 def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
-    """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples. Does
-    nothing without a process group.
+    """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples.
+
+    Does nothing without a process group.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return

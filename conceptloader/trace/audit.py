@@ -21,8 +21,9 @@ Share = tuple[int, int]
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a record first differs. what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that
-    was not recorded once.
+    """Where a record first differs.
+
+    what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that was not recorded once.
     """
 
     launch: int
@@ -42,8 +43,10 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """steps: [first, last + 1) of the run; samples: compared, repeated ones included; repeated: how many were
-    re-run after a restart, and count there. incomplete: steps at the very end that not all ranks had recorded.
+    """What an audit compared.
+
+    steps: [first, last + 1) of the run; samples: compared, repeated ones included; repeated: how many were re-run after
+    a restart, and count there. incomplete: steps at the very end that not all ranks had recorded.
     """
 
     launches: int
@@ -94,9 +97,10 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
 
 
 def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) -> BatchReader:
-    """Reads tokens at the sequence length of a start; members of other lengths had no samples in it. ignore_index: of
-    the labels, where the configuration masks their loss. packed: whether samples are packs, of which all of a start
-    are, or none.
+    """Reads tokens at the sequence length of a start; members of other lengths had no samples in it.
+
+    ignore_index: of the labels, where the configuration masks their loss. packed: whether samples are packs, of which
+    all of a start are, or none.
     """
     seq_len = run.seq_len(launch.start.seq_len)
     views = [

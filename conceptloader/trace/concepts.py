@@ -96,8 +96,9 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
 
 
 def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
-    """Each dataset that has all tracks -> the expression with its ids for the concepts, -1 for those that only
-    others know.
+    """Each dataset that has all tracks, with the expression in its ids.
+
+    The ids are those for the concepts, -1 for those that only others know.
 
     Raises: ConfigError for a track, a concept or scores that none has.
     """

@@ -119,9 +119,10 @@ class Exposure:
         return self._arrow.Table.from_pylist(rows)
 
     def documents(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Any:
-        """A row for each document, or for those with one of these ids: its dataset, number, id, tokens; how many of
-        them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any of it, also
-        only as a label, and the first of `checkpoints` after it, null if there is none.
+        """A row for each document, or for those with one of these ids: its dataset, number, id, tokens.
+
+        How many of them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any
+        of it, also only as a label, and the first of `checkpoints` after it, null if there is none.
 
         checkpoints: numbers of steps that were completed when they were saved, ascending. An id that no dataset
         has gives a row with only the id.
@@ -148,8 +149,10 @@ class Exposure:
         yield self._arrow.RecordBatch.from_pylist(rows, schema=self._arrow.schema(_DOCUMENTS))
 
     def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
-        """A row for each concept of a track and dataset: its id and name; tokens that carry it, how many of them were
-        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it.
+        """A row for each concept of a track and dataset: its id and name.
+
+        Tokens that carry it, how many of them were seen, and epochs, the ratio. The track is read once. Raises
+        ConfigError if no dataset has it.
         """
         tables = []
         for name, some in self._by_dataset().items():

@@ -63,8 +63,9 @@ def locate_document(
 
 
 def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
-    """The parts that hold tokens of a document, also only as labels, and the samples of the member that they
-    belong to.
+    """The parts that hold tokens of a document, also only as labels.
+
+    They come with the samples of the member that they belong to.
     """
     start, stop = member.dataset.document_range(document)
     if member.by_document:
@@ -83,8 +84,10 @@ def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
 
 
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
-    """(dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
-    read, 0 if they never are. document, dataset: as in locate_document. Raises: as that.
+    """Return from which sample on the tokens of documents are not read.
+
+    Returns: (dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are
+    not read, 0 if they never are. document, dataset: as in locate_document. Raises: as that.
     """
     found = {}
     for index, number in _find(run, document, dataset):

@@ -62,8 +62,10 @@ class LossLog:
             raise ReadError(directory, message, errno=error.errno) from error
 
     def write(self, step: int, batch: Mapping[str, Any], losses: Any) -> None:
-        """Note the losses of a micro batch: [B], one a sample, or [B, S], one a label, of which the mean counts (over
-        loss_mask, if there is one). A CUDA tensor is copied while the device works on, and written with a later call.
+        """Note the losses of a micro batch.
+
+        [B], one a sample, or [B, S], one a label, of which the mean counts (over loss_mask, if there is one). A CUDA
+        tensor is copied while the device works on, and written with a later call.
 
         Raises ConfigError if the batch has no sample_index, or not as many; ReadError.
         """
@@ -170,8 +172,10 @@ def _to_parquet(journal: Path) -> None:
 
 
 def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDArray[Any]:
-    """The losses of the steps [first, stop) that any rank logged, as rows of LOSS in order of step, sample and span;
-    of a row that was logged again, the last one. Raises ReadError without any log, FormatError for a corrupt one.
+    """Return the losses of the steps [first, stop) that any rank logged.
+
+    Returns: rows of LOSS in order of step, sample and span; of a row that was logged again, the last one. Raises:
+    ReadError without any log, FormatError for a corrupt one.
     """
     arrow, parquet = need("pyarrow", _NO_ARROW), need("pyarrow.parquet", _NO_ARROW)
     paths = sorted(p for p in Path(directory).glob("*.*") if p.suffix in (".journal", ".parquet") and p.name[0] != ".")

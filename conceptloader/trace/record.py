@@ -49,8 +49,10 @@ class BatchRecorder:
         self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
 
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
-        """Record a micro batch: its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that
-        some of these are. more: further JSON fields of the line.
+        """Record a micro batch.
+
+        Its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that some of these are. more:
+        further JSON fields of the line.
 
         Raises ConfigError if the batch lacks one of them.
         """
@@ -83,8 +85,10 @@ class BatchRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One micro batch on one rank. samples, datasets, checksums: one each per sample. ignore_index: what labels
-    without loss were, if some were not tokens. more: further fields.
+    """One micro batch on one rank.
+
+    samples, datasets, checksums: one each per sample. ignore_index: what labels without loss were, if some were not
+    tokens. more: further fields.
     """
 
     step: Natural

@@ -64,9 +64,11 @@ class SpanPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTrace(Seen):
-    """kind: window, document or pack. tokens: [start, stop) of the dataset that the sample reads, of a pack from the
-    first one to the last; None if nothing is read: it touches what is quarantined or excluded, or is an empty pack.
-    fields: the loss weights and token fields that the configuration asks for, as a batch has them.
+    """kind: window, document or pack.
+
+    tokens: [start, stop) of the dataset that the sample reads, of a pack from the first one to the last; None if
+    nothing is read: it touches what is quarantined or excluded, or is an empty pack. fields: the loss weights and token
+    fields that the configuration asks for, as a batch has them.
     """
 
     kind: str = "window"

@@ -96,8 +96,9 @@ class Where:
 
 
 def parse_where(text: str, option: str = "where") -> Where:
-    """The expression in `text`. option: what it is called in messages. Raises: ConfigError that points at the
-    character.
+    """The expression in `text`.
+
+    option: what it is called in messages. Raises: ConfigError that points at the character.
     """
     words: list[_Word] = []
     at = 0

@@ -44,8 +44,9 @@ def concepts(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def concept(looked: Looked, query: Query) -> dict[str, Any]:
-    """Windows whose inputs have a concept `c`, from window `from` on: as many as one answer holds; `next` is where the
-    following one continues. By the concept index if there is one, or else by reading the track.
+    """Windows whose inputs have a concept `c`, from window `from` on: as many as one answer holds.
+
+    `next` is where the following one continues. By the concept index if there is one, or else by reading the track.
     """
     source, track = _track(looked, query)
     names = looked.vocabulary(source, track)

@@ -23,8 +23,9 @@ class HasBlend(Protocol):
 
 
 class DecodedSpan(NamedTuple):
-    """Inputs [start, end) of the sample, their text, and names of concepts (ids where the dataset has no names), or the
-    span's number or record.
+    """Inputs [start, end) of the sample, their text, and names of concepts.
+
+    Ids where the dataset has no names; of other tracks the span's number or record.
     """
 
     start: int
@@ -35,8 +36,9 @@ class DecodedSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodedSample:
-    """The inputs of one sample as text. dataset: its name. sample: the trainer's index, None if the batch has none.
-    spans: by track.
+    """The inputs of one sample as text.
+
+    dataset: its name. sample: the trainer's index, None if the batch has none. spans: by track.
     """
 
     dataset: str

@@ -86,8 +86,9 @@ class Source(Member):
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """run: what is looked at; alone: it is one dataset, in no run. samples: length of the run,
-    if it was given. log, losses, tokenizer: the options of these names.
+    """run: what is looked at; alone: it is one dataset, in no run.
+
+    samples: length of the run, if it was given. log, losses, tokenizer: the options of these names.
     """
 
     title: str

@@ -57,8 +57,9 @@ def _windows(source: Source, number: int, token: int) -> list[int]:
 
 
 def describe(looked: Looked, source: Source, start: int, stop: int) -> dict[str, Any]:
-    """Tokens [start, stop) of a dataset. Positions count from `start`; spans are concepts with the range that each has,
-    the outermost on level 0.
+    """Tokens [start, stop) of a dataset.
+
+    Positions count from `start`; spans are concepts with the range that each has, the outermost on level 0.
     """
     dataset = source.dataset
     sample = dataset.read(start, stop, source.readable, documents=True)

@@ -142,8 +142,10 @@ class MegatronData:
         return OrderState(spec=self.spec, consumed=consumed).leaf()
 
     def check_tokenizer(self, embedding: int | None) -> None:
-        """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
-        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known.
+        """Raise ConfigError for data of another tokenizer than Megatron's.
+
+        With ids that the model's embedding has not, or another end-of-document token, which may be accepted. embedding:
+        rows of it, None if not known.
         """
         eod, remedy = getattr(self.dataset_config.tokenizer, "eod", None), "start with the tokenizer of the data"
         for split in (self.train, *self.valid, *self.test):

@@ -32,8 +32,10 @@ FROM_STOCK = frozenset({"tokens", "input_ids", "labels", "loss_mask", "position_
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor of a sample. `shape` leaves the batch out; `along`: the dimension of a batch that runs over the tokens
-    and is cut for context parallelism, 0 for none.
+    """One tensor of a sample.
+
+    `shape` leaves the batch out; `along`: the dimension of a batch that runs over the tokens and is cut for context
+    parallelism, 0 for none.
     """
 
     name: str
@@ -153,12 +155,15 @@ def make_sample(
     """A sample of S = rules.seq_length tokens.
 
     Args:
-        tokens, labels: int64[S]; label j is the target after token j.
+        tokens: int64[S], inputs.
+        labels: int64[S]; label j is the target after token j.
         loss_mask: float32[S], with --eod-mask-loss already applied.
         starts: positions in (0, S) where a document starts, ascending: for the resets.
         pieces: positions in (0, S) where --dataloader-inter-document-masking starts a new sequence, ascending.
+        rules: what the trainer's arguments ask for.
 
-    Returns: tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
+    Returns:
+        tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
         int32[S + 1] (padded with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
         where attention is forbidden.
     """

@@ -198,8 +198,10 @@ def check_sequences(split: str, files: Iterable[str]) -> None:
 
 
 def with_share(config: Config, share: tuple[float, float]) -> Config:
-    """The same datasets, each cut down to [share[0], share[1]) of its documents, or of those that its own `split`
-    leaves. A share is a sum of Megatron's, which may miss 1 by a rounding.
+    """The same datasets, each cut down to a share of its documents.
+
+    The share is [share[0], share[1]) of them, or of those that its own `split` leaves. A share is a sum of Megatron's,
+    which may miss 1 by a rounding.
     """
     low, high = float(share[0]), min(float(share[1]), 1.0)
     if config.split_documents is not None:

@@ -22,8 +22,9 @@ SampleSource = OurSplit | StockSplit
 def continued(
     split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
 ) -> SampleSource:
-    """The split with which a run resumes from a checkpoint at `consumed` samples; saved: conceptloader's state in it,
-    None in a checkpoint of Megatron's own loader (`order: megatron`).
+    """The split with which a run resumes from a checkpoint at `consumed` samples.
+
+    Saved: conceptloader's state in it, None in a checkpoint of Megatron's own loader (`order: megatron`).
 
     Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
     """

@@ -71,8 +71,10 @@ class StockReader:
 
 @dataclass(frozen=True)
 class StockSplit:
-    """As splits.OurSplit. data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin
-    file that Megatron read. eod: the end-of-document token.
+    """As splits.OurSplit.
+
+    data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin file that Megatron
+    read. eod: the end-of-document token.
     """
 
     data: MappedGPTDataset | MappedBlend

@@ -120,7 +120,7 @@ class StageDataset(Dataset[Any]):
         return {name: {"tokens": tokens} for name, tokens in self.tokens.items()}
 
     def update_consumption_metrics(self, start_idx: int, end_idx: int, sequence_length: int) -> None:
-        """A step of end_idx - start_idx samples was trained. (Where it starts, nanotron counts over all stages.)"""
+        """Count a step of end_idx - start_idx samples. Where it starts, nanotron counts over all stages."""
         start, stop = self.consumed, self.consumed + end_idx - start_idx
         members = self.blend.order.locate_many(np.arange(start, stop, dtype=np.uint64))[0]
         names = [member.dataset for member in self.blend.spec.members.values()]
@@ -216,8 +216,10 @@ def open_stage(
 def _require_known_past(
     blend: Blend, options: NanotronOptions, in_stage: int, tokens: Mapping[str, int], earlier: Mapping[str, int]
 ) -> None:
-    """The checkpoint does not say what was read before it. Raises ResumeError, or warns of what follows if that is
-    allowed. tokens, earlier: read in this data stage and before it, by dataset of ours or folder of another loader.
+    """The checkpoint does not say what was read before it.
+
+    Raises ResumeError, or warns of what follows if that is allowed. tokens, earlier: read in this data stage and before
+    it, by dataset of ours or folder of another loader.
     """
     names, seq_len = blend.config.names, blend.config.seq_len or 1
     read = {name: count // seq_len for name, count in (tokens if in_stage else earlier).items() if count}

@@ -129,8 +129,10 @@ class Run:
     def sanity_check_dataloader(
         self, original: Function, *, dataloader: Any, parallel_context: Any, config: Any
     ) -> Iterator[Any]:
-        """Nanotron's checks fail where a key is equal on two data parallel ranks, or of another shape, as concept
-        tensors may well be: those go round the checks, which still see everything else.
+        """Keep concept tensors from nanotron's checks, which still see everything else.
+
+        The checks fail where a key is equal on two data parallel ranks, or of another shape, as concept tensors may
+        well be.
         """
         extra = self.dataset.options.model_inputs if self.dataset is not None else {}
         if config.general.ignore_sanity_checks or not extra:

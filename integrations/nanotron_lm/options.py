@@ -28,7 +28,10 @@ STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 @dataclass(frozen=True, kw_only=True)
 class NanotronOptions(Section):
-    """model_inputs: batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses each:
+    """The section `nanotron` of the YAML, beside the configuration.
+
+    Attributes:
+    model_inputs: batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses each:
         "first" (where the embedding is), "last" (where the loss is) or a pipeline rank. There the key holds a tensor,
         elsewhere a TensorPointer. Stock models refuse extra keys, so none are sent by default.
     loss_per_dataset: log the language model's loss of each dataset, every step.

@@ -162,8 +162,9 @@ class Dataset(Shown, Viewable):
         return start, stop
 
     def split_documents(self, a: float, b: float, within: tuple[int, int]) -> tuple[int, int]:
-        """The token range of the share [a, b) of the documents that lie in a token range, counted and rounded as
-        Megatron-LM does (`share_of`); `within` begins and ends where documents do.
+        """The token range of the share [a, b) of the documents that lie in a token range.
+
+        Counted and rounded as Megatron-LM does (`share_of`); `within` begins and ends where documents do.
 
         Raises: ConfigError if documents are not known, or none with a token is in the share.
         """
@@ -266,8 +267,9 @@ class MapStyle(Shown):
 
 
 class Windows(MapStyle):
-    """Window i covers the tokens from start + i * seq_len on, seq_len + 1 of them: the first seq_len are inputs, the
-    last seq_len labels. The tail that fills no window is dropped.
+    """Window i covers the tokens from start + i * seq_len on, seq_len + 1 of them.
+
+    The first seq_len are inputs, the last seq_len labels. The tail that fills no window is dropped.
 
     windows[i]: {"tokens": int64 [seq_len + 1], "documents": Documents, <field>: [seq_len + 1], <track>: Spans}.
     """

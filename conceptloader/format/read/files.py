@@ -41,8 +41,10 @@ class ManifestGuard:
         self._folders = dict[str, str]()  # of manifests of others: where this one says that they are
 
     def begin(self, manifest: Manifest) -> None:
-        """What was read. Raises: FormatError, ReadError for the datasets that it refers to; one of which only the files
-        are left cannot be asked.
+        """What was read.
+
+        Raises: FormatError, ReadError for the datasets that it refers to; one of which only the files are left cannot
+        be asked.
         """
         self._manifest = manifest
         for folder in _folders(manifest):
@@ -152,8 +154,9 @@ class Files:
         return next(self.source.ranges([(self.expected(kind, shard), offset, size)]))
 
     def look(self) -> None:
-        """Whether all files are there and as large as the manifest says, without opening them. Those of a store are not
-        asked for. Raises: FormatError, ReadError.
+        """Whether all files are there and as large as the manifest says, without opening them.
+
+        Those of a store are not asked for. Raises: FormatError, ReadError.
         """
         if self.local is None:
             return
@@ -170,8 +173,9 @@ class Files:
 
 
 class FoundView(FormatError):
-    """There is a view where a dataset with files of its own was expected. source: of its source, checked to be below
-    the roots.
+    """There is a view where a dataset with files of its own was expected.
+
+    source: of its source, checked to be below the roots.
     """
 
     def __init__(self, head: JsonFile, roots: Roots) -> None:

@@ -23,8 +23,10 @@ Sample = dict[str, Any]
 
 
 class Cut(NamedTuple):
-    """Pieces of token ranges: the range, the shard, its tokens [first, end), the token of the dataset that its first
-    would be; of a view, the run. int64 [n] each.
+    """Pieces of token ranges.
+
+    The range, the shard, its tokens [first, end), the token of the dataset that its first would be; of a view, the run.
+    int64 [n] each.
     """
 
     row: Ints
@@ -100,8 +102,9 @@ class Ranges:
         return load_concepts(self.files.roots, entry)
 
     def cut(self, start: Ints, stop: Ints) -> Cut:
-        """Token ranges, none of them empty, cut where shards meet, and the runs of a view; in their order, not
-        checked.
+        """Token ranges, cut where shards and the runs of a view meet.
+
+        None of them is empty; they are in their order, not checked.
         """
         row, run, shift = self._in_runs(start, stop)
         low, high = self.in_files(start, stop)
@@ -129,8 +132,9 @@ class Ranges:
         return begin - shift, np.minimum(stop[row], self._runs.first[run + 1]) - shift
 
     def placed(self, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-        """Ranges of the tokens in the files, in order of their starts, as ranges of tokens of the dataset: (range,
-        start, end) of each part of one; in a view these may be fewer or more.
+        """Ranges of the tokens in the files, in order of their starts, as ranges of tokens of the dataset.
+
+        (range, start, end) of each part of one; in a view these may be fewer or more.
         """
         which, run = self._runs.meeting(start, end)
         shift = self._runs.first[run] - self._runs.source[run]

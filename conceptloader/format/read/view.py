@@ -25,8 +25,9 @@ _DOCUMENTS = 1 << 20  # whose lengths are read at a time
 
 
 class Viewable(Ranges):
-    """viewed: of a view, its manifest; None in a dataset with files of its own. source: the path of the one with the
-    files.
+    """viewed: of a view, its manifest; None in a dataset with files of its own.
+
+    source: the path of the one with the files.
     """
 
     def __init__(

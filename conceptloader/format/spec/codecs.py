@@ -32,6 +32,7 @@ class Codec(Protocol):
 
 class ConceptsCodec:
     """Concept ids, `n` little-endian numbers, and then, if there are any, their n scores; n from the record's length.
+
     Decodes to an uint32 array [n] of the ids; `scores_of` has the others.
 
     parameters: {"ids": "u2" or "u4", "scores": "f2" or "f4"}, both optional. num_ids: ids that are decoded have to be
@@ -116,7 +117,8 @@ class ConceptsCodec:
 
 
 def concept_records(concepts: "np.ndarray[Any, Any]", offsets: "np.ndarray[Any, Any]") -> tuple[bytes, Any]:
-    """Lists of concepts of a type `ConceptsCodec.dtype`, list i being concepts[offsets[i]:offsets[i + 1]], as records:
+    """Lists of concepts of a type `ConceptsCodec.dtype`, list i being concepts[offsets[i]:offsets[i + 1]], as records.
+
     (data, where in it each begins and ends).
     """
     if concepts.dtype.names is None:

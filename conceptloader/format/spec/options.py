@@ -16,8 +16,9 @@ ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
 @dataclass(frozen=True, kw_only=True)
 class TrackOptions:
-    """codec, parameters: see docs/format.md; encoding: "dense", "spans" or "auto" (the smaller one, in each shard);
-    vocabulary: names of the concepts, index = concept id (codec concepts only). groups: (name, number of concepts) of
+    """codec, parameters: see docs/format.md; encoding: "dense", "spans" or "auto" (the smaller one, in each shard).
+
+    Vocabulary: names of the concepts, index = concept id (codec concepts only). groups: (name, number of concepts) of
     parts of the vocabulary, in the order of their ids; details: what else is known of each concept, objects of JSON.
     """
 

@@ -52,8 +52,10 @@ _Sizes = Annotated[Ints, column_of(int_column)]
 
 @dataclass
 class FileColumn:
-    """All files of one kind: size in bytes (-1: the shard has no such file), checksum, None if not known, sample
-    checksum of every file, path if not the usual one.
+    """All files of one kind.
+
+    Size in bytes (-1: the shard has no such file), checksum, None if not known, sample checksum of every file, path if
+    not the usual one.
     """
 
     size: Annotated[Ints, column_of(int_column, nullable=True)]
@@ -78,8 +80,9 @@ class FileColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, 0 if
-    it was not recorded.
+    """Where a token file of another library came from.
+
+    `mtime_ns` is that of the token file when it was adopted, 0 if it was not recorded.
     """
 
     kind: str
@@ -106,8 +109,10 @@ class TrackColumn:
 
 @dataclass
 class ShardTable:
-    """path: shard prefixes; tokens, layout (index into the manifest's layouts), offset (bytes before the first token
-    in the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind.
+    """Columns of all shards.
+
+    path: shard prefixes; tokens, layout (index into the manifest's layouts), offset (bytes before the first token in
+    the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind.
     """
 
     path: Paths
@@ -143,8 +148,9 @@ class ShardTable:
 
 
 def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Sequence[str], block_tokens: int) -> None:
-    """A table as it was read, in which kinds of files may be omitted: they are added. Every size that follows from
-    other numbers must agree with them. Raises: ConfigError.
+    """A table as it was read, in which kinds of files may be omitted: they are added.
+
+    Every size that follows from other numbers must agree with them. Raises: ConfigError.
     """
     count, kinds = len(table), fmt.file_kinds(tracks)
     for name in table.files:

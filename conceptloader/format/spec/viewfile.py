@@ -24,8 +24,10 @@ RUN = np.dtype([("source", "<u8"), ("tokens", "<u8")])
 
 @dataclass(frozen=True)
 class Runs:
-    """source: int64 [n], where each run begins in the source, ascending; first: int64 [n + 1], where it does in
-    the view, and the number of tokens. No run is empty, and none overlaps another.
+    """source: int64 [n], where each run begins in the source, ascending.
+
+    First: int64 [n + 1], where it does in the view, and the number of tokens. No run is empty, and none overlaps
+    another.
     """
 
     source: Ints
@@ -69,8 +71,9 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewManifest:
-    """manifest.json of a view. runs: XXH3-64 of their file, each a document. max_spans: by track, as in the manifest of
-    a dataset. extra: free.
+    """manifest.json of a view.
+
+    runs: XXH3-64 of their file, each a document. max_spans: by track, as in the manifest of a dataset. extra: free.
     """
 
     created_by: str

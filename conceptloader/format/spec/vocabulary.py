@@ -85,8 +85,10 @@ def describe_vocabulary(
 
 @dataclass(frozen=True, kw_only=True)
 class Concept:
-    """id: in the records of its track. group: the part of the vocabulary that it belongs to, None if there are none.
-    details: what else the dataset says of it.
+    """id: in the records of its track.
+
+    group: the part of the vocabulary that it belongs to, None if there are none. details: what else the dataset says of
+    it.
     """
 
     id: int

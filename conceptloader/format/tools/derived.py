@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     """A working directory next to `out`, which gets that name when the block ends, and is removed if the block fails.
+
     Those of processes that were killed are removed before.
 
     Raises: ConfigError if `out` exists and is not an empty directory, ReadError.

@@ -225,8 +225,10 @@ def open_writer(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None
 
 
 def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
-    """Remove a build from files of which no shard is finished, with the `hidden` files that its maker wrote, and
-    nothing else. The caller holds the lock of the directory, as `maker`, a key of the options' `extra`, always does.
+    """Remove a build from files, of which no shard is finished.
+
+    The `hidden` files that its maker wrote are removed too, and nothing else. The caller holds the lock of the
+    directory, as `maker`, a key of the options' `extra`, always does.
 
     build.json is the last to go, so that this can be done again after a crash. Returns: whether it was removed.
     """
@@ -246,8 +248,10 @@ def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
 
 
 def remove_dataset(path: str, hidden: Sequence[str]) -> None:
-    """Remove what is in `path` of a dataset, a view or a build, with its concept indexes and the `hidden` files that
-    its maker wrote. The caller holds the lock of the directory.
+    """Remove what is in `path` of a dataset, a view or a build.
+
+    Its concept indexes and the `hidden` files that its maker wrote are removed too. The caller holds the lock of the
+    directory.
 
     Raises: ConfigError if there is none, or other files next to it; FormatError, ReadError; nothing is removed then.
     """

@@ -93,8 +93,10 @@ class TrackWriter:
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
 
     def check(self, spans: Sequence[tuple[int, int, Any]] | BulkSpans, documents: Ints, where: str) -> BulkSpans:
-        """The spans, of one document if they are no BulkSpans, whose records are encoded then. A record that was added
-        before has a number below 0. documents: where they begin and end. Raises: InputError; nothing is written.
+        """The spans, of one document if they are no BulkSpans, whose records are encoded then.
+
+        A record that was added before has a number below 0. documents: where they begin and end. Raises: InputError;
+        nothing is written.
         """
         if isinstance(spans, BulkSpans):
             self._check_many(spans, documents, where)

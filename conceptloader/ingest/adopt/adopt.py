@@ -26,8 +26,10 @@ from conceptloader.storage.durable import Spool, write_file
 
 
 class Kind(NamedTuple):
-    """suffixes: by which such files are known in a folder. files: what follows their name, or prefix, in the names of
-    all files of one. describe: called with that, and of flat files with their dtype and document_end.
+    """suffixes: by which such files are known in a folder.
+
+    files: what follows their name, or prefix, in the names of all files of one. describe: called with that, and of flat
+    files with their dtype and document_end.
     """
 
     suffixes: tuple[str, ...]

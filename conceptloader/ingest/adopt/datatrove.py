@@ -22,8 +22,10 @@ COPY = "copy the .ds and the files beside it again, or tokenize again"
 
 
 def datatrove_file(path: str) -> TokenFile:
-    """Describe a .ds file by its index and metadata. The size of a token is that of the file over its last document's
-    end, so that a missing .metadata costs only the tokenizer's name.
+    """Describe a .ds file by its index and metadata.
+
+    The size of a token is that of the file over its last document's end, so that a missing .metadata costs only the
+    tokenizer's name.
 
     Raises: InputError for a missing or damaged index and for sizes that do not agree with each other.
     """

@@ -1,6 +1,6 @@
-"""Megatron's IndexedDataset: PREFIX.bin with the tokens, PREFIX.idx with lengths, pointers and documents.
+r"""Megatron's IndexedDataset: PREFIX.bin with the tokens, PREFIX.idx with lengths, pointers and documents.
 
-The .idx, little-endian: b"MMIDIDX\\0\\0", u8 version 1, u1 code of the token type, u8 sequences, u8 document entries;
+The .idx, little-endian: b"MMIDIDX\0\0", u8 version 1, u1 code of the token type, u8 sequences, u8 document entries;
 then i4 length of each sequence in tokens, i8 byte offset of each sequence in the .bin, and i8 first sequence of each
 document followed by the number of sequences. Source: megatron-core's megatron/core/datasets/indexed_dataset.py.
 """

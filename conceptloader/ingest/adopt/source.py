@@ -58,8 +58,9 @@ def stat_file(path: str, remedy: str) -> os.stat_result:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What is in a token file. checksum: of the file; tokens: of the tokens alone; both None if only a sample of it
-    was read.
+    """What is in a token file.
+
+    checksum: of the file; tokens: of the tokens alone; both None if only a sample of it was read.
     """
 
     sample: str

@@ -30,8 +30,9 @@ class Places:
     end: Ints
 
     def tokens_of(self, spans: RawSpans, align: str) -> tuple[Ints, Ints]:
-        """First tokens and ends, within their documents, of spans in characters; align: see `SpanAlignment`. A span
-        without a token has an end that is not above its first.
+        """First tokens and ends, within their documents, of spans in characters; align: see `SpanAlignment`.
+
+        A span without a token has an end that is not above its first.
         """
         begin, stop = spans.start + self.base[spans.row], spans.end + self.base[spans.row]
         if align == "first":

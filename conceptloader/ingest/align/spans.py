@@ -21,8 +21,9 @@ from conceptloader.ingest.records.columns import METADATA_TRACK
 
 @dataclass
 class Placed:
-    """A batch as the writer takes it. lost: of each track those of its spans, in order of rows, that got no token, as
-    indices into the batch's.
+    """A batch as the writer takes it.
+
+    lost: of each track those of its spans, in order of rows, that got no token, as indices into the batch's.
     """
 
     ids: list[str]
@@ -53,8 +54,10 @@ def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
 def place(
     batch: RowBatch, tokens: Ragged, places: Ints | None, eos: int | None, rules: SpanAlignment, dtype: Any = np.uint32
 ) -> Placed:
-    """tokens: of each document. places: of each token, see `TextTokenizer.encode`, for documents given as text.
-    eos: the id to append to each document, or None. dtype: of the written tokens.
+    """tokens: of each document.
+
+    places: of each token, see `TextTokenizer.encode`, for documents given as text. eos: the id to append to each
+    document, or None. dtype: of the written tokens.
 
     Raises: BadRow.
     """
@@ -72,16 +75,20 @@ def place(
 
 
 def with_bos(placed: Placed, bos: int) -> Placed:
-    """The same with the token `bos` in front of each document. A span of a whole document holds it; no other one does.
-    Its fields are those of the document's first token, 0 if there is none.
+    """The same with the token `bos` in front of each document.
+
+    A span of a whole document holds it; no other one does. Its fields are those of the document's first token, 0 if
+    there is none.
     """
     documents = len(placed.tokens)
     return _in_front(placed, Ragged(np.full(documents, bos, np.uint32), np.arange(documents + 1)), held=True)
 
 
 def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
-    """The same with the tokens of a prefix in front of each document: they belong to a track of their own and to no
-    other span, and all others have a loss. Cut off again, they leave what there would be without them.
+    """The same with the tokens of a prefix in front of each document.
+
+    They belong to a track of their own and to no other span, and all others have a loss. Cut off again, they leave what
+    there would be without them.
     """
     found = _in_front(placed, prefix, held=False)
     some = np.diff(prefix.offsets) > 0
@@ -94,8 +101,9 @@ def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
 
 
 def _in_front(placed: Placed, front: Ragged, held: bool) -> Placed:
-    """The same with some tokens in front of each document, with the fields of its first one. held: by spans of all of
-    it.
+    """The same with some tokens in front of each document, with the fields of its first one.
+
+    held: by spans of all of it.
     """
     offsets, counts = placed.tokens.offsets, np.diff(front.offsets)
     first, stop = offsets[:-1], offsets[1:]
@@ -176,8 +184,10 @@ def _last_ends(levels: list[RawSpans], documents: int) -> Ints:
 
 
 def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_], last: Ints | None) -> BulkSpans:
-    """Disjoint spans of documents to spans of the batch. With `last`, the eos of each document goes to the spans that
-    end there: they grow by one token, or, with a gap before the eos, get one more run.
+    """Disjoint spans of documents to spans of the batch.
+
+    With `last`, the eos of each document goes to the spans that end there: they grow by one token, or, with a gap
+    before the eos, get one more run.
     """
     record = np.arange(len(spans.row))
     row, start, end = spans.row, spans.start, spans.end

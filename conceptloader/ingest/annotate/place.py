@@ -26,8 +26,9 @@ from conceptloader.ingest.records.tokenizer import TextTokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Placer:
-    """concepts: type of the concepts in records, whose union may be taken; None for other codecs. texts: what gives the
-    text of documents, if offsets are in characters. losses: of what was placed so far.
+    """concepts: type of the concepts in records, whose union may be taken; None for other codecs.
+
+    texts: what gives the text of documents, if offsets are in characters. losses: of what was placed so far.
     """
 
     ds: Ranges
@@ -44,8 +45,9 @@ class Placer:
             yield shard, self._place_shard(shard, items[part], [records[i] for i in part.tolist()])
 
     def check_unit(self, items: NDArray[np.void]) -> None:
-        """Offsets in characters could not have been meant as offsets in tokens: one of `items` ends behind the tokens
-        of its document. Raises: ConfigError.
+        """Offsets in characters could not have been meant as offsets in tokens.
+
+        One of `items` ends behind the tokens of its document. Raises: ConfigError.
         """
         for shard, part in self._by_shard(items):
             documents, row = np.unique(items["document"][part], return_inverse=True)

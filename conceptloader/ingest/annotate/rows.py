@@ -75,6 +75,7 @@ class RowParser:
 
     def parse(self, row: Mapping[str, Any]) -> tuple[int | None, str, list[Annotation], int]:
         """(number of the document, or None; its external id, or ""; annotations; `digest` of its content, or 0).
+
         Raises: ValueError that says what is wrong.
         """
         row = self._renamed(row)

@@ -14,8 +14,10 @@ from conceptloader.ingest.records.tokenizer import TextTokenizer, changes_text, 
 
 @dataclass(frozen=True)
 class Read:
-    """Documents. offsets: int64 [n + 1], of their tokens without eos; eos: bool [n], which of them end with one; texts,
-    and places of the tokens (see `TextTokenizer.encode`), or None.
+    """Documents.
+
+    offsets: int64 [n + 1], of their tokens without eos; eos: bool [n], which of them end with one; texts, and places of
+    the tokens (see `TextTokenizer.encode`), or None.
     """
 
     offsets: Ints
@@ -69,8 +71,9 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
 
 
 def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Ints, stop: Ints) -> Read:
-    """Documents by number, which have tokens [first, stop) of the dataset. Raises: InputError for a document whose
-    tokens its text does not give back.
+    """Documents by number, which have tokens [first, stop) of the dataset.
+
+    Raises: InputError for a document whose tokens its text does not give back.
     """
     stored = [ds.tokens(a, b) for a, b in zip(first.tolist(), stop.tolist(), strict=True)]
     eos = np.array([len(ids) > 0 and ids[-1] == tokenizer.eos_id for ids in stored], bool)

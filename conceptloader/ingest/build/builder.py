@@ -160,8 +160,9 @@ def build_dataset(
 
 
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
-    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished,
-    and nobody may have begun it beside us.
+    """The build in `path`, new or taken up.
+
+    One of other inputs or options makes room if no shard of it is finished, and nobody may have begun it beside us.
     """
     inputs = [source.to_json() for source in sources]
     try:
@@ -242,8 +243,9 @@ def _write_shards(
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
 ) -> tuple[Counter[str], Losses]:
-    """Write the `missing` shards. Returns: counts of documents, tokens (prefix: of prefixes), bad records and truncated
-    conversations.
+    """Write the `missing` shards.
+
+    Returns: counts of documents, tokens (prefix: of prefixes), bad records and truncated conversations.
     """
     tokenizer: bytes | str | None = None
     if options.columns.text is not None or options.chat is not None:

@@ -57,8 +57,9 @@ def make_room(path: str, sources: Sequence[Source]) -> None:
 def describe_complete(
     path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_unaligned_spans: float
 ) -> Summary:
-    """The summary of a dataset that is there already, if it is this one. plan: None if `sources` are not its records,
-    but what these were made of.
+    """The summary of a dataset that is there already, if it is this one.
+
+    plan: None if `sources` are not its records, but what these were made of.
     """
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):

@@ -53,8 +53,10 @@ class ShardJob:
 
 @dataclass
 class Progress:
-    """What has been done since the last report. losses: see `Losses`; bad: (file, place in it, problem) of records that
-    were left out; truncated: conversations without their last turns; prefix_tokens: those of prefixes.
+    """What has been done since the last report.
+
+    losses: see `Losses`; bad: (file, place in it, problem) of records that were left out; truncated: conversations
+    without their last turns; prefix_tokens: those of prefixes.
     """
 
     bytes: int = 0
@@ -92,8 +94,10 @@ def write_shard(job: ShardJob, report: Tell) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of an input, which messages call `path`. content: a list or a pyarrow table of them; parse: makes a batch of
-    it; numbers: of each row in the input; name: what to call the one of a number.
+    """Rows of an input, which messages call `path`.
+
+    content: a list or a pyarrow table of them; parse: makes a batch of it; numbers: of each row in the input; name:
+    what to call the one of a number.
     """
 
     path: str

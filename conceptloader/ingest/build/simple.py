@@ -93,8 +93,9 @@ def build(
 
 
 def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
-    """The same for conversations, if these are any: nothing is appended, the template ends turns. Raises: ConfigError
-    for a prefix, which a template of conversations has for itself.
+    """The same for conversations, if these are any: nothing is appended, the template ends turns.
+
+    Raises: ConfigError for a prefix, which a template of conversations has for itself.
     """
     if chat is None:
         return options

@@ -14,8 +14,10 @@ from conceptloader.ingest.records.table import column_types, read_objects
 
 @dataclass(frozen=True)
 class Library:
-    """Index = dense id. keys: what the labels of the corpus call them. kinds: of each. names: each once. details: all
-    columns of the table, by concept; `to_json` makes JSON of them.
+    """Index = dense id.
+
+    keys: what the labels of the corpus call them. kinds: of each. names: each once. details: all columns of the table,
+    by concept; `to_json` makes JSON of them.
     """
 
     keys: Sequence[Any]

@@ -40,8 +40,10 @@ OnBad = Callable[[str, str, str], None]
 
 @dataclass(frozen=True)
 class Part:
-    """Task `number` of `tasks` of a stage ("ids", "deal", "join", and of a build, "write"), each of which may run on a
-    machine of its own. All of a stage have to end before the next one; there is no use for several of "ids".
+    """Task `number` of `tasks` of a stage: "ids", "deal", "join", and of a build, "write".
+
+    Each may run on a machine of its own. All of a stage have to end before the next one; there is no use for several of
+    "ids".
     """
 
     stage: str
@@ -51,8 +53,10 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """Parquet files of documents. content: column of the text, or, if `tokens`, of the tokens. keep: more columns.
-    prefix: see `Columns`, over the columns that are kept.
+    """Parquet files of documents.
+
+    content: column of the text, or, if `tokens`, of the tokens. keep: more columns. prefix: see `Columns`, over the
+    columns that are kept.
     """
 
     files: Sequence[str]

@@ -11,8 +11,10 @@ from conceptloader.ingest.records.table import column_types
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptTable(Section):
-    """A parquet file with a row for each concept. key: column of what the labels hold, ids or names; kind: column of
-    its type, None if there is only one; name: column of its name. All other columns are kept as they are.
+    """A parquet file with a row for each concept.
+
+    key: column of what the labels hold, ids or names; kind: column of its type, None if there is only one; name: column
+    of its name. All other columns are kept as they are.
     """
 
     path: str
@@ -106,8 +108,9 @@ def check_path(path: str) -> None:
 
 
 def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str | None]) -> None:
-    """All columns are there, ids and labels are comparable, and scores are numbers. wanted: columns of the documents,
-    None for none. Raises: InputError.
+    """All columns are there, ids and labels are comparable, and scores are numbers.
+
+    wanted: columns of the documents, None for none. Raises: InputError.
     """
     import pyarrow as pa
 

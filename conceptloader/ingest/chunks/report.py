@@ -11,9 +11,11 @@ EXAMPLES = 20
 
 @dataclass
 class Joined:
-    """files: parquet with the documents and their `spans`. chunks: rows that were read; annotated: those that became
-    spans; by_status: of the others, those that say so. missing: borders without a row. damaged: documents that say so.
-    wrong: by what is wrong, those left without annotation; examples: some of them.
+    """files: parquet with the documents and their `spans`.
+
+    chunks: rows that were read; annotated: those that became spans; by_status: of the others, those that say so.
+    missing: borders without a row. damaged: documents that say so. wrong: by what is wrong, those left without
+    annotation; examples: some of them.
     """
 
     files: list[str]

@@ -67,8 +67,9 @@ def library(concepts: Library, path: str) -> None:
 
 
 def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: str) -> list[str]:
-    """Statements that find out which chunks of one file of documents are annotated as they should be. concepts: file
-    that `library` wrote.
+    """Statements that find out which chunks of one file of documents are annotated as they should be.
+
+    concepts: file that `library` wrote.
     """
     size = f"len({name(content)})" if tokens else f"length({name(content)})"
     starts = f"coalesce({name(options.starts)}, [])" if options.starts else "[]"

@@ -13,8 +13,9 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 
 @dataclass(eq=False)
 class BadRow(Exception):
-    """Row `row` of a batch, or with -1 the whole file, cannot be ingested. Whoever knows the file turns this into an
-    InputError.
+    """Row `row` of a batch, or with -1 the whole file, cannot be ingested.
+
+    Whoever knows the file turns this into an InputError.
     """
 
     row: int
@@ -43,9 +44,11 @@ class Ragged:
 
 @dataclass
 class RawSpans:
-    """Spans of one track as they stand in the input: row of the document, [start, end) in its characters or tokens,
-    and concepts, all int64 [m] (concepts: m lists of their track's `ConceptsCodec.dtype`). whole: bool [m], the spans
-    that hold everything of their document, the eos that ends it included; None: no span does.
+    """Spans of one track as they stand in the input.
+
+    Row of the document, [start, end) in its characters or tokens, and concepts, all int64 [m] (concepts: m lists of
+    their track's `ConceptsCodec.dtype`). whole: bool [m], the spans that hold everything of their document, the eos
+    that ends it included; None: no span does.
     """
 
     row: Ints

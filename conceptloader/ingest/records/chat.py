@@ -32,9 +32,11 @@ CHAT_COLUMNS = Columns(text=None, tokens="tokens", tracks={}, fields={"loss_mask
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRules:
-    """template: in Jinja, as transformers has them. specials: bos_token and others that it may name. max_tokens: of a
-    conversation, None for any; whole turns at the end are left out of a longer one. multiple: of which every document
-    has a number of tokens, filled up with eos that is not learnt, as context parallelism wants it.
+    """template: in Jinja, as transformers has them.
+
+    specials: bos_token and others that it may name. max_tokens: of a conversation, None for any; whole turns at the end
+    are left out of a longer one. multiple: of which every document has a number of tokens, filled up with eos that is
+    not learnt, as context parallelism wants it.
     """
 
     template: str
@@ -102,9 +104,11 @@ def _refuse(message: str) -> None:
 
 
 class ChatParser:
-    """Rows of conversations: {"messages": [{"role", "content"}, ...], "tools"?, "id"?}; {"prompt", "completion"}, both
-    messages, or both text without a template; or {"chosen", "rejected", "prompt"?}, of which each becomes a document,
-    with the ids ID/chosen and ID/rejected. Further columns are ignored if `ignored` has them.
+    """Rows of conversations: {"messages": [{"role", "content"}, ...], "tools"?, "id"?}.
+
+    {"prompt", "completion"}, both messages, or both text without a template; or {"chosen", "rejected", "prompt"?}, of
+    which each becomes a document, with the ids ID/chosen and ID/rejected. Further columns are ignored if `ignored` has
+    them.
     """
 
     def __init__(self, rules: ChatRules, tokenizer: TextTokenizer, columns: Columns) -> None:

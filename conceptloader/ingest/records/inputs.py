@@ -62,9 +62,10 @@ class Source:
         return f"{self.path}: {'line' if self.row_groups is None else 'row'} {row}"
 
     def check_unchanged(self) -> None:
-        """To be called when the file has been read. Raises: InputError if it is not the one that was found at first:
-        of another size or time of modification; or given another inode or status (a move in its place, its time set
-        back) and with other samples.
+        """To be called when the file has been read.
+
+        Raises: InputError if it is not the one that was found at first: of another size or time of modification; or
+        given another inode or status (a move in its place, its time set back) and with other samples.
         """
         try:
             found = os.stat(self.path)
@@ -209,9 +210,10 @@ class _Times:
 
 
 def check_since_start(directory: str, sources: Sequence[Source], complete: bool = False) -> None:
-    """No input has changed since the build in `directory` began. Of one that goes on, together with the samples in
-    build.json, this finds files that were edited, or replaced by older ones, between two runs; of a `complete` one,
-    only those that were modified later. Raises: OtherBuild.
+    """No input has changed since the build in `directory` began.
+
+    Of one that goes on, together with the samples in build.json, this finds files that were edited, or replaced by
+    older ones, between two runs; of a `complete` one, only those that were modified later. Raises: OtherBuild.
     """
     began = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
     times = {source.name: source.stamp[0] for source in sources}

@@ -64,6 +64,8 @@ def read_lines(
 
 @dataclass(frozen=True)
 class CsvRow:
+    """A row of a CSV file."""
+
     names: list[str]
     values: list[str]
 
@@ -85,6 +87,7 @@ def read_blocks(
     path: str, compression: str | None, limit: int, begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[list[int], Sequence["bytes | CsvRow"], int]]:
     """(numbers of the lines in which the rows begin, the first of the piece being 1; rows; stored bytes) in blocks.
+
     Rows are lines of JSON, blank ones left out, or of CSV, which is read as a whole. Raises: see `read_lines`.
     """
     number = last = 0
@@ -111,8 +114,10 @@ def _separator(path: str) -> str:
 
 
 def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[list[tuple[int, CsvRow]], int]]:
-    """(line in which a row begins, row) in blocks, each with the stored bytes consumed so far. The first row names the
-    columns; .tsv has tabs between values. The rest as in `read_lines`, also for a row over several lines.
+    """(line in which a row begins, row) in blocks, each with the stored bytes consumed so far.
+
+    The first row names the columns; .tsv has tabs between values. The rest as in `read_lines`, also for a row over
+    several lines.
     """
     at = begun = 0
 

@@ -26,8 +26,9 @@ def read_record(row: bytes | CsvRow) -> dict[str, Any]:
 
 
 class RecordParser:
-    """Turns rows of the input into batches for given columns and vocabularies (by track). read: what makes a record of
-    a row, and raises ValueError for one that is none; by default `read_record`.
+    """Turns rows of the input into batches for given columns and vocabularies (by track).
+
+    read: what makes a record of a row, and raises ValueError for one that is none; by default `read_record`.
     """
 
     def __init__(

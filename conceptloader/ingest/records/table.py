@@ -73,8 +73,9 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
 
 
 def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) -> Iterator[tuple[Any, int, float]]:
-    """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all). With each: the number
-    (from 0, in the file) of its first row, and the share of rows that has been read after it.
+    """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all).
+
+    With each: the number (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
     Raises: InputError for wrong columns or a damaged file.
     """

@@ -28,8 +28,10 @@ EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eo
 
 
 class TextTokenizer(Protocol):
-    """name: equal for tokenizers that give equal ids. vocab_size: ids are below it. eos_id: the id that ends a
-    document, or None. definition: the bytes of a tokenizer.json, or None.
+    """name: equal for tokenizers that give equal ids.
+
+    vocab_size: ids are below it. eos_id: the id that ends a document, or None. definition: the bytes of a
+    tokenizer.json, or None.
     """
 
     name: str
@@ -38,8 +40,10 @@ class TextTokenizer(Protocol):
     definition: bytes | None
 
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
-        """(ids of each text, places): places int64 [tokens, 2], the characters [start, end) of the text (code points)
-        that each token stands for, white space included, in order; 0 in texts for which `places` is False.
+        """(ids of each text, places).
+
+        Places int64 [tokens, 2], the characters [start, end) of the text (code points) that each token stands for,
+        white space included, in order; 0 in texts for which `places` is False.
         """
         ...
 
@@ -119,8 +123,9 @@ class FileTokenizer:
         return Ragged(values, offsets), found
 
     def _place(self, ids: NDArray[np.uint32], text: str, places: Ints) -> bool:
-        """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them. Returns:
-        whether the tokens are pieces of the text, which they are not if one of them swallows white space.
+        """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them.
+
+        Returns: whether the tokens are pieces of the text, which they are not if one of them swallows white space.
         """
         if self._sizes is None:
             return False
@@ -199,8 +204,10 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
 
 
 def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
-    """Whether a tokenizer that the user gives may be the one of a dataset. Names that a tokenizer has by itself say
-    which one it is, and a size at least something; any other name is one that somebody chose, as is none.
+    """Whether a tokenizer that the user gives may be the one of a dataset.
+
+    Names that a tokenizer has by itself say which one it is, and a size at least something; any other name is one that
+    somebody chose, as is none.
     """
     if facts is None or not (facts.name == "bytes" or _OWN_NAME.fullmatch(facts.name)):
         return facts is None or not facts.name.startswith("unnamed-") or tokenizer.vocab_size == facts.vocab_size

@@ -61,8 +61,9 @@ class DocumentColumns:
         return track if known and self.dataset.tracks[track].codec in _RECORDS else None
 
     def table(self, documents: Ints, names: Collection[str]) -> Any:
-        """Some columns of some documents, given by their numbers, ascending; keys of records too: their values as JSON,
-        null where there is none.
+        """Some columns of some documents, given by their numbers, ascending.
+
+        Keys of records too: their values as JSON, null where there is none.
         """
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)

@@ -22,8 +22,9 @@ _BEFORE = "SELECT (\n"
 
 
 class Expression:
-    """An expression over columns of documents, checked. columns: those that it names. kind: what it gives, an
-    Arrow type.
+    """An expression over columns of documents, checked.
+
+    columns: those that it names. kind: what it gives, an Arrow type.
 
     known: the columns that there are, by Arrow type. option: its name in messages. Raises: ConfigError.
     """
@@ -41,8 +42,9 @@ class Expression:
         self.kind = self(empty).type
 
     def __call__(self, table: Any) -> Any:
-        """Its value for every row of an Arrow table, a ChunkedArray. Raises: ConfigError for a value that it cannot
-        work with.
+        """Its value for every row of an Arrow table, a ChunkedArray.
+
+        Raises: ConfigError for a value that it cannot work with.
         """
         return self._asked(table, lambda query: self._database.sql(query).to_arrow_table().column(0))
 

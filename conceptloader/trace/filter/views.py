@@ -32,10 +32,12 @@ _NAME = re.compile(r"[\w-][\w.-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True)
 class FilterOptions:
-    """What to keep. where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only
-    documents with one of these. spans: an expression of concepts: of the documents only the tokens of which it holds.
-    by: a column, of which each value makes a subset, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1]
-    does. metadata, on, seed: see DocumentColumns.
+    """What to keep.
+
+    where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only documents with one of
+    these. spans: an expression of concepts: of the documents only the tokens of which it holds. by: a column, of which
+    each value makes a subset, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1] does. metadata, on, seed:
+    see DocumentColumns.
     """
 
     where: str | None = None
@@ -57,9 +59,10 @@ class FilterOptions:
 
 @dataclass
 class Selected:
-    """documents: that were tested; unknown: of which `sql` gives null, with_id: that have one of the ids;
-    with_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its
-    intervals. views: path -> (documents, tokens).
+    """documents: that were tested; unknown: of which `sql` gives null, with_id: that have one of the ids.
+
+    With_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its intervals.
+    views: path -> (documents, tokens).
     """
 
     documents: int = 0

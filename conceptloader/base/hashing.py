@@ -19,10 +19,11 @@ def derive_key(seed: int, *parts: str | int) -> int:
     Each part enters with its type and its length, so that ("a", "bc") and ("ab", "c"), or 1 and "1", give unrelated
     keys. Integers may have any size and sign; those of numpy count as the same integers.
 
-    Returns: int in [0, 2**64).
+    Returns:
+        int in [0, 2**64).
 
     Raises:
-        ConfigError: a part that is neither a string nor an integer.
+        ConfigError: A part is neither a string nor an integer.
     """
     digest = hashlib.blake2b(digest_size=8, person=b"conceptloader")
     for part in (seed, *parts):

@@ -15,7 +15,7 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
     """Digest of a micro batch, or of several, such as those of a step: an integer below 2**40.
 
     It is the sum, modulo 2**40, of the xxh3-64 of each sample (its sample_index, dataset_id, input_ids and labels as
-    little-endian int64). So
+    little-endian int64), so that
 
     - tensor, pipeline and context parallel ranks of one data-parallel rank have equal digests (take it before the
       sequence is split), and so does a run that was resumed on other ranks;
@@ -24,7 +24,8 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
 
     With `outputs.ignore_index` the labels that it replaces count as what they are then: another number.
 
-    Raises ConfigError if a batch lacks sample_index or dataset_id.
+    Raises:
+        ConfigError: If a batch lacks sample_index or dataset_id.
     """
     total = 0
     for batch in [batches] if isinstance(batches, Mapping) else batches:

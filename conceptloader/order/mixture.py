@@ -36,11 +36,9 @@ class Phase:
 class Mixture(Shown):
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
-    Within a phase, a tree over the weights (order/tree.py) deals the samples out; inside each block of `block` samples
+    Within a phase, a tree over the weights (order/tree.py) assigns the samples; inside each block of `block` samples
     the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n windows is
     window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
-
-    phases: what became of the argument, in order of start; see reference.PhaseOrder.
 
     Args:
         sizes: windows of each dataset, each 1..2**63.
@@ -49,7 +47,8 @@ class Mixture(Shown):
         names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
-        phases: changes of weights, with increasing `start`.
+        phases: changes of weights, with increasing `start`. As an attribute in order of start; see
+            reference.PhaseOrder.
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.

@@ -49,7 +49,8 @@ class Partition:
     scheme "strided": each rank takes every dp_size-th sample, `range(start + dp_rank, stop, dp_size)`: PyTorch's
         DistributedSampler without shuffling; with micro_batch_size 1 also Megatron's --full-validation.
 
-    Raises ConfigError for sizes below 1 or an unknown scheme.
+    Raises:
+        ConfigError: For sizes below 1 or an unknown scheme.
     """
 
     micro_batch_size: int
@@ -78,7 +79,8 @@ class Partition:
     def samples(self, start: int, stop: int, dp_rank: int) -> U64Array:
         """Samples of `dp_rank` in the global batch [start, stop): uint64 [micro batches, micro_batch_size].
 
-        Raises ConfigError if the batch is no whole number of groups.
+        Raises:
+            ConfigError: If the batch is no whole number of groups.
         """
         self.check_batch(stop - start)
         groups = np.arange(start, stop, self.group, dtype=np.uint64)
@@ -113,15 +115,18 @@ class Partition:
 class Plan:
     """Steps, micro batches, ranks and slots of a run <-> trainer sample indices.
 
-    partition, schedule: how a batch is dealt out, and how large it is.
-    num_samples: end of a finite run or epoch; None for an endless one.
-    last_batch: what happens to a last batch that is not full:
-        "drop": it is not trained;
-        "wrap": it is filled up from sample 0 on, so that every rank gets full micro batches;
-        "partial": its micro batches end early, on some ranks at zero samples (evaluation that counts each sample once).
+    Attributes:
+        partition: How a batch is dealt out, and how large it is.
+        schedule: How a batch is dealt out, and how large it is.
+        num_samples: End of a finite run or epoch; None for an endless one.
+        last_batch: What happens to a last batch that is not full: "drop": it is not trained; "wrap": it is filled up
+            from sample 0 on, so that every rank gets full micro batches; "partial": its micro batches end early, on
+            some ranks at zero samples (evaluation that counts each sample once).
 
-    Raises ConfigError if the first batch does not divide into micro batches for all ranks. A later size is checked when
-    it is asked for, since another machine may have taken over by then.
+    A later size is checked when it is asked for, since another machine may have taken over by then.
+
+    Raises:
+        ConfigError: If the first batch does not divide into micro batches for all ranks.
     """
 
     partition: Partition
@@ -181,7 +186,9 @@ class Plan:
         """Samples consumed before the global batch that goes on at `consumed`; `consumed` itself between two of them.
 
         Before the plan, where batch sizes are not known, every position may have been between two.
-        Raises ConfigError for a position that is no border of micro batches, or beyond the end.
+
+        Raises:
+            ConfigError: For a position that is no border of micro batches, or beyond the end.
         """
         start, group = self.schedule.consumed, self.partition.group
         if consumed <= start or consumed == self.stop:
@@ -203,7 +210,9 @@ class Plan:
         """This plan from `consumed` on, in the middle of the global batch that began at `step_start`.
 
         Where micro batches do not divide the rest of that batch, another one starts at `consumed`.
-        Raises ResumeError if then more samples would be left out at the end of the run.
+
+        Raises:
+            ResumeError: If then more samples would be left out at the end of the run.
         """
         whole = replace(self.partition, micro_batch_size=1, dp_size=1)  # divides everything
         saved = replace(self, schedule=self.schedule.at(0, step_start), partition=whole)
@@ -250,7 +259,8 @@ class Plan:
     def place(self, position: int) -> Place | None:
         """Where `position` is trained; below num_samples a position is a sample. None if it is not trained.
 
-        Raises ConfigError for a position before the start of the plan: the run log knows those.
+        Raises:
+            ConfigError: For a position before the start of the plan: the run log knows those.
         """
         step = self.schedule.step_of(position)
         if self.stop_step is not None and step >= self.stop_step:

@@ -19,12 +19,15 @@ from conceptloader.kernels.kernel import U64Array
 class BatchSchedule:
     """Global batch size as a function of consumed samples, counted on from one known position.
 
-    rule: ((from_consumed, batch_size), ...) in samples, the first from 0: a step that starts at consumed samples c has
-        the size of the last entry with from_consumed <= c. This is Megatron's --step-batch-size-schedule; a constant
-        size and --rampup-batch-size are written as such rules.
-    step, consumed: the position that is known: `consumed` samples were consumed before step `step` (both from 0).
+    Attributes:
+        rule: ((from_consumed, batch_size), ...) in samples, the first from 0: a step that starts at consumed samples c
+            has the size of the last entry with from_consumed <= c. This is Megatron's --step-batch-size-schedule; a
+            constant size and --rampup-batch-size are written as such rules.
+        step: The position that is known: `consumed` samples were consumed before step `step` (both from 0).
+        consumed: The position that is known: `consumed` samples were consumed before step `step` (both from 0).
 
-    Raises ConfigError for an empty, unsorted or negative rule.
+    Raises:
+        ConfigError: For an empty, unsorted or negative rule.
     """
 
     rule: tuple[tuple[int, int], ...]
@@ -104,7 +107,11 @@ class BatchSchedule:
         return self.range_of(step)[0]
 
     def range_of(self, step: int) -> tuple[int, int]:
-        """[first, last + 1) of the samples of `step`. Raises ConfigError for a step before self.step."""
+        """[first, last + 1) of the samples of `step`.
+
+        Raises:
+            ConfigError: For a step before self.step.
+        """
         if step < self.step:
             raise ConfigError(f"step {step}", f"it lies before step {self.step}, where this schedule starts")
         first, consumed, size = self.stretches[bisect_right(self.stretches, (step, 1 << 64)) - 1]
@@ -112,7 +119,11 @@ class BatchSchedule:
         return start, start + size
 
     def step_of(self, sample: int) -> int:
-        """The step that takes `sample`. Raises ConfigError for a sample before self.consumed."""
+        """The step that takes `sample`.
+
+        Raises:
+            ConfigError: For a sample before self.consumed.
+        """
         if sample < self.consumed:
             raise ConfigError(f"sample {sample}", f"it lies before sample {self.consumed}, where this schedule starts")
         k = bisect_right([consumed for _, consumed, _ in self.stretches], sample) - 1

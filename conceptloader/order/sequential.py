@@ -15,9 +15,14 @@ from conceptloader.order.permutation import MAX_N, as_positions
 class Sequential(Shown):
     """A finite order with the methods of Mixture; sample g is window g minus the windows of the datasets before.
 
-    sizes: windows of each dataset (0 is fine); names: unique names, whose alphabetical order decides.
-    num_samples: how many samples there are; asking for one beyond raises ConfigError. What happens to a last batch that
-        is not full is for order.partition.Plan to say.
+    What happens to a last batch that is not full is for order.partition.Plan to say.
+
+    Args:
+        sizes: Windows of each dataset (0 is fine).
+        names: Unique names, whose alphabetical order decides.
+
+    Attributes:
+        num_samples: How many samples there are; asking for one beyond raises ConfigError.
     """
 
     def __init__(self, sizes: Sequence[int], names: Sequence[str]) -> None:

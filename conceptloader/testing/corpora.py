@@ -34,8 +34,9 @@ def random_documents(
 ) -> list[RawDocument]:
     """`count` documents of geometrically distributed length, ids "doc-0", "doc-1", ...; each ends in eos, token 0.
 
-    tracks: name -> number of concepts; default one track, "concepts", of 20. Spans cover about half of the tokens and
-    carry 0 to 3 concepts.
+    Args:
+        tracks: Name -> number of concepts; default one track, "concepts", of 20. Spans cover about half of the tokens
+            and carry 0 to 3 concepts.
     """
     rng = np.random.default_rng(seed)
     tracks = {"concepts": 20} if tracks is None else tracks
@@ -68,8 +69,10 @@ def write_dataset(
 ) -> str:
     """Write documents as a dataset of `shards` shards of about equally many; returns its path.
 
-    mode: "document", or by default a stream. encoding: of all tracks. vocabularies: track -> names of its concepts;
-    default "concept-0", "concept-1", ...
+    Args:
+        mode: "document", or by default a stream.
+        encoding: Of all tracks.
+        vocabularies: Track -> names of its concepts; default "concept-0", "concept-1", ...
     """
     tracks = {}
     for name in sorted({name for document in documents for name in document.spans}):

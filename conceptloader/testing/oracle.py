@@ -45,7 +45,10 @@ def global_steps(
     """What all ranks together train in each of `steps` steps, and the state after it.
 
     A step is a list of rows, one a sample, sorted by sample_index. Row: every array of the batch whose first dimension
-    counts samples. Raises AssertionError if ranks disagree in their state, which holds nothing of the rank.
+    counts samples.
+
+    Raises:
+        AssertionError: If ranks disagree in their state, which holds nothing of the rank.
     """
     loaders = [make(layout, dp_rank) for dp_rank in range(layout.dp_size)]
     try:
@@ -78,7 +81,8 @@ def check_resume(make: MakeLoader, before: Layout, after: Sequence[Layout], step
     The run is `steps` steps of `before` long, and so many samples are compared whatever the batch size is afterwards.
     Where the global batch is the same, steps must agree as well.
 
-    Raises AssertionError that names stop, layout and sample.
+    Raises:
+        AssertionError: That names stop, layout and sample.
     """
     first = list(global_steps(make, before, steps))
     reference = [row for rows, _ in first for row in rows]

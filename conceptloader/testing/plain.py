@@ -53,9 +53,13 @@ class PlainReader:
     ) -> Batch:
         """The batch of sample indices uint64 [B], in memory from `allocate`.
 
-        picked: [B] members of the order and [B] windows of these, instead of what the order says.
+        Args:
+            picked: [B] members of the order and [B] windows of these, instead of what the order says.
 
-        Raises: FormatError for damaged data, ReadError; ConfigError for a member that has left the configuration.
+        Raises:
+            FormatError: For damaged data.
+            ReadError: A file cannot be read.
+            ConfigError: For a member that has left the configuration.
         """
         numbers: list[int] = samples.tolist()
         if picked is None:

@@ -17,7 +17,8 @@ _CHECKSUM = "0123456789abcdef"  # not that of the files: `verify --full` will sa
 def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shard: int) -> None:
     """Write a token-stream dataset of zeros, uint16, every shard one document, into a new directory.
 
-    Raises: OSError where the file system has no sparse files of that size.
+    Raises:
+        OSError: Where the file system has no sparse files of that size.
     """
     root = os.fspath(path)
     os.makedirs(root, exist_ok=True)

@@ -33,7 +33,10 @@ def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None
     """At most `k` concepts of each span: tensors [B, M, k] and [B, M], of a padded or a ragged track.
 
     Of a span with more, the first k of its record are kept; with `rank`, a tensor [number of concepts], the k concepts
-    of the lowest rank: with their frequencies as rank, the rarest. Raises ConfigError if the batch has no such track.
+    of the lowest rank: with their frequencies as rank, the rarest.
+
+    Raises:
+        ConfigError: If the batch has no such track.
     """
     if k < 1:
         raise ConfigError("k", str(k), "at least 1 concept")
@@ -59,8 +62,10 @@ def token_concepts(
     These are `concept_ids` and `concept_mask` as guidelabs/steerling's concept head takes them for teacher forcing: one
     gather from the spans' concepts. k and rank: of each track, see `span_concepts`.
 
-    merged: one numbering for the concepts of all tracks, the number that each track's first one has in it. Then `k` are
-    kept of all tracks together, [B, S, k], in their sequence or those of the lowest rank, which is by that numbering.
+    Args:
+        merged: One numbering for the concepts of all tracks, the number that each track's first one has in it. Then `k`
+            are kept of all tracks together, [B, S, k], in their sequence or those of the lowest rank, which is by that
+            numbering.
     """
     found = []
     names = [tracks] if isinstance(tracks, str) else tracks
@@ -102,11 +107,11 @@ def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
 def annotation_status(batch: TensorBatch, track: str) -> Tensor:
     """Return per token whether it is annotated.
 
-    Returns: uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts,
-    TRUNCATED for one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else
-    ANNOTATED.
-
     A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens only: the others are unknown.
+
+    Returns:
+        uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts, TRUNCATED for
+        one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else ANNOTATED.
     """
     index, counts = batch[f"{track}_span_index"], _counts(batch, track)
     known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + NO_CONCEPT
@@ -145,7 +150,9 @@ def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id:
 def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
     """Log-probability, [B, M, C], that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over them.
 
-    logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), clamped to a finite number.
+    Args:
+        logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), clamped to a finite
+            number.
     """
     index = batch[f"{track}_span_index"]
     slots = batch[f"{track}_spans"].shape[1]
@@ -162,7 +169,10 @@ def sample_negatives(
     """`n` concepts for each token or span, drawn uniformly from all; the mask is False for those that it has.
 
     To contrast with `found`, of `span_concepts` or `token_concepts`: a concept beyond its K may be drawn, so let K hold
-    all, or skip what has `cut`. generator: on the device of `found`.
+    all, or skip what has `cut`.
+
+    Args:
+        generator: On the device of `found`.
     """
     shape = (*found.ids.shape[:-1], n)
     drawn = torch.randint(num_concepts, shape, generator=generator, device=found.ids.device)

@@ -14,11 +14,12 @@ from conceptloader.torch.collate import Rows, TensorBatch, to_tensors
 class SampleDataset(Dataset[TensorBatch]):
     """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
 
-    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only assigns
-    indices (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
-    start method: it pickles, and it may be used by many threads.
+    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only assigns indices
+    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any start
+    method: it pickles, and it may be used by many threads.
 
-    num_samples: what len() says; by default the samples of all datasets together.
+    Args:
+        num_samples: What len() says; by default the samples of all datasets together.
     """
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:

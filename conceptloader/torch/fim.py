@@ -37,13 +37,23 @@ class Row(NamedTuple):
 class FillInMiddle:
     """A function of a batch: `batch = fim(batch)`.
 
-    prefix, middle, suffix, pad: ids of the special tokens; the model's embedding has to have them. rate: of the
-    documents; spm_rate: of these, in the order SPM. eos: stays at the end of a document. decode, encode: of the
-    tokenizer, to cut between characters; without them documents are cut between tokens. no_prefix: documents whose text
-    begins with it stay. split: a token between fragments, such as files of a repository; with it `rate` is of the
-    documents that have one, and fragment_rate of their fragments. ignore_index: that of the outputs, if they have one.
+    Attributes:
+        prefix: Ids of the special tokens; the model's embedding has to have them.
+        middle: Ids of the special tokens; the model's embedding has to have them.
+        suffix: Ids of the special tokens; the model's embedding has to have them.
+        pad: Ids of the special tokens; the model's embedding has to have them.
+        rate: Of the documents.
+        spm_rate: Of these, in the order SPM.
+        eos: Stays at the end of a document.
+        decode: Of the tokenizer, to cut between characters; without them documents are cut between tokens.
+        encode: Of the tokenizer, to cut between characters; without them documents are cut between tokens.
+        no_prefix: Documents whose text begins with it stay.
+        split: A token between fragments, such as files of a repository; with it `rate` is of the documents that have
+            one, and fragment_rate of their fragments.
+        ignore_index: That of the outputs, if they have one.
 
-    Raises ConfigError for rates outside [0, 1], and for what belongs together and is not.
+    Raises:
+        ConfigError: For rates outside [0, 1], and for what belongs together and is not.
     """
 
     prefix: int

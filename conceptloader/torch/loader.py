@@ -33,29 +33,36 @@ class Loader:
     """Iterates over the micro batches of one data-parallel rank: dicts of tensors, as BatchLayout describes them.
 
     `for batch in loader` resumes where the last loop stopped, until the run ends. With order sequential each loop
-    starts at the beginning, except for the first one after load_state_dict, which resumes there.
-    Every micro batch that was yielded counts as consumed, on all ranks; prefetched ones do not.
+    starts at the beginning, except for the first one after load_state_dict, which resumes there. Every micro batch that
+    was yielded counts as consumed, on all ranks; prefetched ones do not.
 
-    config: path of a YAML file, or what was read from one.
-    dp_rank, dp_size: this rank among those that read different samples.
-    micro_batch_size: samples of a batch that is yielded.
-    global_batch_size: samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each rank.
-    consumed_samples: where to start, in samples over all ranks; load_state_dict sets it too, and checks the order. A
-        global batch starts there.
-    num_samples: end of the run; by default none, or the end of the data with order sequential.
-    epoch_samples: a loop ends at each multiple of it, and `len` counts its micro batches; by default the run is one
-        epoch. The order runs through epochs of this kind: they divide nothing else.
-    last_batch: what happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default "partial"
-        with order sequential, so that every window is read once, else "drop". scheme: how ranks share a global batch.
-        See order/partition.py.
-    device: of the tensors that are yielded, by default the CPU. For a CUDA device the next batch is copied, from pinned
-        memory, while the device works on the current one.
-    batch_transform: called with each batch, concurrently in the reader threads; what it returns is yielded. For a CUDA
-        device it returns a dict, whose tensors are copied.
-    check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the ranks
-        compare their order, outputs and sizes, and raise ConfigError where these differ; see torch/agreement.py.
+    Args:
+        config: Path of a YAML file, or what was read from one.
+        dp_rank: This rank among those that read different samples.
+        dp_size: This rank among those that read different samples.
+        micro_batch_size: Samples of a batch that is yielded.
+        global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
+            rank.
+        consumed_samples: Where to start, in samples over all ranks; load_state_dict sets it too, and checks the order.
+            A global batch starts there.
+        num_samples: End of the run; by default none, or the end of the data with order sequential.
+        epoch_samples: A loop ends at each multiple of it, and `len` counts its micro batches; by default the run is one
+            epoch. The order runs through epochs of this kind: they divide nothing else.
+        last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
+            "partial" with order sequential, so that every window is read once, else "drop".
+        scheme: How ranks share a global batch. See order/partition.py.
+        device: Of the tensors that are yielded, by default the CPU. For a CUDA device the next batch is copied, from
+            pinned memory, while the device works on the current one.
+        batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded. For a
+            CUDA device it returns a dict, whose tensors are copied.
+        check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the
+            ranks compare their order, outputs and sizes, and raise ConfigError where these differ; see
+            torch/agreement.py.
 
-    Raises ConfigError, FormatError, ReadError.
+    Raises:
+        ConfigError: An option or argument breaks a rule.
+        FormatError: A file is corrupt or not as its manifest says.
+        ReadError: A file cannot be read.
     """
 
     def __init__(
@@ -337,8 +344,9 @@ class Loader:
 
         For trainers that prefetch: save what they have trained, not what was yielded.
 
-        Raises ConfigError past the end, and for a position off the micro-batch boundaries, which are
-        micro_batch_size * dp_size apart from where this loader began; before that, any position may have been one.
+        Raises:
+            ConfigError: past the end, and for a position off the micro-batch boundaries, which are micro_batch_size *
+                dp_size apart from where this loader began; before that, any position may have been one.
         """
         consumed = as_count(consumed_samples, "consumed_samples", 0)
         begun = self._plan.step_start(consumed)
@@ -351,8 +359,13 @@ class Loader:
     ) -> None:
         """Resume where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
 
-        allow_changed, new_stage: see progress/resume.py. Raises ResumeError if what determined consumed samples
-        has changed, or the state is corrupt or was edited; the loader then stays at its position.
+        Args:
+            allow_changed: See progress/resume.py.
+            new_stage: See progress/resume.py.
+
+        Raises:
+            ResumeError: If what determined consumed samples has changed, or the state is corrupt or was edited; the
+                loader then stays at its position.
         """
         where = "loader state"
         saved = OrderState.read(state, where)
@@ -373,7 +386,9 @@ class Loader:
 
         To be called once by every rank after loading the state; only dp_rank 0 writes. Later passes of a sequential
         order are logged when they begin.
-        step: of the trainer, counted from 0, that the next micro batch belongs to.
+
+        Args:
+            step: Of the trainer, counted from 0, that the next micro batch belongs to.
         """
         schedule = self._plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.consumed_samples))
@@ -399,15 +414,19 @@ class Loader:
         is in the state from now on, and in the run log once log_start has been called: a resumed run keeps it. It lasts
         until weights are set again, or the next phase of the configuration.
 
-        weights: dataset -> number above 0; datasets that are omitted are not drawn. at: sample over all ranks; by
-        default the first step that no rank has begun to read.
-        group: the torch.distributed group of the data-parallel ranks, by default all processes; where it is
-        initialized, ranks compare what they are about to do, and agree=False skips that.
+        Args:
+            weights: Dataset -> number above 0; datasets that are omitted are not drawn.
+            at: Sample over all ranks; by default the first step that no rank has begun to read.
+            group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
+                initialized, ranks compare what they are about to do, and agree=False skips that.
 
-        Returns: the sample from which on it holds.
+        Returns:
+            The sample from which on it holds.
 
-        Raises ConfigError, and nothing is changed: for unknown or absent datasets, invalid weights, an `at` that may
-        have been read already or is not after weights set earlier, ranks that differ; ReadError for the run log.
+        Raises:
+            ConfigError: For unknown or absent datasets, invalid weights, an `at` that may have
+                been read already or is not after weights set earlier, ranks that differ.
+            ReadError: For the run log.
         """
         edge = self._behind + (self.blend.config.loader.prefetch_batches + 1) * self.partition.group
         start, blend = new_weights(self.blend, weights, self._plan, edge, at)

@@ -8,9 +8,12 @@ import torch.distributed as dist
 
 
 class DatasetLosses:
-    """names: of the datasets, `blend.config.names`, of which a batch's dataset_id are positions.
+    """Mean losses of each dataset over all ranks.
 
-    group: of the processes that hold different samples, or other tokens of them; by default all of torch.distributed.
+    Args:
+        names: Of the datasets, `blend.config.names`, of which a batch's dataset_id are positions.
+        group: Of the processes that hold different samples, or other tokens of them; by default all of
+            torch.distributed.
     """
 
     def __init__(self, names: Sequence[str], group: Any = None) -> None:
@@ -30,7 +33,8 @@ class DatasetLosses:
     def finish(self, device: torch.device | str = "cpu") -> dict[str, float]:
         """Mean loss of each dataset since the last call, of those that had any. Collective over the group.
 
-        device: that its backend needs, where this rank may have seen nothing yet.
+        Args:
+            device: That its backend needs, where this rank may have seen nothing yet.
         """
         sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=device) if self._sums is None else self._sums
         self._sums = None

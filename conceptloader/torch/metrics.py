@@ -22,12 +22,17 @@ logger = logging.getLogger(__name__)
 class StepMetrics:
     """Of a step whose last micro batch was yielded on this rank.
 
-    step: counted from 0, as in the run log. consumed_samples: over all ranks, with those of the step.
-    seconds: since the step before; waited_seconds: of these, for data. ready: micro batches prefetched.
-    bytes_read: that this process has read since the step before, from files (as Linux counts, other readers included)
-        and from object stores. retries: of failed reads, in that time. Worker processes of a
-        DataLoader are not counted.
-    weights: of the datasets in force, of a sum of 1. samples: of each dataset so far, and as epochs of it.
+    Attributes:
+        step: Counted from 0, as in the run log.
+        consumed_samples: Over all ranks, with those of the step.
+        seconds: Since the step before.
+        waited_seconds: Of these, for data.
+        ready: Micro batches prefetched.
+        bytes_read: That this process has read since the step before, from files (as Linux counts, other readers
+            included) and from object stores.
+        retries: Of failed reads, in that time. Worker processes of a DataLoader are not counted.
+        weights: Of the datasets in force, of a sum of 1.
+        samples: Of each dataset so far, and as epochs of it.
     """
 
     step: int
@@ -60,8 +65,9 @@ def on_step(callback: Callback) -> Callable[[], None]:
 
     It is called in the thread that trains, before the last micro batch of the step is yielded.
 
-    Returns: what ends that. What the callback raises ends the loop, and the next loop, or a resumed run, begins with
-    the micro batch that would have been yielded.
+    Returns:
+        What ends that. What the callback raises ends the loop, and the next loop, or a resumed run, begins with the
+        micro batch that would have been yielded.
     """
     callbacks.append(callback)
     return lambda: callbacks.remove(callback)
@@ -84,7 +90,11 @@ def log_steps(every: int = 100) -> Callback:
 def to_prometheus(registry: Any = None) -> Callback:
     """A callback that sets gauges, conceptloader_waited_seconds and so on, those by dataset with the label `dataset`.
 
-    registry: of prometheus_client, by default its global one. Raises ConfigError without that package.
+    Args:
+        registry: Of prometheus_client, by default its global one.
+
+    Raises:
+        ConfigError: Without that package.
     """
     package = need("prometheus_client", "metrics: found no prometheus_client package")
     gauges: dict[str, Any] = {}

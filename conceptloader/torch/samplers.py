@@ -25,8 +25,11 @@ class EpochSampler(Sampler[int]):
     Base of the samplers below; by itself it is the sampler of a SampleDataset, whose index is a position. Iterating
     changes nothing but the iterator: the epoch is what `set_epoch` says, and `set_skip` holds for the next iterator.
 
-    num_samples: n. num_replicas, rank: data-parallel; by default those of the process group, or 1 and 0.
-    drop_last: whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
+    Args:
+        num_samples: N.
+        num_replicas: data-parallel; by default those of the process group, or 1 and 0.
+        rank: data-parallel; by default those of the process group, or 1 and 0.
+        drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
     """
 
     def __init__(
@@ -79,7 +82,8 @@ class EpochSampler(Sampler[int]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume a saved epoch, on any number of ranks.
 
-        Raises ResumeError if the sampler that was saved had another order, or the state is corrupt.
+        Raises:
+            ResumeError: If the sampler that was saved had another order, or the state is corrupt.
         """
         saved = unsealed(state, "sampler state", "sampler")
         wanted = {"epoch_size": self.epoch_size, **self._own_state()}
@@ -180,8 +184,11 @@ class MixtureSampler(EpochSampler):
     Same arguments as KempnerForge's sampler of this name, but any prefix of the order keeps the weights, a dataset's
     samples are never repeated before all of them were drawn, and the order does not depend on the number of ranks.
 
-    cumulative_sizes: [0, len(first), len(first) + len(second), ...]; an epoch has as many samples as all datasets.
-    weights: 0 or more, not all 0. temperature: weights ** (1 / temperature). shuffle: False for storage order.
+    Args:
+        cumulative_sizes: [0, len(first), len(first) + len(second), ...]; an epoch has as many samples as all datasets.
+        weights: 0 or more, not all 0.
+        temperature: Weights ** (1 / temperature).
+        shuffle: False for storage order.
     """
 
     def __init__(

@@ -27,8 +27,10 @@ class TrainedLoader(Loader):
     ConfigError.
 
     config, options: as for make_dataloader. `pickle` and `deepcopy` give a loader at the position acknowledged.
-    Raises ConfigError, and in a loop when the trainer takes ever more batches without acknowledging any: resumed, it
-    would train them again.
+
+    Raises:
+        ConfigError: Also in a loop, when the trainer takes ever more batches without acknowledging any: resumed, it would
+            train them again.
     """
 
     remedy = f"Call acknowledge(batch['{POSITION}']) after each step, or use the adapter of your trainer"
@@ -82,7 +84,8 @@ class TrainedLoader(Loader):
     def acknowledge(self, consumed_samples: int | None = None) -> None:
         """All samples before this position are trained: that of a batch, or by default of the last one yielded.
 
-        Raises ConfigError for a position after what was yielded, or before what was acknowledged.
+        Raises:
+            ConfigError: For a position after what was yielded, or before what was acknowledged.
         """
         position = self._handed_out if consumed_samples is None else as_count(consumed_samples, POSITION, 0)
         if not self._trained <= position <= self._handed_out:
@@ -151,10 +154,12 @@ class TrainedLoader(Loader):
 class EvaluationLoader:
     """The same micro batches in every loop, from the first one on; it has an end, and no state to save.
 
-    config: with order sequential, or with `num_samples`. options: as for make_dataloader.
+    Args:
+        config: With order sequential, or with `num_samples`. options: as for make_dataloader.
 
-    Raises ConfigError if some rank would get a batch without rows, whose mean loss is NaN, or if a shuffled order
-    would have some windows twice and others not at all.
+    Raises:
+        ConfigError: If some rank would get a batch without rows, whose mean loss is NaN, or if a shuffled order would
+            have some windows twice and others not at all.
     """
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:

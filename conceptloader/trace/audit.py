@@ -23,7 +23,8 @@ Share = tuple[int, int]
 class Difference:
     """Where a record first differs.
 
-    what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that was not recorded once.
+    Attributes:
+        what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that was not recorded once.
     """
 
     launch: int
@@ -45,8 +46,11 @@ class Difference:
 class Report:
     """What an audit compared.
 
-    steps: [first, last + 1) of the run; samples: compared, repeated ones included; repeated: how many were re-run after
-    a restart, and count there. incomplete: steps at the very end that not all ranks had recorded.
+    Attributes:
+        steps: [first, last + 1) of the run.
+        samples: Compared, repeated ones included.
+        repeated: How many were re-run after a restart, and count there.
+        incomplete: Steps at the very end that not all ranks had recorded.
     """
 
     launches: int

@@ -59,7 +59,8 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample that is quarantined
     or excluded, or an empty pack, has one row without document, start and end.
 
-    Raises ConfigError if steps are not known, or lie before the run log; or without pyarrow.
+    Raises:
+        ConfigError: If steps are not known, or lie before the run log; or without pyarrow.
     """
     arrow = need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
     if not 0 <= first < stop:

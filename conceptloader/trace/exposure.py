@@ -124,8 +124,9 @@ class Exposure:
         How many of them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any
         of it, also only as a label, and the first of `checkpoints` after it, null if there is none.
 
-        checkpoints: numbers of steps that were completed when they were saved, ascending. An id that no dataset
-        has gives a row with only the id.
+        Args:
+            checkpoints: Numbers of steps that were completed when they were saved, ascending. An id that no dataset has
+                gives a row with only the id.
         """
         return self._arrow.Table.from_batches(list(self.document_batches(ids, checkpoints)))
 
@@ -151,8 +152,10 @@ class Exposure:
     def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
         """A row for each concept of a track and dataset: its id and name.
 
-        Tokens that carry it, how many of them were seen, and epochs, the ratio. The track is read once. Raises
-        ConfigError if no dataset has it.
+        Tokens that carry it, how many of them were seen, and epochs, the ratio. The track is read once.
+
+        Raises:
+            ConfigError: If no dataset has it.
         """
         tables = []
         for name, some in self._by_dataset().items():
@@ -221,10 +224,12 @@ class Exposure:
 def exposure(run: Run, until: int | None = None, num_samples: int | None = None) -> Exposure:
     """What a run has seen of its data.
 
-    until: the step before which to count, past or future, of a run with a run log. num_samples: for a run without
-    one, how many samples it reads. Memory: 24 bytes a window of the datasets.
+    Args:
+        until: The step before which to count, past or future, of a run with a run log.
+        num_samples: For a run without one, how many samples it reads. Memory: 24 bytes a window of the datasets.
 
-    Raises ConfigError unless one of them is given, and for until without a run log.
+    Raises:
+        ConfigError: Unless one of them is given, and for until without a run log.
     """
     if (until is None) == (num_samples is None):
         raise ConfigError("exposure", "expected until, a step, or else num_samples, without a run log")

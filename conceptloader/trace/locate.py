@@ -46,10 +46,12 @@ def locate_document(
 ) -> list[DocumentSeen]:
     """Every sample in which a document is seen, in order.
 
-    document: its id in the input; or its number, together with its dataset. num_samples: length of the run; None: the
-    first epoch of each dataset.
+    Args:
+        document: Its id in the input; or its number, together with its dataset.
+        num_samples: Length of the run; None: the first epoch of each dataset.
 
-    Raises ConfigError if there is no such document.
+    Raises:
+        ConfigError: If there is no such document.
     """
     seen = []
     for index, number in _find(run, document, dataset):
@@ -86,8 +88,13 @@ def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
     """Return from which sample on the tokens of documents are not read.
 
-    Returns: (dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are
-    not read, 0 if they never are. document, dataset: as in locate_document. Raises: as that.
+    Args:
+        document: As in locate_document.
+        dataset: As in locate_document.
+
+    Returns:
+        (dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
+        read, 0 if they never are.
     """
     found = {}
     for index, number in _find(run, document, dataset):
@@ -127,11 +134,14 @@ def locate_concept(
 ) -> Iterator[ConceptSeen]:
     """Every sample in which tokens carry a concept, by dataset and window, as they are found.
 
-    concept: its name in the vocabulary of the track, or its id. num_samples, dataset: as in locate_document. With an
-    index (`conceptloader index`) the track is not read.
+    Args:
+        concept: Its name in the vocabulary of the track, or its id.
+        num_samples: As in locate_document. With an index (`conceptloader index`) the track is not read.
+        dataset: As in locate_document. With an index (`conceptloader index`) the track is not read.
 
-    Raises ConfigError if no dataset has the track, or none of those has the concept; FormatError for an index
-    that is corrupt or of another dataset.
+    Raises:
+        ConfigError: If no dataset has the track, or none of those has the concept.
+        FormatError: For an index that is corrupt or of another dataset.
     """
     return locate_where(run, Where("concept", name=track, concept=concept), num_samples, dataset)
 
@@ -141,7 +151,8 @@ def locate_where(
 ) -> Iterator[ConceptSeen]:
     """Every sample with a token of which an expression of concepts holds (parse_where); the rest as in locate_concept.
 
-    Raises ConfigError as it does, and for tests of columns, which are of documents, and of scores that a track lacks.
+    Raises:
+        ConfigError: As it does, and for tests of columns, which are of documents, and of scores that a track lacks.
     """
     column = next(where.tests("column"), None)
     if column is not None:

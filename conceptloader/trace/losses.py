@@ -36,10 +36,12 @@ _NO_ARROW = "a loss log: found no pyarrow package, which it is written with"
 class LossLog:
     """Writes the losses of one data-parallel rank; after a restart the last run of a step counts.
 
-    track: also the loss of each span of this track, for which a batch has to hold its spans (layout padded).
+    Args:
+        track: Also the loss of each span of this track, for which a batch has to hold its spans (layout padded).
 
-    Raises ConfigError without pyarrow, or while another log of this rank is open there; ReadError if nothing can be
-    written.
+    Raises:
+        ConfigError: Without pyarrow, or while another log of this rank is open there.
+        ReadError: If nothing can be written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], dp_rank: int = 0, *, track: str | None = None) -> None:
@@ -67,7 +69,9 @@ class LossLog:
         [B], one a sample, or [B, S], one a label, of which the mean counts (over loss_mask, if there is one). A CUDA
         tensor is copied while the device works on, and written with a later call.
 
-        Raises ConfigError if the batch has no sample_index, or not as many; ReadError.
+        Raises:
+            ConfigError: If the batch has no sample_index, or not as many.
+            ReadError: A file cannot be read.
         """
         if "sample_index" not in batch:
             raise ConfigError("outputs.sample_index", "off, but a loss log needs it", fix="switch it on")
@@ -174,8 +178,12 @@ def _to_parquet(journal: Path) -> None:
 def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDArray[Any]:
     """Return the losses of the steps [first, stop) that any rank logged.
 
-    Returns: rows of LOSS in order of step, sample and span; of a row that was logged again, the last one. Raises:
-    ReadError without any log, FormatError for a corrupt one.
+    Returns:
+        Rows of LOSS in order of step, sample and span; of a row that was logged again, the last one.
+
+    Raises:
+        ReadError: Without any log.
+        FormatError: For a corrupt one.
     """
     arrow, parquet = need("pyarrow", _NO_ARROW), need("pyarrow.parquet", _NO_ARROW)
     paths = sorted(p for p in Path(directory).glob("*.*") if p.suffix in (".journal", ".parquet") and p.name[0] != ".")
@@ -216,7 +224,8 @@ def explain(
     `excess`: their part of the sample, times what its loss is above the usual one, so that all of them sum up to the
     rise. concepts: likewise by the tokens that they are in, with the mean loss of their spans where that was logged.
 
-    Raises ConfigError if none of the step's losses was logged, or steps are not known.
+    Raises:
+        ConfigError: If none of the step's losses was logged, or steps are not known.
     """
     first, stop = run.steps.range_of(step)
     rows = read_losses(directory, max(0, step - baseline), step + 1)

@@ -34,9 +34,11 @@ def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
 class BatchRecorder:
     """Appends to the record of one rank. A line is one write, so that a kill at any moment leaves whole lines.
 
-    launch: number of this start of the run, the same on all ranks and larger than that of earlier starts.
+    Args:
+        launch: Number of this start of the run, the same on all ranks and larger than that of earlier starts.
 
-    Raises ReadError if the file exists or cannot be written.
+    Raises:
+        ReadError: If the file exists or cannot be written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], launch: int, dp_rank: int, start: RunStart) -> None:
@@ -51,10 +53,13 @@ class BatchRecorder:
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
         """Record a micro batch.
 
-        Its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that some of these are. more:
-        further JSON fields of the line.
+        Its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that some of these are.
 
-        Raises ConfigError if the batch lacks one of them.
+        Args:
+            more: Further JSON fields of the line.
+
+        Raises:
+            ConfigError: If the batch lacks one of them.
         """
         for name in ("sample_index", "dataset_id"):
             if name not in batch:
@@ -87,8 +92,12 @@ class BatchRecorder:
 class Line:
     """One micro batch on one rank.
 
-    samples, datasets, checksums: one each per sample. ignore_index: what labels without loss were, if some were not
-    tokens. more: further fields.
+    Attributes:
+        samples: One each per sample.
+        datasets: One each per sample.
+        checksums: One each per sample.
+        ignore_index: What labels without loss were, if some were not tokens.
+        more: Further fields.
     """
 
     step: Natural
@@ -118,7 +127,9 @@ class Launch:
 def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
     """All starts of a recorded run, in order; lines by step, micro batch and rank.
 
-    Raises FormatError for invalid lines, or ranks that disagree in their start; ReadError.
+    Raises:
+        FormatError: For invalid lines, or ranks that disagree in their start.
+        ReadError: A file cannot be read.
     """
     starts: dict[int, RunStart] = {}
     lines: dict[int, list[Line]] = {}

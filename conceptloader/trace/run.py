@@ -74,7 +74,8 @@ class Run:
     def members(self) -> list[Member | None]:
         """By the dataset index of the order; None where a dataset has left the configuration.
 
-        Raises ConfigError if the configuration does not say how many tokens of a document a sample takes.
+        Raises:
+            ConfigError: If the configuration does not say how many tokens of a document a sample takes.
         """
         return [
             None if view is None else Member(view=view, seq_len=self.seq_len(view.member.seq_len))
@@ -82,14 +83,22 @@ class Run:
         ]
 
     def seq_len(self, given: int | None) -> int:
-        """Tokens of a sample: `given`, or what the configuration says. Raises ConfigError if neither does."""
+        """Tokens of a sample: `given`, or what the configuration says.
+
+        Raises:
+            ConfigError: If neither does.
+        """
         seq_len = given or self.blend.config.seq_len
         if seq_len is None:
             raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
         return seq_len
 
     def member(self, index: int) -> Member:
-        """A member by its index. Raises ConfigError if its dataset has left the configuration."""
+        """A member by its index.
+
+        Raises:
+            ConfigError: If its dataset has left the configuration.
+        """
         member = self.members[index]
         if member is None:
             name = self.name(index)
@@ -101,7 +110,11 @@ class Run:
         return self.blend.order.names[index]
 
     def find(self, dataset: str | None) -> list[int]:
-        """Indices of the members that read a dataset; None: of all whose data are there. Raises ConfigError if none."""
+        """Indices of the members that read a dataset; None: of all whose data are there.
+
+        Raises:
+            ConfigError: If none.
+        """
         known = {k: member.view.name for k, member in enumerate(self.members) if member is not None}
         found = [k for k, name in known.items() if dataset in (None, name)]
         if not found:
@@ -110,7 +123,11 @@ class Run:
 
     @property
     def steps(self) -> History:
-        """The history. Raises ConfigError if there is none."""
+        """The history.
+
+        Raises:
+            ConfigError: If there is none.
+        """
         if self.history is None:
             raise ConfigError(
                 "run log",
@@ -137,7 +154,11 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
 
     The log determines the past, the configuration what follows.
 
-    Raises ConfigError, FormatError, ReadError; ResumeError if the configuration no longer gives the logged past.
+    Raises:
+        ConfigError: An option or argument breaks a rule.
+        FormatError: A file is corrupt or not as its manifest says.
+        ReadError: A file cannot be read.
+        ResumeError: If the configuration no longer gives the logged past.
     """
     if log is None:
         return Run(blend=open_blend(load_config(config)))

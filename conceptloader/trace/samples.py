@@ -33,9 +33,13 @@ class Seen:
 class DocumentPart:
     """The part of a document that a sample holds.
 
-    document: its number in the dataset, -1 without a document table; id: the one it had in the input. tokens: of the
-    dataset, [start, stop). inputs, labels: their positions [start, end) in input_ids and in labels, None for none.
-    source_document: its number in the source, if the dataset is a subset.
+    Attributes:
+        document: Its number in the dataset, -1 without a document table.
+        id: The one it had in the input.
+        tokens: Of the dataset, [start, stop).
+        inputs: Their positions [start, end) in input_ids and in labels, None for none.
+        labels: Their positions [start, end) in input_ids and in labels, None for none.
+        source_document: Its number in the source, if the dataset is a subset.
     """
 
     document: int
@@ -50,8 +54,9 @@ class DocumentPart:
 class SpanPart:
     """A span, clipped to the inputs, as a batch has it.
 
-    record: its content: concept ids, or what the track's codec makes of it. names: of the concepts, if there is a
-    vocabulary.
+    Attributes:
+        record: Its content: concept ids, or what the track's codec makes of it.
+        names: Of the concepts, if there is a vocabulary.
     """
 
     start: int
@@ -64,11 +69,13 @@ class SpanPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTrace(Seen):
-    """kind: window, document or pack.
+    """What a sample holds.
 
-    tokens: [start, stop) of the dataset that the sample reads, of a pack from the first one to the last; None if
-    nothing is read: it touches what is quarantined or excluded, or is an empty pack. fields: the loss weights and token
-    fields that the configuration asks for, as a batch has them.
+    Attributes:
+        kind: window, document or pack.
+        tokens: [start, stop) of the dataset that the sample reads, of a pack from the first one to the last; None if
+            nothing is read: it touches what is quarantined or excluded, or is an empty pack.
+        fields: The loss weights and token fields that the configuration asks for, as a batch has them.
     """
 
     kind: str = "window"
@@ -99,7 +106,11 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
 
 
 def trace_step(run: Run, step: int) -> list[SampleTrace]:
-    """All samples of a step, in order. Raises ConfigError if steps are not known."""
+    """All samples of a step, in order.
+
+    Raises:
+        ConfigError: If steps are not known.
+    """
     return [trace_sample(run, sample) for sample in range(*run.steps.range_of(step))]
 
 

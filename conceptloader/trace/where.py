@@ -32,12 +32,14 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Where:
-    """operator: "and", "or" or "not" of `parts`, or a test.
+    """An expression of concepts and columns, or a part of one.
 
-    "concept": tokens in spans of the track `name` that carry `concept`, a name or an id, with a score of which
+    Its operator is "and", "or" or "not" of `parts`, or a test. "concept": tokens in spans of the track `name` that carry `concept`, a name or an id, with a score of which
     `compare` (one of OPERATORS) holds for values[0]; without compare, with any score or none. "column": documents of
     whose column `name` it holds: compare is one of OPERATORS, "in" (values) or "null".
-    at: where it stands in `text`, the value of `option`, for messages.
+
+    Attributes:
+        at: Where it stands in `text`, the value of `option`, for messages.
     """
 
     operator: str
@@ -98,7 +100,11 @@ class Where:
 def parse_where(text: str, option: str = "where") -> Where:
     """The expression in `text`.
 
-    option: what it is called in messages. Raises: ConfigError that points at the character.
+    Args:
+        option: What it is called in messages.
+
+    Raises:
+        ConfigError: That points at the character.
     """
     words: list[_Word] = []
     at = 0

@@ -38,7 +38,10 @@ class DecodedSpan(NamedTuple):
 class DecodedSample:
     """The inputs of one sample as text.
 
-    dataset: its name. sample: the trainer's index, None if the batch has none. spans: by track.
+    Attributes:
+        dataset: Its name.
+        sample: The trainer's index, None if the batch has none.
+        spans: By track.
     """
 
     dataset: str
@@ -59,10 +62,12 @@ class DecodedSample:
 def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | None = None) -> list[DecodedSample]:
     """The samples of a batch, or the one sample, that `source` (a Loader, a SampleDataset, a Blend) returned.
 
-    tokenizer: as `--tokenizer` of the command; by default the copy that the datasets have.
+    Args:
+        tokenizer: As `--tokenizer` of the command; by default the copy that the datasets have.
 
-    Raises: ConfigError for a batch that does not come from `source`, if no tokenizer is known, or if the batch does not
-    say which of several datasets that differ a sample is of (outputs.dataset_id).
+    Raises:
+        ConfigError: For a batch that does not come from `source`, if no tokenizer is known, or if the batch does not
+            say which of several datasets that differ a sample is of (outputs.dataset_id).
     """
     blend = source if isinstance(source, Blend) else source.blend
     views = {view.dataset_id: view for view in blend.views if view is not None}

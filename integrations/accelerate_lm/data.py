@@ -19,7 +19,8 @@ class AcceleratedLoader(TrainedLoader):
         would change it is refused.
     options: as for make_dataloader, without those of ranks.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: An option or argument breaks a rule.
     """
 
     remedy = "Put `with accelerator.accumulate(model):` around the step, or call acknowledge() after each step"

@@ -10,7 +10,11 @@ from conceptloader.torch.trained import trained_labels
 
 
 class AutomodelSamples(SampleDataset):
-    """A SampleDataset whose labels are -100 where the loss mask is 0. Raises ConfigError for loss weights."""
+    """A SampleDataset whose labels are -100 where the loss mask is 0.
+
+    Raises:
+        ConfigError: For loss weights.
+    """
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
         super().__init__(config, num_samples)

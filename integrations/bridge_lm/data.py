@@ -52,12 +52,21 @@ class BridgeSamples(SampleDataset):
 class ConceptProvider(DatasetProvider):
     """`dataset=` of a Bridge configuration. The sampler of "single" resumes at the checkpoint's sample count.
 
-    config, valid, test: paths of configurations; seq_length: of the model; the configuration may omit its own.
-    model_inputs: further tensors of a batch, for a custom forward step, which has to multiply losses by a loss_weight.
-    state: the directory of the checkpoints. The order spec is kept there, and every later launch is compared
-        with it over the whole run. allow_changed: names of differences to accept.
+    Attributes:
+        config: Paths of configurations.
+        seq_length: Of the model; the configuration may omit its own.
+        valid: Paths of configurations.
+        test: Paths of configurations.
+        model_inputs: Further tensors of a batch, for a custom forward step, which has to multiply losses by a
+            loss_weight.
+        state: The directory of the checkpoints. The order spec is kept there, and every later launch is compared with
+            it over the whole run.
+        allow_changed: Names of differences to accept.
 
-    Raises ConfigError, FormatError, ResumeError.
+    Raises:
+        ConfigError: An option or argument breaks a rule.
+        FormatError: A file is corrupt or not as its manifest says.
+        ResumeError: A state does not fit.
     """
 
     config: str = ""

@@ -20,11 +20,15 @@ class ChunkedBuild(Step):
     The dataset has the bytes that `conceptloader build` gives for the same chunks in a recipe, whatever the number of
     tasks of a stage; a task that was interrupted is run again by datatrove, and does what is missing.
 
-    documents, chunks: files that all tasks see. out: directory that all tasks see; what is joined lies in
-    `<out>.joined` until the last stage ends. tokenizer, eos: as in `load_tokenizer`. skip_bad: leave out documents that
-    cannot be ingested, and count them. options: further ones of `IngestOptions`.
-
     Raises, when run: what `build_chunked` raises; ConfigError for a stage whose turn has not come.
+
+    Args:
+        documents: Files that all tasks see.
+        chunks: Files that all tasks see.
+        out: Directory that all tasks see; what is joined lies in `<out>.joined` until the last stage ends.
+        tokenizer: As in `load_tokenizer`.
+        eos: As in `load_tokenizer`.
+        skip_bad: Leave out documents that cannot be ingested, and count them. options: further ones of `IngestOptions`.
     """
 
     def __init__(

@@ -11,9 +11,11 @@ from .step import Directory, Step, Task
 class ConceptIndexWriter(Step):
     """Writes the index of a track for the shards of a task, of any number of tasks; `ConceptIndexJoin` completes it.
 
-    dataset: directory that all tasks see. roots: directories that may hold its shards.
-
     Raises, when run: ConfigError for a track without concepts, FormatError for a damaged dataset.
+
+    Args:
+        dataset: Directory that all tasks see.
+        roots: Directories that may hold its shards.
     """
 
     name = "Concept index"

@@ -28,19 +28,23 @@ from .step import Directory, Step, Task
 class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     """Tokenizes the documents of a task and writes them as shard `rank` of a build in `out`.
 
-    The number of tasks is the number of shards and part of what the build is; the number of workers is not, so the
-    same input gives byte-identical datasets. A task that was interrupted is run again by datatrove and writes its shard
+    The number of tasks is the number of shards and part of what the build is; the number of workers is not, so the same
+    input gives byte-identical datasets. A task that was interrupted is run again by datatrove and writes its shard
     anew; one whose shard is finished returns at once.
 
-    out: directory that all tasks see. tokenizer: "bytes", a tokenizer.json or a transformers folder. spans: which key
-    of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"} with offsets in
-    characters of the text. vocabularies: names of the concepts by track, a list or a file. scores: type ("f2" or "f4")
-    of those in `scores` beside `concepts`, by track. metadata: keys that are kept in the track `metadata`. prefix: a
-    template over id, text and the keys of a document's metadata, see `Columns`. skip_bad: leave out documents that
-    cannot be ingested, and count them, instead of failing. The rest as in
-    `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
-
     Raises, when run: InputError naming the document; ConfigError for another build in `out`.
+
+    Args:
+        out: Directory that all tasks see.
+        tokenizer: "bytes", a tokenizer.json or a transformers folder.
+        spans: Which key of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"}
+            with offsets in characters of the text.
+        vocabularies: Names of the concepts by track, a list or a file.
+        scores: Type ("f2" or "f4") of those in `scores` beside `concepts`, by track.
+        metadata: Keys that are kept in the track `metadata`.
+        prefix: A template over id, text and the keys of a document's metadata, see `Columns`.
+        skip_bad: Leave out documents that cannot be ingested, and count them, instead of failing. The rest as in
+            `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
     """
 
     name = "Concept stream"
@@ -139,10 +143,11 @@ def _record(known: Collection[str], document: Any) -> dict[str, Any]:
 class ConceptStreamFinalize(Step):
     """Completes the build in `out`: the one step of a pipeline with one task that depends on the writers' pipeline.
 
-    max_unaligned_spans: which part of a track's spans may have been left without a token, in [0, 1].
-
     Raises, when run: FormatError for missing shards, InputError for more lost spans than that. A complete dataset is
     left as it is.
+
+    Args:
+        max_unaligned_spans: Which part of a track's spans may have been left without a token, in [0, 1].
     """
 
     name, alone = "Concept stream: finalize", "finalize"

@@ -38,13 +38,16 @@ class LightningLoader(TrainedLoader):
 class ConceptDataModule(pl.LightningDataModule):
     """Training and validation data of conceptloader for Trainer.fit, which goes on exactly from any checkpoint.
 
-    config: as for make_dataloader. micro_batch_size: samples of a rank in one training_step. global_batch_size: samples
-        of an optimizer step; Trainer(accumulate_grad_batches=...) has to fit it.
-    num_samples: end of the run. epoch_samples: samples of an epoch of Lightning; by default the run is one epoch.
-    val: a configuration to validate on, or several by name, in which order dataloader_idx counts them. Each validation
-        reads them from the beginning to the end: order sequential, or num_samples in val_options.
-    val_options: as for make_dataloader; micro_batch_size is that of training unless it is given.
-    run_log: directory of the checkpoints, to log this start there.
+    Args:
+        config: As for make_dataloader.
+        micro_batch_size: Samples of a rank in one training_step.
+        global_batch_size: Samples of an optimizer step; Trainer(accumulate_grad_batches=...) has to fit it.
+        num_samples: End of the run.
+        epoch_samples: Samples of an epoch of Lightning; by default the run is one epoch.
+        val: A configuration to validate on, or several by name, in which order dataloader_idx counts them. Each
+            validation reads them from the beginning to the end: order sequential, or num_samples in val_options.
+        val_options: As for make_dataloader; micro_batch_size is that of training unless it is given.
+        run_log: Directory of the checkpoints, to log this start there.
 
     A batch holds `consumed_samples` beside its tensors; leave it in where hooks change the batch.
     """

@@ -112,7 +112,8 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
     def take_concepts(self) -> Tensors:
         """Concept tensors of the micro batch that Megatron took last; on a stage where it takes none, of the next one.
 
-        Raises ConfigError if Megatron has not taken its part of this micro batch yet.
+        Raises:
+            ConfigError: If Megatron has not taken its part of this micro batch yet.
         """
         if self._kept is not None:
             kept, self._kept = self._kept, None

@@ -42,8 +42,10 @@ class MegatronData:
         accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
 
-    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other, if there
-    is no data for an evaluation that has a size, or if ranks have other data.
+    Raises:
+        ResumeError: What determined consumed samples has changed, see `continued`.
+        ConfigError: If the YAML and Megatron's arguments do not fit each other, if there is no data for an evaluation
+            that has a size, or if ranks have other data.
     """
 
     @MEGATRON.known()
@@ -144,8 +146,10 @@ class MegatronData:
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.
 
-        With ids that the model's embedding has not, or another end-of-document token, which may be accepted. embedding:
-        rows of it, None if not known.
+        With ids that the model's embedding has not, or another end-of-document token, which may be accepted.
+
+        Args:
+            embedding: Rows of it, None if not known.
         """
         eod, remedy = getattr(self.dataset_config.tokenizer, "eod", None), "start with the tokenizer of the data"
         for split in (self.train, *self.valid, *self.test):
@@ -178,10 +182,12 @@ class MegatronData:
     ) -> list[Built]:
         """Train, valid and test datasets of the (virtual) stage of this process; None where it reads nothing.
 
-        is_built_on_rank: as in Megatron; by default true on tensor-parallel rank 0 of the first and the last stage.
-        first: sample of the run at which the training dataset begins (--phase-transition-iterations).
+        Args:
+            is_built_on_rank: As in Megatron; by default true on tensor-parallel rank 0 of the first and the last stage.
+            first: Sample of the run at which the training dataset begins (--phase-transition-iterations).
 
-        Raises ConfigError if the run is longer than the data may give.
+        Raises:
+            ConfigError: If the run is longer than the data may give.
         """
         if self.sizes[0]:
             self.train.check(first + self.sizes[0])
@@ -227,8 +233,9 @@ class MegatronData:
     ) -> Tensors | None:
         """Call once in each forward step, on all tensor-parallel ranks. None on other stages than the configured ones.
 
-        Returns: the fields as tensors [B, ...] on the compute device. With context parallelism those along the sequence
-        are cut as the tokens are; spans keep their positions in the whole sample.
+        Returns:
+            The fields as tensors [B, ...] on the compute device. With context parallelism those along the sequence are
+            cut as the tokens are; spans keep their positions in the whole sample.
         """
         if not self.stage.here(vp_stage):
             return None

@@ -196,7 +196,8 @@ def install() -> None:
     second call does nothing. Without conceptloader's options the files of --data-path and related options are read in
     place; --mock-data is unchanged.
 
-    Raises ConfigError for wrong options, and for a Megatron that the patches do not know.
+    Raises:
+        ConfigError: For wrong options, and for a Megatron that the patches do not know.
     """
     global _run
     if _run is not None:
@@ -230,7 +231,11 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
     To be called on every rank, in a step or between two. From then on it is in every checkpoint and in the run log, and
     a resumed run keeps it; see Loader.set_weights. Needs --num-workers 0: worker processes hold the order as it was.
 
-    Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
+    Returns:
+        The sample from which on it holds.
+
+    Raises:
+        ConfigError: The weights do not fit; nothing is changed.
     """
     from megatron.training import get_args
 

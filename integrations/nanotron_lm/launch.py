@@ -230,10 +230,12 @@ class _Forward(logging.Handler):
 def install(nanosets: bool = False) -> None:
     """Add the dataset type to nanotron in this process. To be called before DistributedTrainer is made.
 
-    nanosets: of a configuration without a data stage of our type, read the token files of nanotron's own
-    `dataset_folder` sections where they are, as the launcher does.
+    Args:
+        nanosets: Of a configuration without a data stage of our type, read the token files of nanotron's own
+            `dataset_folder` sections where they are, as the launcher does.
 
-    Raises ConfigError if nanotron has no longer what this adapter hooks into; nothing is copied from it.
+    Raises:
+        ConfigError: If nanotron has no longer what this adapter hooks into; nothing is copied from it.
     """
     from nanotron.logging import get_logger
 

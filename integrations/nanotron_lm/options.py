@@ -31,13 +31,14 @@ class NanotronOptions(Section):
     """The section `nanotron` of the YAML, beside the configuration.
 
     Attributes:
-    model_inputs: batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses each:
-        "first" (where the embedding is), "last" (where the loss is) or a pipeline rank. There the key holds a tensor,
-        elsewhere a TensorPointer. Stock models refuse extra keys, so none are sent by default.
-    loss_per_dataset: log the language model's loss of each dataset, every step.
-    allow_changed: what may differ from the past of the checkpoint when resuming, named as the refusal names it.
+        model_inputs: Batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses
+            each: "first" (where the embedding is), "last" (where the loss is) or a pipeline rank. There the key holds a
+            tensor, elsewhere a TensorPointer. Stock models reject extra keys, so none are sent by default.
+        loss_per_dataset: Log the language model's loss of each dataset, every step.
+        allow_changed: What may differ from the past of the checkpoint when resuming, named as the error names it.
 
-    Raises ConfigError that names the key.
+    Raises:
+        ConfigError: Names the key.
     """
 
     model_inputs: dict[str, str] = field(default_factory=dict)

@@ -40,16 +40,28 @@ def build_dataloader(
 ) -> DataLoader[Any]:
     """An endless DataLoader of nanotron's micro batches, for this rank.
 
-    config: path of a configuration, or the same as a mapping; its seed and seq_len may be left out.
-    micro_batch_size, global_batch_size: samples. parallel_context: nanotron's. input_pp_rank, output_pp_rank: of the
-        model. position_ids: True for models that take them (Qwen2). model_inputs: see NanotronOptions.
-    consumed_samples, step: trained so far. steps: last step of the run, to check and log what it will read.
-    checkpoint: folder that save_state() wrote; what decided past samples is compared with it. Required with
-        consumed_samples. allow_changed: names of changes to accept.
-    run_log: folder of the checkpoints; this start is appended to the log there, by one process.
-    vocabulary: the model's, to refuse datasets with larger token ids.
+    Args:
+        config: Path of a configuration, or the same as a mapping; its seed and seq_len may be left out.
+        micro_batch_size: Samples.
+        parallel_context: nanotron's.
+        input_pp_rank: Of the model.
+        output_pp_rank: Of the model.
+        position_ids: True for models that take them (Qwen2).
+        model_inputs: See NanotronOptions.
+        global_batch_size: Samples.
+        consumed_samples: Trained so far.
+        steps: Last step of the run, to check and log what it will read.
+        step: Trained so far.
+        checkpoint: Folder that save_state() wrote; what decided past samples is compared with it. Required with
+            consumed_samples.
+        allow_changed: Names of changes to accept.
+        run_log: Folder of the checkpoints; this start is appended to the log there, by one process.
+        vocabulary: The model's, to refuse datasets with larger token ids.
 
-    Raises ConfigError, FormatError, or ResumeError for a changed past.
+    Raises:
+        ConfigError: An option or argument breaks a rule.
+        FormatError: A file is corrupt or not as its manifest says.
+        ResumeError: For a changed past.
     """
     section = {"model_inputs": dict(model_inputs or {}), "allow_changed": list(allow_changed)}
     options = NanotronOptions.parse(section, "build_dataloader")
@@ -82,7 +94,8 @@ def build_dataloader(
 def save_state(loader: DataLoader[Any], folder: str | os.PathLike[str], *, consumed_samples: int) -> None:
     """Write conceptloader.json into the folder of a checkpoint. To be called by one process.
 
-    consumed_samples: trained so far, over the whole run.
+    Args:
+        consumed_samples: Trained so far, over the whole run.
     """
     dataset = loader.dataset
     assert isinstance(dataset, StageDataset)

@@ -26,16 +26,23 @@ _EPOCH, _TOKENS = "epoch", "tokens_processed"
 class ConceptDataLoader(TextDataLoaderBase):
     """The samples of a configuration, in batches of `global_batch_size` tokens, without end or in epochs.
 
-    config: as for make_dataloader. global_batch_size: in tokens, a multiple of seq_len x ranks. It may change between
-    two steps, as by BatchSizeScheduler. epoch_samples: an epoch of the Trainer, in windows; None for none.
-    model_inputs: further tensors of a batch, which the model's forward gets by name. check_ranks: False for a loader
-    that not all processes of the run begin to read together. work_dir and others: OLMo-core's.
-
     A batch has input_ids, labels (-100 where the loss mask is 0) and index: int64 [windows of this rank, ...]; with
-    outputs.cu_seqlens doc_lens, int32 [windows, most documents], 0 beyond their number, and max_doc_lens, ints.
-    With a loss mask also instance_mask, bool [windows], False if the whole batch has no label: OLMo-core would divide
-    by 0, and counts windows without that mask as trained with a loss of 0.
-    Raises ConfigError; load_state_dict raises ResumeError.
+    outputs.cu_seqlens doc_lens, int32 [windows, most documents], 0 beyond their number, and max_doc_lens, ints. With a
+    loss mask also instance_mask, bool [windows], False if the whole batch has no label: OLMo-core would divide by 0,
+    and counts windows without that mask as trained with a loss of 0.
+
+    Args:
+        config: As for make_dataloader.
+        global_batch_size: In tokens, a multiple of seq_len x ranks. It may change between two steps, as by
+            BatchSizeScheduler.
+        epoch_samples: An epoch of the Trainer, in windows; None for none.
+        model_inputs: Further tensors of a batch, which the model's forward gets by name.
+        check_ranks: False for a loader that not all processes of the run begin to read together. work_dir and others:
+            OLMo-core's.
+
+    Raises:
+        ConfigError: An option breaks a rule.
+        ResumeError: In load_state_dict, if the state does not fit.
     """
 
     def __init__(

@@ -42,7 +42,11 @@ class ConceptDataLoader(BaseDataLoader):
     configuration says position_ids: document, which is where attention is cut. Further tensors keep their shape, but
     for those with a value for each token, which are flat as well; forward gets them by name, on all pipeline stages.
 
-    Raises ConfigError, FormatError, ReadError; load_state_dict raises ResumeError.
+    Raises:
+        ConfigError: An option or argument breaks a rule.
+        FormatError: A file is corrupt or not as its manifest says.
+        ReadError: A file cannot be read.
+        ResumeError: In load_state_dict, if the state does not fit.
     """
 
     @dataclass(kw_only=True, slots=True)

@@ -73,10 +73,13 @@ class ConceptTrainer(transformers.Trainer):
     takes any number of processes, as long as per_device_train_batch_size x gradient_accumulation_steps x processes is
     what it was. eval_dataset is one SampleDataset or a dict of them, with order sequential.
 
-    model_inputs: further tensors of a batch that the model's forward gets by name.
-    data_collator: a `collate`, or a class derived from it; by default collate(model_inputs).
+    Args:
+        model_inputs: Further tensors of a batch that the model's forward gets by name. data_collator: a `collate`, or a
+            class derived from it; by default collate(model_inputs).
 
-    Raises ConfigError for arguments that would change the batches, ResumeError for a checkpoint of other data.
+    Raises:
+        ConfigError: For arguments that would change the batches.
+        ResumeError: For a checkpoint of other data.
     """
 
     def __init__(self, *args: Any, model_inputs: Sequence[str] = (), **kwargs: Any) -> None:

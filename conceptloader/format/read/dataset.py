@@ -30,13 +30,19 @@ def open_dataset(
 ) -> "Dataset":
     """Open a dataset directory: reads and checks its manifest, opens no shard.
 
-    path: a directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/object-stores.md).
-    roots: directories that may hold files of the dataset; by default the directory that holds `path`, so that joined
-    and adopted neighbours work. allow_pickle: permit tracks of codec pickle, which execute code when decoded.
-    codecs: codec objects by name, for tracks whose codec is not built in. verify_files: when files are first opened,
-    compare a sample of each with the manifest, and the manifest with what it was; False leaves sizes and times.
+    Args:
+        path: A directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/object-stores.md).
+        roots: Directories that may hold files of the dataset; by default the directory that holds `path`, so that
+            joined and adopted neighbours work.
+        allow_pickle: Permit tracks of codec pickle, which execute code when decoded.
+        codecs: Codec objects by name, for tracks whose codec is not built in.
+        verify_files: When files are first opened, compare a sample of each with the manifest, and the manifest with
+            what it was; False leaves sizes and times.
 
-    Raises: FormatError for an incomplete or corrupt dataset, ConfigError for wrong arguments, ReadError.
+    Raises:
+        FormatError: For an incomplete or corrupt dataset.
+        ConfigError: For wrong arguments.
+        ReadError: A file cannot be read.
     """
     return Dataset(path, roots, allow_pickle, codecs, verify_files)
 
@@ -124,7 +130,10 @@ class Dataset(Shown, Viewable):
     def concept(self, concept: str | int, track: str | None = None) -> Concept:
         """A concept by its name or id: its group and details as well. track: None for the only one with a vocabulary.
 
-        Raises: ConfigError for a concept or a track that is not there; FormatError, ReadError.
+        Raises:
+            ConfigError: For a concept or a track that is not there.
+            FormatError: A file is corrupt or not as its manifest says.
+            ReadError: A file cannot be read.
         """
         named = [name for name, entry in self.tracks.items() if entry.vocabulary is not None]
         if track is None and len(named) != 1:
@@ -147,10 +156,11 @@ class Dataset(Shown, Viewable):
     def split(self, a: float, b: float) -> tuple[int, int]:
         """The token range of the share [a, b) of the dataset, 0 <= a < b <= 1.
 
-        Both ends are moved down to the start of the document that they fall into (shards without a document table:
-        not moved), so that split(0, x) and split(x, 1) meet exactly and no document is in both.
+        Both ends are moved down to the start of the document that they fall into (shards without a document table: not
+        moved), so that split(0, x) and split(x, 1) meet exactly and no document is in both.
 
-        Raises: ConfigError for another order, or if no document starts in the share.
+        Raises:
+            ConfigError: For another order, or if no document starts in the share.
         """
         if not 0 <= a < b <= 1:
             raise ConfigError("split", f"[{a}, {b}]", "0 <= a < b <= 1")
@@ -166,7 +176,8 @@ class Dataset(Shown, Viewable):
 
         Counted and rounded as Megatron-LM does (`share_of`); `within` begins and ends where documents do.
 
-        Raises: ConfigError if documents are not known, or none with a token is in the share.
+        Raises:
+            ConfigError: If documents are not known, or none with a token is in the share.
         """
         shards = self.manifest.shards
         if self.runs is None and bool(((shards.documents == 0) & (shards.tokens > 0)).any()):
@@ -205,12 +216,17 @@ class Dataset(Shown, Viewable):
     ) -> "Windows":
         """Windows of seq_len + 1 tokens over a token range (default: all), with `tracks` (default: all).
 
-        Raises: ConfigError for an unknown track, or if not even one window fits.
+        Raises:
+            ConfigError: For an unknown track, or if not even one window fits.
         """
         return Windows(self, seq_len, token_range, tracks)
 
     def documents(self, tracks: Sequence[str] | None = None) -> "DocumentView":
-        """The documents one by one, with `tracks` (default: all). Raises: ConfigError without a document table."""
+        """The documents one by one, with `tracks` (default: all).
+
+        Raises:
+            ConfigError: Without a document table.
+        """
         return DocumentView(self, tracks)
 
     def chosen_tracks(self, tracks: Sequence[str] | None) -> list[str]:

@@ -16,10 +16,15 @@ ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
 @dataclass(frozen=True, kw_only=True)
 class TrackOptions:
-    """codec, parameters: see docs/format.md; encoding: "dense", "spans" or "auto" (the smaller one, in each shard).
+    """How a track is stored.
 
-    Vocabulary: names of the concepts, index = concept id (codec concepts only). groups: (name, number of concepts) of
-    parts of the vocabulary, in the order of their ids; details: what else is known of each concept, objects of JSON.
+    Attributes:
+        codec: See docs/format.md.
+        parameters: Of the codec.
+        encoding: "dense", "spans" or "auto" (the smaller one, in each shard).
+        vocabulary: Names of the concepts, index = concept id (codec concepts only).
+        groups: (name, number of concepts) of parts of the vocabulary, in the order of their ids.
+        details: What else is known of each concept, objects of JSON.
     """
 
     codec: str = "concepts"
@@ -55,9 +60,11 @@ class TrackOptions:
 class BuildOptions:
     """Everything that decides the bytes of a build, besides its inputs.
 
-    token_type: "u2" or "u4"; by default the smallest that holds the tokenizer's vocabulary, "u4" without a tokenizer.
-    fields: token-aligned fields by name, e.g. {"loss_mask": "u1"}.
-    extra: options of the caller (how text was tokenized, ...); JSON, hashed with the rest, copied to the manifest.
+    Attributes:
+        token_type: "u2" or "u4"; by default the smallest that holds the tokenizer's vocabulary, "u4" without a
+            tokenizer.
+        fields: token-aligned fields by name, e.g. {"loss_mask": "u1"}.
+        extra: Options of the caller (how text was tokenized, ...); JSON, hashed with the rest, copied to the manifest.
     """
 
     mode: str = "stream-with-metadata"

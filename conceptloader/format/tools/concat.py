@@ -33,11 +33,12 @@ def concat(
 ) -> Manifest:
     """Make a dataset at `out` (new or empty) of the shards of `paths`, in that order.
 
-    A track of one dataset has no spans in the shards of the others. Datasets whose tracks, fields, modes or
-    tokenizers contradict each other are rejected (tokenizers: unless allow_mixed_tokenizers, which leaves the new
-    dataset without one).
+    A track of one dataset has no spans in the shards of the others. Datasets whose tracks, fields, modes or tokenizers
+    contradict each other are rejected (tokenizers: unless allow_mixed_tokenizers, which leaves the new dataset without
+    one).
 
-    Raises: ConfigError, and what opening the datasets raises. Nothing is written then.
+    Raises:
+        ConfigError: The datasets contradict each other; nothing is written. Opening them raises other errors.
     """
     if isinstance(paths, (str, os.PathLike)) or not paths:
         raise ConfigError("concat", repr(paths), "a list of at least one dataset")

@@ -35,7 +35,8 @@ def reencode(
     unless shards of different token types were concatenated (they become one), so running trainings can change over.
     Called again after an interruption, it resumes where it was.
 
-    Raises: ConfigError for an unknown track or an adopted file without documents; what reading and building raise.
+    Raises:
+        ConfigError: For an unknown track or an adopted file without documents; what reading and building raise.
     """
     manifest, allowed = load_manifest(path, roots)
     unknown = sorted(set(encodings) - set(manifest.tracks))

@@ -55,15 +55,21 @@ def verify(
 ) -> list[Problem]:
     """Check a dataset; an empty list means that it is sound.
 
-    Without full: sizes, times and samples of files. full: read all files, compare
-    checksums, check order and range of everything in them. Token files of other libraries may have no checksum at
-    first: their checksums are written to checksums.json in the dataset's directory (unless write_checksums is False)
-    and compared from then on. Records of pickle and of codecs that are neither built in nor given are not decoded.
+    Without full: sizes, times and samples of files.
 
     Of a view its source is checked, and ranges of tokens are those of the view. progress(done, total): called per
     shard.
 
-    Raises: FormatError, ConfigError or ReadError if the manifest cannot be read.
+    Args:
+        full: Read all files, compare checksums, check order and range of everything in them. Token files of other
+            libraries may have no checksum at first: their checksums are written to checksums.json in the dataset's
+            directory (unless write_checksums is False) and compared from then on. Records of pickle and of codecs that
+            are neither built in nor given are not decoded.
+
+    Raises:
+        FormatError: A file is corrupt or not as its manifest says.
+        ConfigError: An option or argument breaks a rule.
+        ReadError: If the manifest cannot be read.
     """
     try:
         manifest, allowed = load_manifest(path, roots)

@@ -156,10 +156,13 @@ def create_writer(
 ) -> Build:
     """Begin a build in a new or empty directory, or take up the same build again.
 
-    inputs, plan: JSON; they enter the hash that keeps builds apart. The plan has one element per shard and must not
-    depend on the number of workers.
+    Args:
+        inputs: JSON; enters the hash that distinguishes builds.
+        plan: JSON; enters the hash, too. It has one element per shard and must not depend on the number of workers.
 
-    Raises: OtherBuild if the directory holds another one, ConfigError for a complete dataset or foreign files.
+    Raises:
+        OtherBuild: The directory holds another build.
+        ConfigError: It holds a complete dataset or foreign files.
     """
     directory = os.path.abspath(path)
     if not plan or len(plan) > fmt.MAX_SHARDS:
@@ -202,7 +205,12 @@ def describe_vocabularies(options: BuildOptions) -> tuple[dict[str, Vocabulary],
 
 
 def open_writer(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
-    """A build that `create_writer` began, for instance in a worker process. Raises: FormatError, ConfigError."""
+    """A build that `create_writer` began, for instance in a worker process.
+
+    Raises:
+        FormatError: A file is corrupt or not as its manifest says.
+        ConfigError: An option or argument breaks a rule.
+    """
     directory = os.path.abspath(path)
     head = load_json(os.path.join(directory, fmt.BUILD))
     found = head.parse(_BuildFile, BUILD_FORMAT, fmt.VERSION)

@@ -20,9 +20,12 @@ from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 def finalize(path: str | os.PathLike[str]) -> Manifest:
     """Write the manifest of a build whose shards are all finished.
 
-    Raises: FormatError for shards that are missing, of another build or of another size than their writer said, and
-    for files that belong to no shard; InputError for a build without a token. Nothing is removed but temporary files
-    which interrupted writers left.
+    Nothing is removed but temporary files which interrupted writers left.
+
+    Raises:
+        FormatError: For shards that are missing, of another build or of another size than their writer said, and for
+            files that belong to no shard.
+        InputError: For a build without a token.
     """
     build = open_writer(path)
     if os.path.exists(os.path.join(build.path, fmt.MANIFEST)):

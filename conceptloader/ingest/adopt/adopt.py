@@ -62,23 +62,31 @@ def adopt(
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
-    paths: prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
-    kind: "auto", "megatron", "datatrove" or "flat". dtype, document_end: for flat files, see `flat_file`. Tokens are
-    read only with document_end, and of types int8 and int16. tokenizer: what the token ids mean; kept in the manifest.
-    tokenizer_source: the file, folder or hub name that it is from, by which files may name it. definition: the bytes
-    of its tokenizer.json, kept beside the manifest, for text to be shown and annotated.
-    allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
-    checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
-    file and its time of modification. Files of up to 32 KiB are always read whole.
-    loss_mask: copy .ds files with the masks in their .ds.loss, as the field loss_mask.
-    roots: directories that will be allowed when it is opened, so that files there need no warning.
-    times: record times of modification, so that a file with another one is refused; else size and sample decide.
+    The files stay where they are and must not change: size, time of modification and sample of each are checked when it
+    is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset is
+    opened. A failure leaves nothing behind.
 
-    The files stay where they are and must not change: size, time of modification and sample of each are checked when
-    it is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset
-    is opened. A failure leaves nothing behind.
+    Args:
+        paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
+        kind: "auto", "megatron", "datatrove" or "flat".
+        dtype: For flat files, see `flat_file`. Tokens are read only with document_end, and of types int8 and int16.
+        document_end: For flat files, see `flat_file`. Tokens are read only with document_end, and of types int8 and
+            int16.
+        tokenizer: What the token ids mean; kept in the manifest.
+        tokenizer_source: The file, folder or hub name that it is from, by which files may name it.
+        definition: The bytes of its tokenizer.json, kept beside the manifest, for text to be shown and annotated.
+        allow_mixed_tokenizers: Accept files whose notes name different tokenizers.
+        full: Read all tokens for their checksums, so that the stream fingerprint is that of the tokens alone; otherwise
+            it is that of a sample of each file and its time of modification. Files of up to 32 KiB are always read
+            whole.
+        loss_mask: Copy .ds files with the masks in their .ds.loss, as the field loss_mask.
+        roots: Directories that will be allowed when it is opened, so that files there need no warning.
+        times: Record times of modification, so that a file with another one is refused; else size and sample decide.
 
-    Raises: ConfigError for arguments, InputError for files that are missing, damaged or not adoptable, ReadError.
+    Raises:
+        ConfigError: For arguments.
+        InputError: For files that are missing, damaged or not adoptable.
+        ReadError: A file cannot be read.
     """
     files = _find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
     if not allow_mixed_tokenizers:

@@ -17,11 +17,14 @@ VERSION = 1
 class SpanAlignment:
     """Which tokens belong to which span.
 
-    align: a token belongs to the span that holds its first character ("first"), any of its characters ("any"), or more
-    than half of them ("majority"). White space at the ends of a token does not count, unless it has nothing else.
-    eos_span: an eos that is appended belongs to no span ("none") or to the one that ends last ("last").
-    overlap, levels: see `align.overlap.resolve`. max_unaligned_spans: share of a track's spans that may contain no
-    token, in [0, 1].
+    Attributes:
+        align: A token belongs to the span that holds its first character ("first"), any of its characters ("any"), or
+            more than half of them ("majority"). White space at the ends of a token does not count, unless it has
+            nothing else.
+        eos_span: An eos that is appended belongs to no span ("none") or to the one that ends last ("last").
+        overlap: See `align.overlap.resolve`.
+        levels: See `align.overlap.resolve`.
+        max_unaligned_spans: Share of a track's spans that may contain no token, in [0, 1].
     """
 
     align: str = "first"

@@ -41,14 +41,17 @@ _BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotateOptions(SpanAlignment):
-    """track, codec, parameters, vocabulary, groups, details: as in TrackOptions. Others: see `SpanAlignment`.
+    """How annotations become a track: the fields of TrackOptions and of SpanAlignment, and these.
 
-    unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
-    the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
-    the dataset is not meant. ignored: columns that may be there.
-    columns: what those of `RowParser` are called in the inputs. joined: what these were joined of, for the dataset to
-    keep. sort_bytes: memory for sorting, beside some
-    100 MB of rows that are read; the rest goes to temporary files in `out`.
+    Attributes:
+        unit: What offsets count, tokens or characters (code points) of the document; None: characters where the text of
+            the documents is known (see `known_text`), else tokens.
+        tokenizer: For characters, if the one that was kept beside the dataset is not meant.
+        ignored: Columns that may be there.
+        columns: What those of `RowParser` are called in the inputs.
+        joined: What these were joined of, for the dataset to keep.
+        sort_bytes: Memory for sorting, beside some 100 MB of rows that are read; the rest goes to temporary files in
+            `out`.
     """
 
     track: str
@@ -92,15 +95,20 @@ def annotate(
 ) -> Manifest:
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
-    inputs: jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
-    without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size.
-    roots: see `open_dataset`. on_bad: called with (file, place, problem) for rows that cannot be read, which are then
-    left out.
-    A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
+    Args:
+        inputs: Jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
+            without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their
+            size.
+        roots: See `open_dataset`.
+        on_bad: Called with (file, place, problem) for rows that cannot be read, which are then left out. A failure
+            leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
 
-    Raises: ConfigError for arguments, and for offsets without a unit that could be either; InputError for annotations
-    of unknown documents, outside of their document or damaged, naming file and line, and if more than
-    `max_unaligned_spans` of them got no token; FormatError, ReadError.
+    Raises:
+        ConfigError: For arguments, and for offsets without a unit that could be either.
+        InputError: For annotations of unknown documents, outside of their document or damaged, naming file and line,
+            and if more than `max_unaligned_spans` of them got no token.
+        FormatError: A file is corrupt or not as its manifest says.
+        ReadError: A file cannot be read.
     """
     track = options.check()
     sources = find_sources(inputs)

@@ -45,18 +45,29 @@ def build(
 ) -> Summary:
     """Build the dataset `out` from records, as `conceptloader build` does, or go on with one that was interrupted.
 
-    inputs: files, or directories of files. tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens
-    as input their vocab_size. eos: token, or id, that ends a document; bos: that begins it, None for none.
-    vocabularies: names of the concepts by track, or the file that has them. scores: by track, the type "f2" or "f4" of
-    those beside the concepts. columns: by default those of the first records (`detect_columns`). rules: which tokens
-    belong to a span. prefix: a template in Jinja over a record's columns, of a text that is put in front of its
-    document. chat: how conversations are rendered, see `load_rules`; then only the ignored ones of `columns`
-    count. token_dtype: as which tokens are stored, uint16 or uint32, by default the smaller one that holds the
-    vocabulary. encoding, mode, shard_input_bytes, max_line_bytes: see `IngestOptions`. workers: processes; above
-    1, a script needs the usual `if __name__ == "__main__":`. overwrite: remove the dataset or the build in `out` first.
-    on_bad: called with (file, place, problem) for records that cannot be ingested, which are left out then.
+    Args:
+        inputs: Files, or directories of files.
+        tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens as input their vocab_size.
+        eos: Token, or id, that ends a document.
+        bos: That begins it, None for none.
+        vocabularies: Names of the concepts by track, or the file that has them.
+        scores: By track, the type "f2" or "f4" of those beside the concepts.
+        columns: By default those of the first records (`detect_columns`).
+        rules: Which tokens belong to a span.
+        prefix: A template in Jinja over a record's columns, of a text that is put in front of its document.
+        chat: How conversations are rendered, see `load_rules`; then only the ignored ones of `columns` count.
+        token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
+        encoding: See `IngestOptions`.
+        mode: See `IngestOptions`.
+        shard_input_bytes: See `IngestOptions`.
+        max_line_bytes: See `IngestOptions`.
+        workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
+        overwrite: Remove the dataset or the build in `out` first.
+        on_bad: Called with (file, place, problem) for records that cannot be ingested, which are left out then.
 
-    Raises: ConfigError; see `conceptloader.ingest.build.builder.build_dataset`.
+    Raises:
+        ConfigError: An option is wrong.
+        InputError: A record cannot be ingested; see `conceptloader.ingest.build.builder.build_dataset`.
     """
     if (tokenizer is None) == (vocab_size is None):
         raise ConfigError("build", "expected either tokenizer or, for tokens as input, vocab_size")

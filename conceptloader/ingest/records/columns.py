@@ -15,12 +15,18 @@ PREFIX_NAME = "metadata"  # the only name in PREFIX_TRACK
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """text or tokens: the column of the content, the other one is None; tokens are already tokenized.
+    """Which columns of the input hold what.
 
-    id: column of the document's name. tracks: column of the spans, by track. metadata: column of a metadata object, or
-    None; metadata_columns: further columns that go into it. fields: token-aligned columns and their types, e.g.
-    {"loss_mask": "u1"}. ignored: columns that may be there. prefix: a template in Jinja over the columns of a record,
-    for a text that is put in front of the document's.
+    Attributes:
+        text: Column of the text, or None where `tokens` is given.
+        tokens: Column of documents that are tokenized already, or None.
+        id: Column of the document's name.
+        tracks: Column of the spans, by track.
+        metadata: Column of a metadata object, or None.
+        metadata_columns: Further columns that go into it.
+        fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.
+        ignored: Columns that may be there.
+        prefix: A template in Jinja over the columns of a record, for a text that is put in front of the document's.
     """
 
     text: str | None = "text"

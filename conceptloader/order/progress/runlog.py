@@ -32,9 +32,12 @@ LOG_VERSION = 1
 class RunStart(Saved):
     """One start of a run: from `step` on, with `consumed` samples behind it, this is how steps take samples.
 
-    batch: rule of BatchSchedule, ((from_consumed, batch_size), ...). spec: hash of the order spec.
-    seq_len: tokens of a window, None where samples are documents. data_stage: its name, for frameworks that have them.
-    time: UTC, ISO 8601.
+    Attributes:
+        batch: Rule of BatchSchedule, ((from_consumed, batch_size), ...).
+        spec: Hash of the order spec.
+        seq_len: Tokens of a window, None where samples are documents.
+        data_stage: Its name, for frameworks that have them.
+        time: UTC, ISO 8601.
     """
 
     step: int
@@ -160,11 +163,19 @@ class RunLog:
 
     @property
     def history(self) -> History:
-        """Steps and samples of the run as it counts now. Raises ConfigError if the log is empty."""
+        """Steps and samples of the run as it counts now.
+
+        Raises:
+            ConfigError: If the log is empty.
+        """
         return History(self.starts)
 
     def spec(self, start: RunStart) -> OrderSpec:
-        """The order spec with which a start was made. Raises FormatError if the log lacks it."""
+        """The order spec with which a start was made.
+
+        Raises:
+            FormatError: If the log lacks it.
+        """
         if start.spec not in self._specs:
             raise FormatError(self.path, f"the order spec {start.spec} of step {start.step} is missing from the log")
         return self._specs[start.spec]
@@ -173,7 +184,10 @@ class RunLog:
         """Log a start and, if it is new, its spec: one write and fsync. To be called by one process of a run.
 
         A start that does not begin where the log expects its step is logged too, with a warning.
-        Raises ConfigError if start.spec is not the hash of `spec`, ReadError if writing fails (the log is as before).
+
+        Raises:
+            ConfigError: If start.spec is not the hash of `spec`.
+            ReadError: If writing fails (the log is as before).
         """
         if start.spec != spec.hash:
             raise ConfigError(

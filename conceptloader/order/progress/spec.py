@@ -61,20 +61,22 @@ class Member(Saved):
 class OrderSpec(Saved):
     """The order of a run from its first sample on.
 
-    members: by name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a change
-        of sequence length. Names, not their sequence, decide the order.
-    phases: increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers in
-        the same proportion. Empty unless order is "shuffled".
-    skips: of the trainer's sample index, see order/skips.py.
-    quarantine: dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
-    exclude: dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
-        change the order.
-    base: consumed samples at which the present configuration took over from an earlier one whose phases, members and
-        skips stand in front (a later data stage, a new sequence length); 0 if there was none.
-    live: starts of those phases which were set while the run was going, and are in no configuration.
-    extra: anything else that decides every sample, such as fingerprints of Megatron's index files.
+    Attributes:
+        members: By name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a
+            change of sequence length. Names, not their sequence, decide the order.
+        phases: Increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers
+            in the same proportion. Empty unless order is "shuffled".
+        skips: Of the trainer's sample index, see order/skips.py.
+        quarantine: Dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
+        exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
+            change the order.
+        base: Consumed samples at which the present configuration took over from an earlier one whose phases, members
+            and skips stand in front (a later data stage, a new sequence length); 0 if there was none.
+        live: Starts of those phases which were set while the run was going, and are in no configuration.
+        extra: Anything else that decides every sample, such as fingerprints of Megatron's index files.
 
-    Raises ConfigError for weights of unknown members and for whatever Mixture refuses.
+    Raises:
+        ConfigError: For weights of unknown members and for whatever Mixture refuses.
     """
 
     seed: int
@@ -145,7 +147,8 @@ class OrderSpec(Saved):
     def with_phase(self, phase: Phase) -> "OrderSpec":
         """With a phase that was set while the run was going; those of the configuration that start later stay.
 
-        Raises ConfigError unless it starts behind all that were set before, and where no other starts.
+        Raises:
+            ConfigError: Unless it starts behind all that were set before, and where no other starts.
         """
         if self.order != "shuffled":
             raise ConfigError("weights", f"order {self.order}", "shuffled", "the others have no weights")
@@ -184,7 +187,11 @@ class OrderSpec(Saved):
 
     @classmethod
     def from_dict(cls, data: Any) -> "OrderSpec":
-        """Inverse of to_dict. Raises ResumeError for data that are damaged, of another version, or no spec."""
+        """Inverse of to_dict.
+
+        Raises:
+            ResumeError: For data that are damaged, of another version, or no spec.
+        """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
             raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
         for key, known in VERSIONS.items():

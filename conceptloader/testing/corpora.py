@@ -35,8 +35,13 @@ def random_documents(
     """`count` documents of geometrically distributed length, ids "doc-0", "doc-1", ...; each ends in eos, token 0.
 
     Args:
+        count: Number of documents.
+        seed: Of the random numbers.
+        vocab_size: Tokens are ids below it.
+        mean_length: Tokens of a document, on average.
         tracks: Name -> number of concepts; default one track, "concepts", of 20. Spans cover about half of the tokens
             and carry 0 to 3 concepts.
+        prefix: Of the ids.
     """
     rng = np.random.default_rng(seed)
     tracks = {"concepts": 20} if tracks is None else tracks
@@ -70,7 +75,11 @@ def write_dataset(
     """Write documents as a dataset of `shards` shards of about equally many; returns its path.
 
     Args:
+        path: A new directory.
+        documents: Documents in order.
         mode: "document", or by default a stream.
+        vocab_size: Of the tokenizer that the manifest names.
+        shards: Number of shards.
         encoding: Of all tracks.
         vocabularies: Track -> names of its concepts; default "concept-0", "concept-1", ...
     """

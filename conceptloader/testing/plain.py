@@ -54,6 +54,8 @@ class PlainReader:
         """The batch of sample indices uint64 [B], in memory from `allocate`.
 
         Args:
+            samples: uint64 [B], sample indices.
+            allocate: Called with shape and dtype for each array.
             picked: [B] members of the order and [B] windows of these, instead of what the order says.
 
         Raises:

@@ -63,6 +63,10 @@ def token_concepts(
     gather from the spans' concepts. k and rank: of each track, see `span_concepts`.
 
     Args:
+        batch: Batch with the tracks, padded or ragged.
+        tracks: One track or several.
+        k: Concepts of a token and track.
+        rank: See `span_concepts`.
         merged: One numbering for the concepts of all tracks, the number that each track's first one has in it. Then `k`
             are kept of all tracks together, [B, S, k], in their sequence or those of the lowest rank, which is by that
             numbering.
@@ -153,6 +157,8 @@ def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
     Args:
         logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), clamped to a finite
             number.
+        batch: Batch with the track.
+        track: Track name.
     """
     index = batch[f"{track}_span_index"]
     slots = batch[f"{track}_spans"].shape[1]
@@ -172,6 +178,9 @@ def sample_negatives(
     all, or skip what has `cut`.
 
     Args:
+        found: Concepts and mask, of `span_concepts` or `token_concepts`.
+        num_concepts: Concepts to draw from.
+        n: Negatives of each token or span.
         generator: On the device of `found`.
     """
     shape = (*found.ids.shape[:-1], n)

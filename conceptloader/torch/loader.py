@@ -360,6 +360,7 @@ class Loader:
         """Resume where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
 
         Args:
+            state: What `state_dict` returned, of any rank.
             allow_changed: See progress/resume.py.
             new_stage: See progress/resume.py.
 
@@ -388,6 +389,7 @@ class Loader:
         order are logged when they begin.
 
         Args:
+            directory: Of the checkpoints.
             step: Of the trainer, counted from 0, that the next micro batch belongs to.
         """
         schedule = self._plan.schedule
@@ -419,6 +421,7 @@ class Loader:
             at: Sample over all ranks; by default the first step that no rank has begun to read.
             group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
                 initialized, ranks compare what they are about to do, and agree=False skips that.
+            agree: False skips the comparison of ranks.
 
         Returns:
             The sample from which on it holds.

@@ -29,8 +29,8 @@ class TrainedLoader(Loader):
     config, options: as for make_dataloader. `pickle` and `deepcopy` give a loader at the position acknowledged.
 
     Raises:
-        ConfigError: Also in a loop, when the trainer takes ever more batches without acknowledging any: resumed, it would
-            train them again.
+        ConfigError: Also in a loop, when the trainer takes more and more batches without acknowledging any: resumed, it
+            would train them again.
     """
 
     remedy = f"Call acknowledge(batch['{POSITION}']) after each step, or use the adapter of your trainer"

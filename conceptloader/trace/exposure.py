@@ -125,6 +125,7 @@ class Exposure:
         of it, also only as a label, and the first of `checkpoints` after it, null if there is none.
 
         Args:
+            ids: Ids of documents; by default all documents.
             checkpoints: Numbers of steps that were completed when they were saved, ascending. An id that no dataset has
                 gives a row with only the id.
         """
@@ -225,6 +226,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     """What a run has seen of its data.
 
     Args:
+        run: The run, see `open_run`.
         until: The step before which to count, past or future, of a run with a run log.
         num_samples: For a run without one, how many samples it reads. Memory: 24 bytes a window of the datasets.
 

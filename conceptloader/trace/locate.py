@@ -47,8 +47,10 @@ def locate_document(
     """Every sample in which a document is seen, in order.
 
     Args:
+        run: The run, see `open_run`.
         document: Its id in the input; or its number, together with its dataset.
         num_samples: Length of the run; None: the first epoch of each dataset.
+        dataset: Name of the dataset; by default any.
 
     Raises:
         ConfigError: If there is no such document.
@@ -89,6 +91,7 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
     """Return from which sample on the tokens of documents are not read.
 
     Args:
+        run: The run, see `open_run`.
         document: As in locate_document.
         dataset: As in locate_document.
 
@@ -135,6 +138,8 @@ def locate_concept(
     """Every sample in which tokens carry a concept, by dataset and window, as they are found.
 
     Args:
+        run: The run, see `open_run`.
+        track: Track name.
         concept: Its name in the vocabulary of the track, or its id.
         num_samples: As in locate_document. With an index (`conceptloader index`) the track is not read.
         dataset: As in locate_document. With an index (`conceptloader index`) the track is not read.

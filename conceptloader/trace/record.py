@@ -56,6 +56,9 @@ class BatchRecorder:
         Its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that some of these are.
 
         Args:
+            step: Of the trainer, from 0.
+            micro_batch: Its number in the step.
+            batch: What was trained.
             more: Further JSON fields of the line.
 
         Raises:

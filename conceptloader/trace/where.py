@@ -34,9 +34,10 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 class Where:
     """An expression of concepts and columns, or a part of one.
 
-    Its operator is "and", "or" or "not" of `parts`, or a test. "concept": tokens in spans of the track `name` that carry `concept`, a name or an id, with a score of which
-    `compare` (one of OPERATORS) holds for values[0]; without compare, with any score or none. "column": documents of
-    whose column `name` it holds: compare is one of OPERATORS, "in" (values) or "null".
+    Its operator is "and", "or" or "not" of `parts`, or a test. "concept": tokens in spans of the track `name` that
+    carry `concept`, a name or an id, with a score of which `compare` (one of OPERATORS) holds for values[0]; without
+    compare, with any score or none. "column": documents of whose column `name` it holds: compare is one of OPERATORS,
+    "in" (values) or "null".
 
     Attributes:
         at: Where it stands in `text`, the value of `option`, for messages.
@@ -101,6 +102,7 @@ def parse_where(text: str, option: str = "where") -> Where:
     """The expression in `text`.
 
     Args:
+        text: The expression.
         option: What it is called in messages.
 
     Raises:

@@ -63,6 +63,8 @@ def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | 
     """The samples of a batch, or the one sample, that `source` (a Loader, a SampleDataset, a Blend) returned.
 
     Args:
+        batch: A batch of the loader.
+        source: What returned it.
         tokenizer: As `--tokenizer` of the command; by default the copy that the datasets have.
 
     Raises:

@@ -184,6 +184,7 @@ class MegatronData:
 
         Args:
             is_built_on_rank: As in Megatron; by default true on tensor-parallel rank 0 of the first and the last stage.
+            vp_stage: Of the pipeline stage, None without virtual stages.
             first: Sample of the run at which the training dataset begins (--phase-transition-iterations).
 
         Raises:

@@ -42,20 +42,24 @@ def build_dataloader(
 
     Args:
         config: Path of a configuration, or the same as a mapping; its seed and seq_len may be left out.
+        seq_len: Tokens of a sample, if the configuration does not say it.
         micro_batch_size: Samples.
+        global_batch_size: Samples.
         parallel_context: nanotron's.
         input_pp_rank: Of the model.
         output_pp_rank: Of the model.
+        seed: Used if the configuration has none.
         position_ids: True for models that take them (Qwen2).
         model_inputs: See NanotronOptions.
-        global_batch_size: Samples.
         consumed_samples: Trained so far.
-        steps: Last step of the run, to check and log what it will read.
         step: Trained so far.
+        steps: Last step of the run, to check and log what it will read.
         checkpoint: Folder that save_state() wrote; what decided past samples is compared with it. Required with
             consumed_samples.
         allow_changed: Names of changes to accept.
         run_log: Folder of the checkpoints; this start is appended to the log there, by one process.
+        num_workers: Of the DataLoader.
+        pin_memory: Of the DataLoader.
         vocabulary: The model's, to refuse datasets with larger token ids.
 
     Raises:
@@ -95,6 +99,8 @@ def save_state(loader: DataLoader[Any], folder: str | os.PathLike[str], *, consu
     """Write conceptloader.json into the folder of a checkpoint. To be called by one process.
 
     Args:
+        loader: What `build_dataloader` returned.
+        folder: Of the checkpoint.
         consumed_samples: Trained so far, over the whole run.
     """
     dataset = loader.dataset

@@ -57,14 +57,19 @@ def verify(
 
     Without full: sizes, times and samples of files.
 
-    Of a view its source is checked, and ranges of tokens are those of the view. progress(done, total): called per
-    shard.
+    Of a view its source is checked, and ranges of tokens are those of the view.
 
     Args:
+        path: Directory or URL of a dataset or a subset.
         full: Read all files, compare checksums, check order and range of everything in them. Token files of other
             libraries may have no checksum at first: their checksums are written to checksums.json in the dataset's
             directory (unless write_checksums is False) and compared from then on. Records of pickle and of codecs that
             are neither built in nor given are not decoded.
+        roots: See `open_dataset`.
+        codecs: See `open_dataset`.
+        write_checksums: False leaves checksums.json as it is.
+        threads: Shards that are read at once.
+        progress: Called per shard with (done, total).
 
     Raises:
         FormatError: A file is corrupt or not as its manifest says.

@@ -157,8 +157,11 @@ def create_writer(
     """Begin a build in a new or empty directory, or take up the same build again.
 
     Args:
+        path: A new or empty directory, or that of the same build.
+        options: What decides the bytes of the build.
         inputs: JSON; enters the hash that distinguishes builds.
         plan: JSON; enters the hash, too. It has one element per shard and must not depend on the number of workers.
+        codecs: See `open_dataset`.
 
     Raises:
         OtherBuild: The directory holds another build.

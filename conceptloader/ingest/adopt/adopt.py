@@ -68,6 +68,7 @@ def adopt(
 
     Args:
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
+        out: Directory of the dataset, new or empty.
         kind: "auto", "megatron", "datatrove" or "flat".
         dtype: For flat files, see `flat_file`. Tokens are read only with document_end, and of types int8 and int16.
         document_end: For flat files, see `flat_file`. Tokens are read only with document_end, and of types int8 and

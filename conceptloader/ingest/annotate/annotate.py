@@ -96,9 +96,12 @@ def annotate(
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
     Args:
+        dataset: Directory of a dataset.
         inputs: Jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
             without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their
             size.
+        out: Directory of the new one, or of the same build that was interrupted.
+        options: The track and how spans are aligned.
         roots: See `open_dataset`.
         on_bad: Called with (file, place, problem) for rows that cannot be read, which are then left out. A failure
             leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.

@@ -47,18 +47,21 @@ def build(
 
     Args:
         inputs: Files, or directories of files.
+        out: Directory of the dataset.
         tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens as input their vocab_size.
+        vocab_size: For tokens as input, how many ids there are.
         eos: Token, or id, that ends a document.
+        append_eos: Whether the eos ends each document.
         bos: That begins it, None for none.
         vocabularies: Names of the concepts by track, or the file that has them.
         scores: By track, the type "f2" or "f4" of those beside the concepts.
         columns: By default those of the first records (`detect_columns`).
-        rules: Which tokens belong to a span.
         prefix: A template in Jinja over a record's columns, of a text that is put in front of its document.
+        rules: Which tokens belong to a span.
         chat: How conversations are rendered, see `load_rules`; then only the ignored ones of `columns` count.
-        token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
         encoding: See `IngestOptions`.
         mode: See `IngestOptions`.
+        token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
         shard_input_bytes: See `IngestOptions`.
         max_line_bytes: See `IngestOptions`.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.

@@ -75,7 +75,7 @@ class MissingPackageError(ConfigError, ImportError):  # type: ignore[misc]  # pa
 
 
 class KernelsError(ConceptloaderError, ImportError):  # type: ignore[misc]
-    """The library of compiled kernels is missing, damaged, of other sources, or for another processor."""
+    """The library of compiled kernels is missing, corrupt, of other sources, or for another processor."""
 
     CODE = "kernels"
 

@@ -36,7 +36,7 @@ def derive_key(seed: int, *parts: str | int) -> int:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys, no white space, ASCII only and no NaN: equal values give equal text."""
+    """JSON with sorted keys, no whitespace, ASCII only and no NaN: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 

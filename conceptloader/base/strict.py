@@ -78,7 +78,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type `hint` says.
 
-    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass beside something else in
+    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass with something else in
     one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule, or with what reads it.
     """
     origin, args = get_origin(hint), get_args(hint)

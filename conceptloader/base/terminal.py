@@ -1,7 +1,7 @@
 """Text that others wrote (corpora, manifests, names of files), made fit for a terminal: the one place for it.
 
 A terminal obeys control characters (C0, DEL, C1 such as U+009B), and marks of direction (U+202E) reorder what is seen.
-Messages of our errors, whatever the command prints, and its JSON go through here.
+Messages of errors, all that the command prints, and its JSON go through here.
 """
 
 import json

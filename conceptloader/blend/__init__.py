@@ -1,6 +1,6 @@
 """Configuration: read it, check it, open what it names.
 
-Open schema.py first: every key; then blend.py, what becomes of them.
+Open schema.py first: every key; then blend.py, what they result in.
 """
 
 from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend

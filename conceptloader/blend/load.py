@@ -28,7 +28,7 @@ def load_config(
 ) -> Config:
     """Read and check a configuration.
 
-    source: path of a YAML file, or the same as plain data. defaults: values for top-level keys that it leaves out.
+    source: path of a YAML file, or the same as plain data. defaults: values for top-level keys that it lacks.
     base_dir: what relative paths are relative to: the YAML file's directory, or the working directory for plain data.
 
     Raises ConfigError that names the file and the key, ReadError if the file cannot be read.

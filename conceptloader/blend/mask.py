@@ -23,12 +23,12 @@ from conceptloader.format.spec.paths import with_default
 logger = logging.getLogger(__name__)
 
 QUARANTINED = -1
-"""`at` of tokens that must not be read: before every sample, so that it is told from an exclusion at sample 0."""
+"""`at` of tokens that must not be read: before every sample, which distinguishes it from an exclusion at sample 0."""
 NEVER = np.iinfo(np.int64).max
 
 
 class Mask(NamedTuple):
-    """Tokens [start, stop) of a dataset from the trainer's sample `at` on; int64 [n] each, rising and apart."""
+    """Tokens [start, stop) of a dataset from the trainer's sample `at` on; int64 [n] each, ascending and disjoint."""
 
     start: Ints
     stop: Ints
@@ -67,7 +67,7 @@ class Mask(NamedTuple):
         return list(zip(self.start[some].tolist(), self.stop[some].tolist(), strict=True))
 
     def prints(self) -> dict[int, str]:
-        """`at` -> fingerprint of what is masked from there on; rising."""
+        """`at` -> fingerprint of what is masked from there on; ascending."""
         return {at: fingerprint(self.ranges(at)) for at in np.unique(self.at).tolist()}
 
     def closed(self, dataset: Dataset) -> NDArray[np.bool_]:

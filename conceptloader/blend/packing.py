@@ -24,7 +24,7 @@ class Packing:
 
     What begins in a block of (bins - 1) * seq_len tokens of the stream goes into `bins` packs.
 
-    overflow: of a document that does not fit whole, the rest goes elsewhere (split), is left out (crop), or it is an
+    overflow: of a document that does not fit whole, the rest goes elsewhere (split), is dropped (crop), or it is an
     error (refuse). Raises ConfigError for blocks above MAX_BLOCK_TOKENS.
     """
 
@@ -86,9 +86,9 @@ def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, 
 
 
 def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
-    """Best fit, the longest piece first; what fits nowhere whole comes last, into whatever room is left.
+    """Best fit, the longest piece first; what fits nowhere whole comes last, into any room that is left.
 
-    The parts of a pack stand one behind the other, in the order in which they are returned.
+    The parts of a pack follow each other in the order in which they are returned.
     """
     room = [packing.seq_len] * bins
     found: list[Part] = []
@@ -154,7 +154,7 @@ class Packs:
                     "packing",
                     f"document {across[0]} of the view {dataset.path} across shards of its source",
                     "each in one of them",
-                    "select from its source anew, or leave packing out",
+                    "filter its source again, or omit packing",
                 )
         else:
             inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)

@@ -153,7 +153,7 @@ class PackingConfig(Section):
     """Samples are packs of whole documents, see docs/packing.md.
 
     bins: packs that the documents of a block are sorted into. overflow: of a document that does not fit whole, the rest
-    goes into another pack, is left out, or the document is an error.
+    goes into another pack, is dropped, or the document is an error.
     """
 
     bins: Annotated[int, within(2, MAX_BINS)] = 64
@@ -171,8 +171,8 @@ class ConceptOptions(Section):
     """How a track becomes tensors, or, with layout records, lists of what its codec makes of each record.
 
     max_spans per sample, max_concepts per span: None for the largest numbers that the manifests allow. overflow: a
-    dataset that may hold more is an error before training, or what is too much is left out, and, with "mark", the
-    tokens of spans that are left out have -2 in span_index.
+    dataset that may hold more is an error before training, or what is too much is dropped, and, with "mark", the
+    tokens of dropped spans have -2 in span_index.
     """
 
     layout: Literal["padded", "ragged", "records"] = "padded"
@@ -187,7 +187,7 @@ class LoaderConfig(Section):
 
     warn_after_s, timeout_s: seconds after which a blocked read is logged, and raises.
 
-    prefetch_bytes: what may be read ahead while a late read holds up the rest and threads have nothing to do.
+    prefetch_bytes: what may be prefetched while a slow read delays the rest and threads are idle.
     verify_files: compare a sample of each file with the manifest when it is first opened.
     """
 
@@ -225,7 +225,7 @@ class Config(Section):
         "shuffle": "write `order: shuffled`, which is the default, or `order: sequential`",
         "sequence_length": "write `seq_len`",
         "max_length": "write `seq_len`",
-        "batch_size": "the trainer says it, as micro_batch_size of make_dataloader; leave it out",
+        "batch_size": "the trainer says it, as micro_batch_size of make_dataloader; omit it",
     }
 
     version: Literal[1] = 1
@@ -281,14 +281,14 @@ class Config(Section):
                 raise ConfigError(
                     f"outputs.{key}",
                     f"expected {expected} with a framework, which takes loss_mask itself",
-                    fix="leave it out",
+                    fix="omit it",
                 )
         if self.seq_len not in (None, seq_len):
-            raise ConfigError("seq_len", f"found {self.seq_len}, but the framework's is {seq_len}", fix="leave it out")
+            raise ConfigError("seq_len", f"found {self.seq_len}, but the framework's is {seq_len}", fix="omit it")
         return dataclasses.replace(self, seq_len=seq_len)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of which `load_config` makes an equal configuration; keys without a value are left out."""
+        """Plain data of which `load_config` makes an equal configuration; keys without a value are omitted."""
         data: dict[str, Any] = plain(self)
         return data
 
@@ -333,7 +333,7 @@ class Config(Section):
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
         for key, found in unused.items():
             if found:
-                raise ConfigError(key, f"found with order {self.order}, which takes none", fix="leave it out")
+                raise ConfigError(key, f"found with order {self.order}, which takes none", fix="omit it")
 
     def _check_weights(self) -> None:
         if self.order != "shuffled":
@@ -382,4 +382,4 @@ class Config(Section):
             raise ConfigError(where, ", ".join(given) or "nothing", f"one of {', '.join(ways)}")
         if self.order == "megatron":
             key = where.partition("[")[0]
-            raise ConfigError(key, "not with order megatron, whose samples are not windows", fix="leave it out")
+            raise ConfigError(key, "not with order megatron, whose samples are not windows", fix="omit it")

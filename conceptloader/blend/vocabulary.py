@@ -24,7 +24,7 @@ def check_vocabulary(datasets: Mapping[str, Dataset], size: int | None, what: st
 def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
     """Raise ConfigError if an id of a track is one concept in a dataset and another one in the next.
 
-    A vocabulary may go on where another ends; datasets without one are taken as they are.
+    A vocabulary may continue where another ends; datasets without one are taken as they are.
     """
     having: dict[str, str] = {}  # checksum of the vocabulary -> one dataset with it
     for name, dataset in datasets.items():
@@ -42,6 +42,6 @@ def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
                     f"tracks.{track}",
                     f"id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model would take them "
                     "for one",
-                    fix="build the datasets with one vocabulary, or, if you tell them apart by dataset_id, set "
+                    fix="build the datasets with one vocabulary, or, if you distinguish them by dataset_id, set "
                     "allow_mixed_vocabularies: true",
                 )

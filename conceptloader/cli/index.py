@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     with progress_bar(arguments.quiet) as progress:
         options = chosen(arguments, "track", "workers", "task")
         index = build_index(
-            arguments.dataset, roots=arguments.root, anew=arguments.rebuild, progress=progress, **options
+            arguments.dataset, roots=arguments.root, rebuild=arguments.rebuild, progress=progress, **options
         )
     if index is None:
         output.result({"task": arguments.task}, [f"{arguments.dataset}: the shards of this task are written"])

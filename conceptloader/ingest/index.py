@@ -47,16 +47,16 @@ def build_index(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     workers: int = 1,
     task: tuple[int, int] | None = None,
-    anew: bool = False,
+    rebuild: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConceptIndex | None:
-    """Write the index of a track beside the dataset, or what is missing of it; its bytes are the same in any way.
+    """Write the index of a track next to the dataset, or what is missing of it; its bytes are always the same.
 
     workers: processes. task: (number, tasks): write only the shards of this one of several tasks, which may run on
-    other machines, and no table; a call without it joins them. anew: whatever index is there is removed first.
+    other machines, and no table; a call without it joins them. rebuild: an index that is there is removed first.
     progress(done, total): called with shards. Returns: the index, None for a task.
 
-    Raises: ConfigError for a track without concepts, or without pyarrow or DuckDB; FormatError for a damaged dataset or
+    Raises: ConfigError for a track without concepts, or without pyarrow or DuckDB; FormatError for a corrupt dataset or
     index, ReadError.
     """
     need("duckdb", PROBLEM)
@@ -66,9 +66,9 @@ def build_index(
     directory = index_directory(dataset.path, track)
     check_task(task)
     with build_lock(directory, shared=task is not None):
-        if anew:
+        if rebuild:
             if task is not None:
-                raise ConfigError("anew", "found together with task, which would remove what other tasks wrote")
+                raise ConfigError("rebuild", "found together with task, which would remove what other tasks wrote")
             _remove(directory, lambda name: not name.startswith("."))
         try:
             found = open_index(dataset, track)

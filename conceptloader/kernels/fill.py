@@ -166,7 +166,7 @@ def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
 
 @inner
 def begin_batch(call: Call) -> None:
-    """What the first sample goes on from."""
+    """What the first sample continues from."""
     batch, state = call.arrays[0], call.state[0]
     sequences = array_at(batch.cu_seqlens, 0, 1, np.int32)
     set_all(sequences, 0)
@@ -212,7 +212,7 @@ def pick_windows(picks: Picks, order: PickBy) -> None:
 def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
     """Fill the samples from state.complete on, in a pass over all of them.
 
-    One that lacks something says what, and is tried again by the next pass, as are all behind it.
+    One that lacks something says what, and is tried again by the next pass, as are all after it.
     """
     pick_windows(picks, order)
     state = call.state[0]

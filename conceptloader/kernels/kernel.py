@@ -61,7 +61,7 @@ Kind = Scalar | ArrayOf | TupleOf
 def kind_of(hint: Any) -> Kind:
     """What an annotation says: an integer type, a tuple, named or not, or an array.
 
-    Annotated[array, dtype], with the number of dimensions behind it unless that is 1. What numpy's own types are made
+    Annotated[array, dtype], followed by the number of dimensions unless that is 1. What numpy's own types are made
     of differs among its versions.
     """
     if hint in _SCALARS:

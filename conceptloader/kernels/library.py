@@ -1,6 +1,6 @@
 """The library of compiled kernels: which of its files this processor runs, checked before it is loaded.
 
-Files lie in lib/, one for each level of the processor's instructions, beside what describes them. A file that is cut
+Files lie in lib/, one for each level of the processor's instructions, next to what describes them. A file that is cut
 off or changed would end the process, or compute something else: so its size and digest are compared before, and so are
 the version and the sources that it was compiled from.
 """
@@ -128,7 +128,7 @@ def _checked(path: Path, size: int, digest: str) -> Path:
     if len(data) != size or digest_of(data) != digest:
         raise KernelsError(
             path,
-            f"found {len(data)} bytes that are not the {size} that were compiled: it was cut off or changed",
+            f"found {len(data)} bytes that are not the {size} that were compiled: it was truncated or changed",
             fix=BUILD,
         )
     return path

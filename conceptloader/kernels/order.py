@@ -219,7 +219,7 @@ def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
 def fill_block(number: U64, key: U64, root: np.int64, tree: Tree, block: int, scratch: U64Array) -> None:
     """Write the leaves of all places of mixture block `number`, and their draws, into scratch[: 2 * block].
 
-    Behind 4 * block there are, for each leaf, 0 before and after, and its next draw.
+    After 4 * block there are, for each leaf, 0 before and after, and its next draw.
     """
     leaves, draws = scratch[:block], scratch[block : 2 * block]
     order, strict, by_leaf = scratch[2 * block : 3 * block], scratch[3 * block : 4 * block], scratch[4 * block :]

@@ -68,7 +68,7 @@ def sort_pieces(room: Room, count: int) -> None:
 def put(room: Room, rooms: Array, at: int, piece: Any, part: Any) -> None:
     """Part of a piece, which has its start and its tokens, into the pack whose room is rooms[at].
 
-    rooms: room left * packs + number of the pack, for each pack of the block, rising.
+    rooms: room left * packs + number of the pack, for each pack of the block, ascending.
     """
     packs, size, key = len(rooms), len(room.tally) - 1, rooms[at]
     part.bin = key % packs

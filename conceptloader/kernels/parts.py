@@ -1,6 +1,6 @@
 """Kernels: which parts a sample is made of.
 
-A window, a document, a pack or what is given, of a dataset or a view, without what is left out. All ways end in
+A window, a document, a pack or what is given, of a dataset or a view, without what is excluded. All ways end in
 add_parts.
 """
 
@@ -158,7 +158,7 @@ def find_run(call: Call, member: Any, token: int) -> Any:
 
 @inner
 def is_left_out(call: Call, member: Any, start: int, stop: int, index: Any) -> bool:
-    """Whether any of tokens [start, stop) of a member's dataset is left out of sample `index`."""
+    """Whether any of tokens [start, stop) of a member's dataset is excluded from sample `index`."""
     ranges, k = call.left_out, find_range(call, member, start + 1)
     while k < member.end_range and ranges[k].start < stop:
         if ranges[k].at <= np.int64(index):
@@ -177,7 +177,7 @@ def is_quarantined(call: Call, member: Any, row: int) -> Any:
 
 @inner
 def find_range(call: Call, member: Any, end: int) -> Any:
-    """The first range that is left out of a member's dataset and ends at token `end` or later."""
+    """The first range that is excluded from a member's dataset and ends at token `end` or later."""
     low, high = member.first_range, member.end_range
     while low < high:
         middle = (low + high) // 2

@@ -176,7 +176,7 @@ class PickBy(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens [start, stop) of the shard in `row`, which stand at `place` and behind it in the row of the sample."""
+    """Tokens [start, stop) of the shard in `row`, which stand from `place` on in the row of the sample."""
 
     row: Any
     start: Any

@@ -182,7 +182,7 @@ def need(call: Call, row: int, column: int, size: int, offset: int) -> Code:
 
 @inner
 def read(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
-    """`size` bytes, at least one, at `offset` of a shard's file into the beginning of `target`, whatever interrupts."""
+    """`size` bytes, at least one, at `offset` of a shard's file into the beginning of `target`, in spite of signals."""
     state = call.state[0]
     target[size - 1] = 0  # so that builds with bounds checks find what has no room
     code = need(call, row, column, size, offset)

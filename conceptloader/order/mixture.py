@@ -167,7 +167,7 @@ class Mixture(Shown):
 
     @property
     def deviation(self) -> float:
-        """No dataset's count is ever further than this from its weights at a block border (block 1: at any sample)."""
+        """No dataset's count is further than this from its weights at a block boundary (block 1: at any sample)."""
         return max(phase.tree.deviation for phase in self.phases)
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:

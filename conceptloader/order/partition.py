@@ -1,7 +1,7 @@
 """Which sample of a step goes to which micro batch, rank and slot, and back: pure functions of the sample index.
 
 Every framework cuts the global batch into groups of micro_batch_size * dp_size consecutive samples, one group a micro
-batch; they differ only in how a group is dealt out. So the samples of a step are the same for any number of ranks.
+batch; they differ only in how a group is assigned. So the samples of a step are the same for any number of ranks.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """How a global batch is dealt out to data-parallel ranks.
+    """How a global batch is assigned to data-parallel ranks.
 
     scheme "contiguous": each rank takes a run of micro_batch_size samples of a group: what Megatron's
         MegatronPretrainingSampler (--dataloader-type single) does, and nanotron's sampler of the same name.
@@ -68,7 +68,7 @@ class Partition:
 
     @lru_cache(maxsize=64)  # noqa: B019 - asked for with every micro batch; a Partition is four words
     def offsets(self, dp_rank: int) -> U64Array:
-        """Offsets in a group of the samples of `dp_rank`: uint64 [micro_batch_size], rising, read-only."""
+        """Offsets in a group of the samples of `dp_rank`: uint64 [micro_batch_size], ascending, read-only."""
         self.check_rank(dp_rank)
         slots = np.arange(self.micro_batch_size, dtype=np.uint64)
         stride, first = (self.dp_size, dp_rank) if self.scheme == "strided" else (1, dp_rank * self.micro_batch_size)
@@ -116,10 +116,10 @@ class Plan:
     """Steps, micro batches, ranks and slots of a run <-> trainer sample indices.
 
     Attributes:
-        partition: How a batch is dealt out, and how large it is.
-        schedule: How a batch is dealt out, and how large it is.
+        partition: How a batch is assigned, and how large it is.
+        schedule: How a batch is assigned, and how large it is.
         num_samples: End of a finite run or epoch; None for an endless one.
-        last_batch: What happens to a last batch that is not full: "drop": it is not trained; "wrap": it is filled up
+        last_batch: What happens to a last batch that is not full: "drop": it is not trained; "wrap": it is padded
             from sample 0 on, so that every rank gets full micro batches; "partial": its micro batches end early, on
             some ranks at zero samples (evaluation that counts each sample once).
 
@@ -166,7 +166,7 @@ class Plan:
     def rest(self, dp_rank: int, consumed: int) -> Iterator[tuple[U64Array, int]]:
         """(sample indices of `dp_rank`, samples consumed by all ranks after it) of each micro batch from `consumed` on.
 
-        As micro_batches; with last_batch "partial" those are left out in which no rank has a sample.
+        As micro_batches; with last_batch "partial" those are omitted in which no rank has a sample.
         """
         if self.stop is not None and consumed >= self.stop:
             return
@@ -183,12 +183,12 @@ class Plan:
                 yield self._micro_batch(before, dp_rank), after
 
     def step_start(self, consumed: int) -> int:
-        """Samples consumed before the global batch that goes on at `consumed`; `consumed` itself between two of them.
+        """Samples consumed before the global batch that contains position `consumed`; `consumed` itself on a boundary.
 
         Before the plan, where batch sizes are not known, every position may have been between two.
 
         Raises:
-            ConfigError: For a position that is no border of micro batches, or beyond the end.
+            ConfigError: For a position that is no boundary of micro batches, or beyond the end.
         """
         start, group = self.schedule.consumed, self.partition.group
         if consumed <= start or consumed == self.stop:
@@ -212,7 +212,7 @@ class Plan:
         Where micro batches do not divide the rest of that batch, another one starts at `consumed`.
 
         Raises:
-            ResumeError: If then more samples would be left out at the end of the run.
+            ResumeError: If more samples would then be dropped at the end of the run.
         """
         whole = replace(self.partition, micro_batch_size=1, dp_size=1)  # divides everything
         saved = replace(self, schedule=self.schedule.at(0, step_start), partition=whole)
@@ -225,8 +225,8 @@ class Plan:
             raise ResumeError(
                 "loader state",
                 f"it was saved {consumed - step_start} samples into a global batch. Micro batches of "
-                f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks cannot go on there, and a "
-                f"global batch that starts there would leave out {saved.stop - shifted.stop} samples at the run's end",
+                f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks cannot continue there, and a "
+                f"global batch that starts there would drop {saved.stop - shifted.stop} samples at the run's end",
                 fix="resume with micro batches that divide it, or from a state between two steps, or set last_batch to "
                 "partial",
             )

@@ -45,7 +45,7 @@ def epoch_key(key: int, number: int) -> int:
 
 
 def sample_random(seed: int, sample: int) -> int:
-    """A number in [0, 2**63) for the trainer's sample `sample`, whatever is read for it."""
+    """A number in [0, 2**63) for the trainer's sample `sample`, independent of what is read for it."""
     return epoch_key(derive_key(seed, "sample random"), sample) >> 1
 
 
@@ -240,7 +240,7 @@ def trainer_index(g: int, skips: Iterable[tuple[int, int]]) -> int | None:
 def steps(rule: Sequence[tuple[int, int]], consumed: int = 0) -> Iterator[tuple[int, int]]:
     """[first, last + 1) of the trainer's samples of every step, from a step that starts at sample `consumed`.
 
-    rule: (from_consumed, batch size), the first from 0, rising; the last entry reached when a step starts sizes it.
+    rule: (from_consumed, batch size), the first from 0, ascending; the last entry reached when a step starts sizes it.
     """
     while True:
         size = [size for at, size in rule if at <= consumed][-1]

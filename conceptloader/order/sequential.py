@@ -62,7 +62,7 @@ class Sequential(Shown):
         return [min(max(g - before[k], 0), size) for k, size in enumerate(self.sizes)]
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
-        """The sample that is a window of a dataset in `epoch`, which is always 0 here; None behind its end."""
+        """The sample that is a window of a dataset in `epoch`, which is always 0 here; None after its end."""
         if not 0 <= dataset < len(self.sizes):
             raise ConfigError("dataset", dataset, f"one of {len(self.sizes)}")
         index = int(self.indices_of_windows(dataset, epoch, window))

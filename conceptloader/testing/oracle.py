@@ -78,7 +78,7 @@ def rows_of(batch: Mapping[str, Any]) -> list[Row]:
 def check_resume(make: MakeLoader, before: Layout, after: Sequence[Layout], steps: int) -> None:
     """Stop a run after each step, resume it in each layout of `after`, and compare everything it trains from there on.
 
-    The run is `steps` steps of `before` long, and so many samples are compared whatever the batch size is afterwards.
+    The run is `steps` steps of `before` long, and as many samples are compared for any batch size afterwards.
     Where the global batch is the same, steps must agree as well.
 
     Raises:

@@ -59,7 +59,7 @@ class PlainReader:
             picked: [B] members of the order and [B] windows of these, instead of what the order says.
 
         Raises:
-            FormatError: For damaged data.
+            FormatError: For corrupt data.
             ReadError: A file cannot be read.
             ConfigError: For a member that has left the configuration.
         """
@@ -130,7 +130,7 @@ class PlainReader:
     ) -> list[int]:
         """Fill one row with window, or document, `number` of a view, which is sample `index` of the run.
 
-        Returns: the document borders within the inputs.
+        Returns: the document boundaries within the inputs.
         """
         layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
         eos = dataset.tokenizer.eos_id if dataset.tokenizer else None

@@ -3,7 +3,7 @@
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
 task that depends on it. `ChunkedBuild` has the stages for documents whose chunks are in other files.
 `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. This package is not called datatrove,
-lest one shadow the other.
+so that neither shadows the other.
 
 Open writer.py first.
 """

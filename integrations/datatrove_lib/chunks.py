@@ -17,7 +17,7 @@ _STAGES = {"ids": True, "deal": False, "join": False, "write": False, "finish": 
 class ChunkedBuild(Step):
     """One stage of a build of documents with chunks, see `stages`.
 
-    The dataset has the bytes that `conceptloader build` gives for the same chunks in a recipe, whatever the number of
+    The dataset has the bytes that `conceptloader build` gives for the same chunks in a recipe, for any number of
     tasks of a stage; a task that was interrupted is run again by datatrove, and does what is missing.
 
     Raises, when run: what `build_chunked` raises; ConfigError for a stage whose turn has not come.
@@ -28,7 +28,7 @@ class ChunkedBuild(Step):
         out: Directory that all tasks see; what is joined lies in `<out>.joined` until the last stage ends.
         tokenizer: As in `load_tokenizer`.
         eos: As in `load_tokenizer`.
-        skip_bad: Leave out documents that cannot be ingested, and count them. options: further ones of `IngestOptions`.
+        skip_bad: Skip documents that cannot be ingested, and count them. options: further ones of `IngestOptions`.
     """
 
     def __init__(

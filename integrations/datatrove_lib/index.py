@@ -11,7 +11,7 @@ from .step import Directory, Step, Task
 class ConceptIndexWriter(Step):
     """Writes the index of a track for the shards of a task, of any number of tasks; `ConceptIndexJoin` completes it.
 
-    Raises, when run: ConfigError for a track without concepts, FormatError for a damaged dataset.
+    Raises, when run: ConfigError for a track without concepts, FormatError for a corrupt dataset.
 
     Args:
         dataset: Directory that all tasks see.

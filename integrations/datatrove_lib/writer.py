@@ -30,7 +30,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
 
     The number of tasks is the number of shards and part of what the build is; the number of workers is not, so the same
     input gives byte-identical datasets. A task that was interrupted is run again by datatrove and writes its shard
-    anew; one whose shard is finished returns at once.
+    again; one whose shard is finished returns at once.
 
     Raises, when run: InputError naming the document; ConfigError for another build in `out`.
 
@@ -40,10 +40,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         spans: Which key of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"}
             with offsets in characters of the text.
         vocabularies: Names of the concepts by track, a list or a file.
-        scores: Type ("f2" or "f4") of those in `scores` beside `concepts`, by track.
+        scores: Type ("f2" or "f4") of those in `scores`, one for each of `concepts`, by track.
         metadata: Keys that are kept in the track `metadata`.
         prefix: A template over id, text and the keys of a document's metadata, see `Columns`.
-        skip_bad: Leave out documents that cannot be ingested, and count them, instead of failing. The rest as in
+        skip_bad: Skip documents that cannot be ingested, and count them, instead of failing. The rest as in
             `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
     """
 

@@ -36,7 +36,7 @@ class LightningLoader(TrainedLoader):
 
 
 class ConceptDataModule(pl.LightningDataModule):
-    """Training and validation data of conceptloader for Trainer.fit, which goes on exactly from any checkpoint.
+    """Training and validation data of conceptloader for Trainer.fit, which resumes exactly from any checkpoint.
 
     Args:
         config: As for make_dataloader.
@@ -49,7 +49,7 @@ class ConceptDataModule(pl.LightningDataModule):
         val_options: As for make_dataloader; micro_batch_size is that of training unless it is given.
         run_log: Directory of the checkpoints, to log this start there.
 
-    A batch holds `consumed_samples` beside its tensors; leave it in where hooks change the batch.
+    A batch holds `consumed_samples` in addition to its tensors; keep it where hooks change the batch.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ConceptDataModule(pl.LightningDataModule):
             callbacks.insert(0, self.acknowledge)
 
     def train_dataloader(self) -> TrainedLoader:
-        """The loader of this rank; where the trainer has trained with this one before, it goes on there."""
+        """The loader of this rank; where the trainer has trained with this one before, it resumes there."""
         before, self.loader = self.loader, LightningLoader(self.config, **self._options, **self._ranks)
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
         if before is not None:

@@ -6,7 +6,7 @@ With nanotron main and its run_train.py, started by conceptloader.launch, or wit
     nanotron_lm.install()
 
 a data stage may say `dataset: {type: conceptloader, ...}`. With any other version, build_dataloader() makes the loader
-for a script of one's own. See docs/nanotron.md.
+for a custom script. See docs/nanotron.md.
 
 Open own_script.py first: the loader without the launcher.
 """

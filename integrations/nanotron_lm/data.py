@@ -1,6 +1,6 @@
 """One data stage of nanotron: where it stands in the run's order, and what it has consumed.
 
-The launcher and a script of one's own open it alike: `open_stage`, then `make_dataloader` of batches.py.
+The launcher and a custom script open it alike: `open_stage`, then `make_dataloader` of batches.py.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ class StageDataset(Dataset[Any]):
     def write_log(self) -> None:
         """Append this start, or these weights, to the run log, on the rank that writes.
 
-        The configuration is written beside it, whole: with nanotron's seed and sequence length, and absolute paths. So
+        The configuration is written next to it, whole: with nanotron's seed and sequence length, and absolute paths. So
         `conceptloader trace` and its like need nothing but this folder.
         """
         if self.log is None:
@@ -219,7 +219,7 @@ def _require_known_past(
     """The checkpoint does not say what was read before it.
 
     Raises ResumeError, or warns of what follows if that is allowed. tokens, earlier: read in this data stage and before
-    it, by dataset of ours or folder of another loader.
+    it, by dataset of conceptloader or folder of another loader.
     """
     names, seq_len = blend.config.names, blend.config.seq_len or 1
     read = {name: count // seq_len for name, count in (tokens if in_stage else earlier).items() if count}
@@ -238,12 +238,12 @@ def _require_known_past(
         left_out = _listed(dict(zip(blend.order.names, blend.order.counts(in_stage), strict=True)))
         found += f" with another loader ({theirs}), in its order"
         then = (
-            f"conceptloader's order, which is another: those before it ({left_out}) are left out of its first epoch, "
+            f"conceptloader's order, which is another: those before it ({left_out}) are skipped in its first epoch, "
             "and what the other loader has read may be read again"
         )
-        remedy = "begin a new data stage, which leaves out nothing"
+        remedy = "begin a new data stage, which skips nothing"
     elif in_stage:
-        then += ", whatever gave the samples before"
+        then += ", independent of what gave the samples before"
     else:
         found = f"has read from {ours}"
         then += ": what earlier data stages have read is read again"
@@ -252,9 +252,9 @@ def _require_known_past(
         raise ResumeError(
             "checkpoint",
             f"it {found}, but holds no {NAME} that tells which",
-            fix=f"{remedy}, or add {UNVERIFIED} to nanotron.allow_changed to go on at {then}",
+            fix=f"{remedy}, or add {UNVERIFIED} to nanotron.allow_changed to resume at {then}",
         )
-    logger.warning("the checkpoint %s, and holds no %s; as allowed, training goes on at %s", found, NAME, then)
+    logger.warning("the checkpoint %s, and holds no %s; as allowed, training resumes at %s", found, NAME, then)
 
 
 def _listed(samples: Mapping[str, int]) -> str:

@@ -28,7 +28,7 @@ STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 @dataclass(frozen=True, kw_only=True)
 class NanotronOptions(Section):
-    """The section `nanotron` of the YAML, beside the configuration.
+    """The section `nanotron` of the YAML, next to the configuration.
 
     Attributes:
         model_inputs: Batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses
@@ -49,7 +49,7 @@ class NanotronOptions(Section):
         super().__post_init__()
         for key, stage in self.model_inputs.items():
             if key in STOCK_KEYS:
-                raise ConfigError(f"model_inputs.{key}", "every model of nanotron gets this key", fix="leave it out")
+                raise ConfigError(f"model_inputs.{key}", "every model of nanotron gets this key", fix="omit it")
             if stage not in ("first", "last") and not stage.isdecimal():
                 raise ConfigError(f"model_inputs.{key}", repr(stage), "first, last or a pipeline rank")
 
@@ -97,7 +97,9 @@ def options(self: Any, where: str = "dataset.nanotron") -> NanotronOptions:
 
 
 def replace_in(data: Any, nanosets: bool = False) -> Any:
-    """A nanotron config as plain data, with objects of ours for the data stages of our type. The input is left alone.
+    """A nanotron config as plain data, with conceptloader's objects for the data stages of its type.
+
+    The input is not changed.
 
     nanosets: if there is none, take those with a `dataset_folder` for ours.
 
@@ -157,14 +159,15 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
 
 
 def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The section with `datasets` in place of the folders, adopted where they are; keys of ours stay.
+    """The section with `datasets` in place of the folders, adopted where they are; conceptloader's keys stay.
 
-    The tables of documents go into the folder of the checkpoints. Documents are told apart where nanotron would do so.
+    The tables of documents go into the folder of the checkpoints. Documents are distinguished where nanotron would do
+    so.
     """
     for key in ("dataset_read_path", "dataset_max_tokens"):
         if section.get(key) is not None:
             raise ConfigError(
-                f"{where}.{key}", "not with conceptloader, which reads all of dataset_folder", fix="leave it out"
+                f"{where}.{key}", "not with conceptloader, which reads all of dataset_folder", fix="omit it"
             )
     from nanotron.config import NanosetDatasetsArgs
 

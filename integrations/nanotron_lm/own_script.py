@@ -1,4 +1,4 @@
-"""For a training script of one's own, with any version of nanotron: the loader, and what to save with a checkpoint."""
+"""For a custom training script, with any version of nanotron: the loader, and what to save with a checkpoint."""
 
 import dataclasses
 import os
@@ -41,7 +41,7 @@ def build_dataloader(
     """An endless DataLoader of nanotron's micro batches, for this rank.
 
     Args:
-        config: Path of a configuration, or the same as a mapping; its seed and seq_len may be left out.
+        config: Path of a configuration, or the same as a mapping; its seed and seq_len may be omitted.
         seq_len: Tokens of a sample, if the configuration does not say it.
         micro_batch_size: Samples.
         global_batch_size: Samples.

@@ -35,7 +35,7 @@ class State:
     def read(cls, folder: Path) -> "State | None":
         """The state of a checkpoint, None if it has none.
 
-        Raises ResumeError if it is damaged, was edited, or is of another version.
+        Raises ResumeError if it is corrupt, was edited, or is of another version.
         """
         path = folder / NAME
         try:
@@ -44,7 +44,7 @@ class State:
             return None
         except (ValueError, RecursionError) as error:
             raise ResumeError(
-                path, f"damaged ({type(error).__name__}: {error})", fix="take another checkpoint"
+                path, f"corrupt ({type(error).__name__}: {error})", fix="take another checkpoint"
             ) from error
         saved = OrderState.read(data, str(path))
         consumed, stage = saved.position(str(path)), saved.more.get("data_stage")
@@ -52,7 +52,7 @@ class State:
         if not isinstance(stage, str) or stage_start > consumed:
             raise ResumeError(
                 path,
-                f"damaged (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
+                f"corrupt (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
                 fix="take another checkpoint",
             )
         return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start)

@@ -80,7 +80,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             raise ConfigError(
                 "outputs.position_ids",
                 "document has no effect here, since models of OLMo-core take no positions",
-                fix="set outputs.cu_seqlens: true, which gives them doc_lens to part documents by, or leave it out",
+                fix="set outputs.cu_seqlens: true, which gives them doc_lens to separate documents, or omit it",
             )
 
     def _make(self, tokens: int) -> TrainedLoader:
@@ -121,7 +121,7 @@ class ConceptDataLoader(TextDataLoaderBase):
 
     @property
     def _in_epoch(self) -> int:
-        """Samples of the present epoch that are behind: all of them, between its last batch and the next epoch."""
+        """Samples of the present epoch that are consumed: all of them, between its last batch and the next epoch."""
         before = 0 if self.epoch_samples is None or self._epoch is None else (self._epoch - 1) * self.epoch_samples
         return self.loader.consumed_samples - before
 
@@ -138,7 +138,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             raise ConfigError(
                 "reshuffle",
                 f"epoch {self._epoch}",
-                f"{behind // size + 1}: {behind} samples of epochs of {size} are behind",
+                f"{behind // size + 1}: {behind} samples of epochs of {size} are consumed",
                 "resume the Trainer and its data loader from one checkpoint",
             )
 
@@ -170,7 +170,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         return {**self.loader.state_dict(), _EPOCH: self._epoch, _TOKENS: self.tokens_processed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the Trainer was, on any number of ranks and with any global batch size."""
+        """Resume where the Trainer was, on any number of ranks and with any global batch size."""
         fields = dict(state_dict)
         self._epoch, self.tokens_processed = fields.pop(_EPOCH, None), fields.pop(_TOKENS, 0)
         self.loader.load_state_dict(fields)

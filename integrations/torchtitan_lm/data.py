@@ -1,6 +1,6 @@
 """The data loader of a torchtitan run or validation: flat batches of a configuration's windows.
 
-torchtitan takes the microbatches of a step from it and saves its state between steps, so that what was handed out is
+torchtitan takes the microbatches of a step from it and saves its state between steps, so that what was yielded is
 what was trained. It loads a checkpoint leaf by leaf into the state of the new loader: ours is one string. It tells its
 loader no step, but its logger, before it takes the first microbatch of one.
 """
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class ConceptDataLoader(BaseDataLoader):
-    """Hands out what torchtitan's Trainer and Validator take: ({input, positions, further tensors}, labels).
+    """Yield what torchtitan's Trainer and Validator take: ({input, positions, further tensors}, labels).
 
     input, positions, labels: int64 [windows * seq_len]; labels are -100 where the loss mask is 0, and where the last
-    microbatch of a sequential pass is filled up. Positions begin at 0 with each window, or with each document if the
+    microbatch of a sequential pass is padded. Positions begin at 0 with each window, or with each document if the
     configuration says position_ids: document, which is where attention is cut. Further tensors keep their shape, but
     for those with a value for each token, which are flat as well; forward gets them by name, on all pipeline stages.
 
@@ -54,7 +54,7 @@ class ConceptDataLoader(BaseDataLoader):
         """What stands in a configuration of torchtitan."""
 
         config: str = ""
-        """Path of conceptloader's configuration. Its seq_len may be left out."""
+        """Path of conceptloader's configuration. Its seq_len may be omitted."""
         model_inputs: tuple[str, ...] = ()
         """Further tensors of a batch for the model's forward."""
         global_batch_size: int = 0
@@ -67,7 +67,7 @@ class ConceptDataLoader(BaseDataLoader):
         run_log: str = ""
         """Directory of the checkpoints, to log this start there; it is made where it is missing."""
         allow_changed: tuple[str, ...] = ()
-        """Differences to what decided the samples behind a checkpoint that are accepted, by name."""
+        """Changes of what determined consumed samples that are accepted, by name."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class ConceptDataLoader(BaseDataLoader):
         self.loader.check_ranks = dist.is_initialized() and not validates
         if behind and not self._loaded and not validates and not self.loader.dp_rank:
             logger.warning(
-                "torchtitan goes on at step %d, but its checkpoint's state was not given to this loader, which begins "
+                "torchtitan resumes at step %d, but its checkpoint's state was not given to this loader, which begins "
                 "at the first sample: what was trained before is trained again. Take dataloader out of "
                 "checkpoint.exclude_from_loading unless that is meant",
                 behind,
@@ -185,7 +185,7 @@ class ConceptDataLoader(BaseDataLoader):
         return dict(self.loader.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where the state was saved, on any number of ranks. Nothing happens with an empty one."""
+        """Resume where the state was saved, on any number of ranks. Nothing happens with an empty one."""
         if state_dict:
             self._loaded, loader = True, self.loader
             loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)

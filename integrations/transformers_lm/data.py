@@ -92,7 +92,7 @@ class ConceptTrainer(transformers.Trainer):
                 f"a {type(self.data_collator).__name__}",
                 "transformers_lm.collate or a class derived from it: the labels of a sample are shifted and have no "
                 "mask yet, so that a model would train on other targets",
-                "change in __call__ what collate returns, or leave it out",
+                "change in __call__ what collate returns, or omit it",
             )
         if model_inputs and as_names(model_inputs, "model_inputs") != self.data_collator.model_inputs:
             raise ConfigError(
@@ -110,7 +110,7 @@ class ConceptTrainer(transformers.Trainer):
         for name in ("split_batches", "dispatch_batches"):
             if getattr(settings, name, None):
                 raise ConfigError(
-                    f"accelerator_config.{name}", "found true", fix="each rank reads its own batches, leave it out"
+                    f"accelerator_config.{name}", "found true", fix="each rank reads its own batches, omit it"
                 )
         if self.args.label_smoothing_factor:
             raise ConfigError(
@@ -161,7 +161,7 @@ class ConceptTrainer(transformers.Trainer):
                 "ConceptTrainer",
                 f"found {self.args.world_size} processes, of which some read the same samples (tensor, context or "
                 "sequence parallelism)",
-                fix="it deals out samples to all of them",
+                fix="it assigns samples to all of them",
             )
         epoch = len(self.train_dataset) // batch * batch
         if not epoch:

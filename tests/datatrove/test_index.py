@@ -22,7 +22,7 @@ def test_tasks_give_the_bytes_of_the_command(tmp_path: Path) -> None:
     LocalPipelineExecutor([ConceptIndexJoin(path)], tasks=1, workers=1, logging_dir=str(tmp_path / "b")).run()
     found = content(path)
     assert "index.json" in found
-    build_index(path, anew=True)
+    build_index(path, rebuild=True)
     assert content(path) == found
     with raises(ConfigError, found="2 tasks"):
         ConceptIndexJoin(tmp_path).run(rank=0, world_size=2)

@@ -49,6 +49,7 @@ INSTEAD = {
 }  # fmt: skip
 WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): instead for word, instead in INSTEAD.items()}
 PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+NAME = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -56,12 +57,13 @@ def texts() -> Iterator[tuple[Path, int, str]]:
     """(file, line, text) of all that people read: pages without their code, strings and docstrings of the product."""
     for page in (ROOT / page for page in PAGES):
         text = FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"))
-        text = re.sub(r"`[^`\n]*`", "", text)
+        text = NAME.sub("", text)
         yield from ((page, number, line) for number, line in enumerate(text.splitlines(), 1))
     for file in sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield from ((file, node.lineno + k, line) for k, line in enumerate(node.value.splitlines()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                text = NAME.sub("", node.value)
+                yield from ((file, node.lineno + k, line) for k, line in enumerate(text.splitlines()))
 
 
 def main() -> int:
@@ -71,6 +73,8 @@ def main() -> int:
         for word, instead in WORDS.items()
         for match in word.finditer(text)
     ]
+    if missing := [folder for folder in sys.argv[1:] if not (ROOT / folder).exists()]:
+        raise SystemExit(f"no such folder: {', '.join(missing)}")
     found = [line for line in found if not sys.argv[1:] or line.startswith(tuple(sys.argv[1:]))]
     print("\n".join(found) or "no private words")
     return 1 if found else 0

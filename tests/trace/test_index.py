@@ -96,10 +96,10 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
     build_index(dataset)
     assert bytes_of(directory) == expected
     if "dense" not in str(made):
-        build_index(dataset, anew=True, workers=2)
+        build_index(dataset, rebuild=True, workers=2)
         assert bytes_of(directory) == expected
     monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
-    build_index(dataset, anew=True)
+    build_index(dataset, rebuild=True)
     assert bytes_of(directory) == expected
 
 
@@ -126,7 +126,7 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     done = bytes_of(directory)
     again = {file.stem: file.stat().st_ino for file in directory.glob("*.parquet")}
     assert sum(again[name] == inode for name, inode in kept.items()) >= 5
-    build_index(path, anew=True)
+    build_index(path, rebuild=True)
     assert bytes_of(directory) == done
     assert not [name for name in done if name.endswith(".tmp")]
 

@@ -64,7 +64,7 @@ def adopt(
 
     The files stay where they are and must not change: size, time of modification and sample of each are checked when it
     is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset is
-    opened. A failure leaves nothing behind.
+    opened. A failure leaves no files.
 
     Args:
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
@@ -75,7 +75,7 @@ def adopt(
             int16.
         tokenizer: What the token ids mean; kept in the manifest.
         tokenizer_source: The file, folder or hub name that it is from, by which files may name it.
-        definition: The bytes of its tokenizer.json, kept beside the manifest, for text to be shown and annotated.
+        definition: The bytes of its tokenizer.json, kept next to the manifest, for text to be shown and annotated.
         allow_mixed_tokenizers: Accept files whose notes name different tokenizers.
         full: Read all tokens for their checksums, so that the stream fingerprint is that of the tokens alone; otherwise
             it is that of a sample of each file and its time of modification. Files of up to 32 KiB are always read
@@ -86,7 +86,7 @@ def adopt(
 
     Raises:
         ConfigError: For arguments.
-        InputError: For files that are missing, damaged or not adoptable.
+        InputError: For files that are missing, corrupt or not adoptable.
         ReadError: A file cannot be read.
     """
     files = _find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
@@ -128,7 +128,7 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
     flat = any(found == "flat" for found, _ in chosen)
     for name, value in (("dtype", dtype), ("document_end", document_end)):
         if value is not None and not flat:
-            raise ConfigError(name, f"{value!r} for files that say it themselves", "none", "leave it out")
+            raise ConfigError(name, f"{value!r} for files that say it themselves", "none", "omit it")
     for found, path in chosen:
         folder = os.path.dirname(path) or "."
         if found == "flat" and any(os.path.exists(os.path.join(folder, name)) for name in (fmt.MANIFEST, fmt.BUILD)):
@@ -169,7 +169,7 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
 
 
 def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
-    """The files in a folder. Those in folders below it are an error, since datatrove would leave them out."""
+    """The files in a folder. Those in folders below it are an error, since datatrove would skip them."""
     known = {suffix: name for name, one in KINDS.items() for suffix in one.suffixes if kind in ("auto", name)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"

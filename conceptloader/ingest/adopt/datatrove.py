@@ -18,7 +18,7 @@ from conceptloader.storage.reads import read_file
 logger = logging.getLogger(__name__)
 
 _TYPES = {2: "u2", 4: "u4"}
-COPY = "copy the .ds and the files beside it again, or tokenize again"
+COPY = "copy the .ds and the files next to it again, or tokenize again"
 
 
 def datatrove_file(path: str) -> TokenFile:
@@ -27,11 +27,11 @@ def datatrove_file(path: str) -> TokenFile:
     The size of a token is that of the file over its last document's end, so that a missing .metadata costs only the
     tokenizer's name.
 
-    Raises: InputError for a missing or damaged index and for sizes that do not agree with each other.
+    Raises: InputError for a missing or corrupt index and for sizes that do not agree with each other.
     """
     found = stat_file(path, "give a .ds file or a folder of them")
     index = path + ".index"
-    stat_file(index, "documents cannot be told apart without it: copy it, or tokenize with save_index=True")
+    stat_file(index, "documents cannot be distinguished without it: copy it, or tokenize with save_index=True")
     with IndexFile(index) as file:
         if file.size % 8:
             raise InputError(index, f"{file.size} bytes", "a multiple of 8 (u8 document ends)", COPY)

@@ -80,7 +80,7 @@ def _read_npy_head(path: str) -> tuple[int, str]:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
         except (ValueError, TypeError, EOFError, SyntaxError, RecursionError, tokenize.TokenError) as error:
-            raise InputError(path, f"a damaged .npy head ({error})", "a whole one", "copy the file again") from error
+            raise InputError(path, f"a corrupt .npy head ({error})", "a whole one", "copy the file again") from error
         offset = file.tell()
     if len(shape) != 1 or dtype.name not in TOKEN_TYPES or dtype.newbyteorder("<") != dtype:
         raise InputError(
@@ -94,7 +94,7 @@ def _read_npy_head(path: str) -> tuple[int, str]:
 
 
 def _starts(path: str, offset: int, tokens: int, token_type: str, end: int) -> Iterator[Starts]:
-    """A document begins at the first token, and behind each token `end` but the last of the file."""
+    """A document begins at the first token, and after each token `end` but the last of the file."""
     yield np.zeros(min(tokens, 1), np.uint64)
     with IndexFile(path) as file:
         for first, ids in file.pieces("<" + token_type, offset, tokens):

@@ -23,9 +23,10 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
     """The keys `datasets` and `allowed_roots` of a configuration that reads these files where they are.
 
     A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0.
-    cache: directory for the tables of documents; None for one beside each file, .conceptloader. What lies there is used
-    again as long as its files keep size and content, of which samples are read where a time of modification is new, and
-    whole indexes; ranks that come at the same time wait for one of them. Times are no part of a dataset's fingerprint.
+    cache: directory for the tables of documents; None for one next to each file, .conceptloader. What lies there is
+    used again as long as its files keep size and content, of which samples are read where a time of modification is
+    new, and whole indexes; ranks that come at the same time wait for one of them. Times are no part of a dataset's
+    fingerprint.
 
     Raises ConfigError, InputError, ReadError.
     """

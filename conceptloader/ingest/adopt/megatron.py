@@ -20,7 +20,7 @@ _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64
 # The format does not know these two. Without a negative value their bytes are those of the unsigned type.
 _NARROW = {"int8": "i1", "int16": "i2"}
 _TYPES = {**TOKEN_TYPES, **_NARROW}
-_REBUILD = "the index is damaged or incomplete: copy it again, or run the preprocessing again"
+_REBUILD = "the index is corrupt or incomplete: copy it again, or run the preprocessing again"
 
 
 def megatron_file(prefix: str) -> TokenFile:
@@ -104,7 +104,7 @@ def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
                 i = int(wrong[0])
                 raise InputError(
                     path, f"token {first + i} of {int(ids[i])}", "an id of at least 0",
-                    f"ids do not fit int{8 * int(token_type[1:])}, or the file is damaged: run the preprocessing again",
+                    f"ids do not fit int{8 * int(token_type[1:])}, or the file is corrupt: run the preprocessing again",
                 )  # fmt: skip
 
 

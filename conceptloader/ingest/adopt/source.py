@@ -27,8 +27,8 @@ class TokenFile:
     """A token file as it was found: tokens begin at byte `offset`; nothing of them has been read.
 
     starts: gives the first token of each document in increasing order, in pieces of bounded size, and raises
-    InputError for a damaged index. None: the file says nothing about documents.
-    tokenizer: the name that the owning library noted beside the file, if it did.
+    InputError for a corrupt index. None: the file says nothing about documents.
+    tokenizer: the name that the owning library noted next to the file, if it did.
     """
 
     kind: str

@@ -27,7 +27,7 @@ from conceptloader.storage.lock import build_lock
 def copy_with_loss(
     files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None, definition: bytes | None
 ) -> Manifest:
-    """The dataset `out`, one shard for each file; what was interrupted goes on. Raises: see `adopt`."""
+    """The dataset `out`, one shard for each file; what was interrupted is resumed. Raises: see `adopt`."""
     facts = []
     for file in files:
         if file.kind != "datatrove":

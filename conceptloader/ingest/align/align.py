@@ -20,7 +20,7 @@ class Places:
 
     base: int64 [documents + 1], where each text begins. lengths: characters of each. first: int64 [documents + 1],
     offsets of their tokens. start, end: int64 [tokens], not decreasing: the characters of each token that count, at
-    least one: without the white space at its ends, unless it has nothing else.
+    least one: without the whitespace at its ends, unless it has nothing else.
     """
 
     base: Ints
@@ -83,7 +83,7 @@ def find_places(texts: Sequence[str], tokens: Ints, places: Ints) -> Places:
 
 
 def _spaces(texts: Sequence[str]) -> NDArray[np.bool_]:
-    """Which characters of the texts, each with a NUL behind it, are white space (as `str.isspace` has it)."""
+    """Which characters of the texts, each followed by a NUL, are whitespace (as `str.isspace` has it)."""
     joined = "\0".join([*texts, ""])
     if joined.isascii():
         codes: NDArray[np.unsignedinteger] = np.frombuffer(joined.encode("ascii"), np.uint8)

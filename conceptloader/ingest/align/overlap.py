@@ -15,8 +15,8 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
     """Disjoint spans in order, for each of `levels` levels (one, unless `overlap` is "levels").
 
     error: spans that overlap are an error. levels: each span, an outer one before an inner one, goes to the first
-    level where nothing overlaps it. union: every border of a span is a border of segments, and a segment carries the
-    concepts of all spans over it, ascending, each once, with the highest of its scores.
+    level where nothing overlaps it. union: every boundary of a span is a boundary of segments, and a segment carries
+    the concepts of all spans over it, ascending, each once, with the highest of its scores.
 
     Raises: BadRow for an overlap, or one deeper than `levels`.
     """

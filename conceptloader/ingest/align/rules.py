@@ -19,7 +19,7 @@ class SpanAlignment:
 
     Attributes:
         align: A token belongs to the span that holds its first character ("first"), any of its characters ("any"), or
-            more than half of them ("majority"). White space at the ends of a token does not count, unless it has
+            more than half of them ("majority"). Whitespace at the ends of a token does not count, unless it has
             nothing else.
         eos_span: An eos that is appended belongs to no span ("none") or to the one that ends last ("last").
         overlap: See `align.overlap.resolve`.

@@ -87,7 +87,7 @@ def with_bos(placed: Placed, bos: int) -> Placed:
 def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
     """The same with the tokens of a prefix in front of each document.
 
-    They belong to a track of their own and to no other span, and all others have a loss. Cut off again, they leave what
+    They belong to a track of their own and to no other span, and all others have a loss. Removed again, they leave what
     there would be without them.
     """
     found = _in_front(placed, prefix, held=False)

@@ -46,12 +46,12 @@ class AnnotateOptions(SpanAlignment):
     Attributes:
         unit: What offsets count, tokens or characters (code points) of the document; None: characters where the text of
             the documents is known (see `known_text`), else tokens.
-        tokenizer: For characters, if the one that was kept beside the dataset is not meant.
+        tokenizer: For characters, if the one that was kept next to the dataset is not meant.
         ignored: Columns that may be there.
         columns: What those of `RowParser` are called in the inputs.
         joined: What these were joined of, for the dataset to keep.
-        sort_bytes: Memory for sorting, beside some 100 MB of rows that are read; the rest goes to temporary files in
-            `out`.
+        sort_bytes: Memory for sorting, in addition to some 100 MB of rows that are read; the rest goes to temporary
+            files in `out`.
     """
 
     track: str
@@ -98,17 +98,17 @@ def annotate(
     Args:
         dataset: Directory of a dataset.
         inputs: Jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
-            without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their
+            without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded for any
             size.
         out: Directory of the new one, or of the same build that was interrupted.
         options: The track and how spans are aligned.
         roots: See `open_dataset`.
-        on_bad: Called with (file, place, problem) for rows that cannot be read, which are then left out. A failure
-            leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
+        on_bad: Called with (file, place, problem) for rows that cannot be read, which are then skipped. A failure
+            leaves no files. What was done is in the manifest: `extra["annotated"][track]`.
 
     Raises:
         ConfigError: For arguments, and for offsets without a unit that could be either.
-        InputError: For annotations of unknown documents, outside of their document or damaged, naming file and line,
+        InputError: For annotations of unknown documents, outside of their document or corrupt, naming file and line,
             and if more than `max_unaligned_spans` of them got no token.
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
@@ -181,7 +181,7 @@ def _unsorted(out: str, problem: str) -> ReadError:
 
 
 class _Rows:
-    """The rows of the files as columns of `Annotations`. bad: those that were left out."""
+    """The rows of the files as columns of `Annotations`. bad: those that were skipped."""
 
     def __init__(self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None) -> None:
         self._sources, self._parser, self._limit, self._on_bad = sources, parser, limit, on_bad

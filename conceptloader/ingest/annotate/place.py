@@ -47,7 +47,7 @@ class Placer:
     def check_unit(self, items: NDArray[np.void]) -> None:
         """Offsets in characters could not have been meant as offsets in tokens.
 
-        One of `items` ends behind the tokens of its document. Raises: ConfigError.
+        One of `items` ends after the tokens of its document. Raises: ConfigError.
         """
         for shard, part in self._by_shard(items):
             documents, row = np.unique(items["document"][part], return_inverse=True)
@@ -58,7 +58,7 @@ class Placer:
         raise ConfigError(
             self.sources[0].path,
             f"found offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
-            "behind the tokens of its document",
+            "after the tokens of its document",
             fix="say which (--offset-unit characters, as in build, or --offset-unit tokens)",
         )
 
@@ -175,5 +175,5 @@ class Placer:
         starts = gather(self.ds.files, "documents.bin", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
         if (np.diff(starts) < 0).any() or starts[-1] > self.ds.manifest.shards.tokens[shard]:
             path = self.ds.files.path("documents.bin", shard)
-            raise fmt.bad(path, "starts that decrease or lie outside", "rising ones", fmt.DAMAGED)
+            raise fmt.bad(path, "starts that decrease or lie outside", "ascending ones", fmt.DAMAGED)
         return starts[::2], starts[1::2]

@@ -83,7 +83,7 @@ class RowParser:
         if unknown:
             raise ValueError(
                 f"found column {unknown[0]!r}, expected some of id, document, spans, {self._expected(row)}; "
-                "leave it out (--ignore-column)"
+                "omit it (--ignore-column)"
             )
         external, number = check_id(row.get("id")), row.get("document")
         if bool(external) == (number is not None):
@@ -95,7 +95,7 @@ class RowParser:
         if spans is None:
             return number, external, [self._annotation(row, True)], content
         if not isinstance(spans, list) or self._keys & {k for k in row if row[k] is not None}:
-            raise ValueError(f"found spans beside {self._expected(row)}, or no list, expected a list of spans")
+            raise ValueError(f"found spans together with {self._expected(row)}, or no list, expected a list of spans")
         found = []
         for i, span in enumerate(spans):
             try:
@@ -116,7 +116,7 @@ class RowParser:
         stray = next((name for name in self._theirs if name in found and name not in self._ours), None)
         if stray is not None:
             raise ValueError(
-                f"found column {stray!r}, expected {self._theirs[stray]!r} alone, which stands for it; leave it out "
+                f"found column {stray!r}, expected {self._theirs[stray]!r} alone, which stands for it; omit it "
                 "(--ignore-column)"
             )
         self.unseen -= found.keys()

@@ -30,7 +30,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
     """What gives the text of the documents of `ds`, for offsets in `unit`: characters, or None for those of its build.
 
     A build counts characters of text, and tokens of what is tokenized already; of tokens of unknown origin the text is
-    known if the tokenizer is. tokenizer: by default the one that a build left beside its tokens.
+    known if the tokenizer is. tokenizer: by default the one that a build left next to its tokens.
 
     Raises: ConfigError if offsets are in characters and there is no such tokenizer, or it is not the dataset's, or it
     changes texts (normalizes them, adds a space in front, is not of the byte-level kind), because then nobody can tell

@@ -40,7 +40,7 @@ class ShardTracks:
         self.max_items = 0 if self.options.codec == "concepts" else None
 
     def add(self, shard: int, spans: BulkSpans) -> None:
-        """Append spans in tokens of the shard, behind those that were added before."""
+        """Append spans in tokens of the shard, after those that were added before."""
         if not len(spans.start):
             return
         if shard != self._shard:

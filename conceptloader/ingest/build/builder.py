@@ -50,7 +50,7 @@ class IngestOptions(SpanAlignment):
     append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each.
     align, eos_span, ...: see `SpanAlignment`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
-    ("f2" or "f4") of those beside the concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
+    ("f2" or "f4") of the scores of concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
     joined: what the records were joined of, for the dataset to keep.
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
@@ -105,12 +105,12 @@ def build_dataset(
     watch: Callable[[int, int], Watch] | None = None,
     overwrite: bool = False,
 ) -> Summary:
-    """Build a dataset, or go on with a build that was interrupted; finished shards are kept.
+    """Build a dataset, or resume a build that was interrupted; finished shards are kept.
 
     The bytes of the dataset depend on the inputs and options, not on `workers`, tasks or interruptions. task: (number,
     tasks): write only the shards of this one of several tasks, which may run on other machines, and no manifest; the
     summary is of what it did. A call without it completes the dataset.
-    on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
+    on_bad: called with (file, place, problem) for records that cannot be ingested, which are then skipped; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
     with each Progress. overwrite: remove the dataset or the build in `out` first; not with `task`.
 
@@ -162,7 +162,8 @@ def build_dataset(
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
     """The build in `path`, new or taken up.
 
-    One of other inputs or options makes room if no shard of it is finished, and nobody may have begun it beside us.
+    One of other inputs or options makes room if no shard of it is finished, and no other process may have begun it
+    meanwhile.
     """
     inputs = [source.to_json() for source in sources]
     try:
@@ -171,14 +172,14 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
     except OtherBuild as error:
         if not alone or not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
             raise
-        log.warning("%s; no shard of it was finished: begun anew", error)
+        log.warning("%s; no shard of it was finished: it begins again", error)
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     return build
 
 
 def format_options(options: IngestOptions) -> BuildOptions:
-    """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
+    """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
     options.check_rules()
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
@@ -188,7 +189,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
         raise ConfigError("tokenizer", "none", "the one of the tokens, or the size of its vocabulary")
     if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
-        raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or leave it out")
+        raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or omit it")
     columns, fields = options.columns, dict(options.columns.fields)
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):

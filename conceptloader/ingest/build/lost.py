@@ -66,7 +66,7 @@ class Losses(dict[str, TrackLoss]):
 
     def lines(self) -> list[str]:
         """A sentence for each track that lost something."""
-        return [f"{track}: {loss}; they were left out" for track, loss in self.items() if loss.lost]
+        return [f"{track}: {loss}; they were skipped" for track, loss in self.items() if loss.lost]
 
     def check(self, limit: float, where: str, remedy: str) -> None:
         """Raises: InputError for a track that lost more than the part `limit` of its spans."""
@@ -81,7 +81,7 @@ class Losses(dict[str, TrackLoss]):
 
 
 def read_losses(build: Build) -> Losses:
-    """What the finished shards of a build lost. Raises: FormatError for a record of a shard that is damaged."""
+    """What the finished shards of a build lost. Raises: FormatError for a record of a shard that is corrupt."""
     losses = Losses()
     for shard in range(build.num_shards):
         report = build.report(shard)
@@ -101,7 +101,7 @@ def read_losses(build: Build) -> Losses:
 def check_losses(build: Build, limit: float) -> Losses:
     """What the shards of a build lost. Raises: InputError for a track that lost more than the part `limit`."""
     losses = read_losses(build)
-    losses.check(limit, build.path, "finished shards are kept: the same command goes on with them")
+    losses.check(limit, build.path, "finished shards are kept: the same command resumes from them")
     return losses
 
 

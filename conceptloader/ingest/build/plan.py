@@ -35,7 +35,7 @@ def plan_shards(sources: Sequence[Source], shard_bytes: int) -> list[list[Piece]
     """Cut the inputs, laid end to end, at the multiples of `shard_bytes`.
 
     A unit that cannot be cut (a row group, a compressed file) belongs to the shard in which it begins. Shards in
-    which nothing begins are left out. Files of size 0 appear nowhere.
+    which nothing begins are skipped. Files of size 0 appear nowhere.
 
     Raises: ConfigError if `shard_bytes` is not positive, or makes a host of shards.
     """
@@ -47,7 +47,7 @@ def plan_shards(sources: Sequence[Source], shard_bytes: int) -> list[list[Piece]
             "shard_input_bytes",
             f"found {shard_bytes}, which makes {total // shard_bytes + 1:,} shards of {total:,} bytes of input, each "
             "of several files",
-            fix=f"expected at least {_SMALL}, or leave it out for about {_SHARDS} shards (--shard-input-bytes)",
+            fix=f"expected at least {_SMALL}, or omit it for about {_SHARDS} shards (--shard-input-bytes)",
         )
     shards: dict[int, list[Piece]] = {}
     base = 0

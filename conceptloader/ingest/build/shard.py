@@ -34,7 +34,7 @@ class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
     tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos: the id to append
-    to each document, or None; bos: the one to put in front. skip_bad: leave out records that cannot be ingested instead
+    to each document, or None; bos: the one to put before it. skip_bad: skip records that cannot be ingested instead
     of raising. chat: how the input's conversations are rendered, None for documents.
     """
 
@@ -55,7 +55,7 @@ class ShardJob:
 class Progress:
     """What has been done since the last report.
 
-    losses: see `Losses`; bad: (file, place in it, problem) of records that were left out; truncated: conversations
+    losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
     without their last turns; prefix_tokens: those of prefixes.
     """
 
@@ -178,7 +178,7 @@ class ShardFiller:
 
 
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
-    """The rows of a piece in batches, each with the stored bytes that it took; blank lines are left out."""
+    """The rows of a piece in batches, each with the stored bytes that it took; blank lines are skipped."""
     source = job.sources[piece.source]
     concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None

@@ -43,7 +43,7 @@ def build(
     overwrite: bool = False,
     on_bad: Callable[[str, str, str], None] | None = None,
 ) -> Summary:
-    """Build the dataset `out` from records, as `conceptloader build` does, or go on with one that was interrupted.
+    """Build the dataset `out` from records, as `conceptloader build` does, or resume one that was interrupted.
 
     Args:
         inputs: Files, or directories of files.
@@ -54,7 +54,7 @@ def build(
         append_eos: Whether the eos ends each document.
         bos: That begins it, None for none.
         vocabularies: Names of the concepts by track, or the file that has them.
-        scores: By track, the type "f2" or "f4" of those beside the concepts.
+        scores: By track, the type "f2" or "f4" of the scores of concepts.
         columns: By default those of the first records (`detect_columns`).
         prefix: A template in Jinja over a record's columns, of a text that is put in front of its document.
         rules: Which tokens belong to a span.
@@ -66,7 +66,7 @@ def build(
         max_line_bytes: See `IngestOptions`.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
         overwrite: Remove the dataset or the build in `out` first.
-        on_bad: Called with (file, place, problem) for records that cannot be ingested, which are left out then.
+        on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
 
     Raises:
         ConfigError: An option is wrong.

@@ -25,7 +25,7 @@ def run_tasks(
     """`task(argument, report)` for each argument, on `workers` spawned processes; with one worker, in this process.
 
     on_news(i, news) is called for what task i reports, on_end(i, result, error) when it has returned or raised a
-    ConceptloaderError; the others go on. Any other exception of a task ends the whole run.
+    ConceptloaderError; the others continue. Any other exception of a task ends the whole run.
 
     A worker whose parent is gone ends at its next report. On an exception here, Ctrl-C included, all workers are
     killed. Raises: ConceptloaderError if a worker dies.

@@ -1,4 +1,4 @@
-"""From documents and chunks in files of their own to a dataset, or to a track of one: joined beside it, then built."""
+"""From documents and chunks in files of their own to a dataset, or to a track of one: joined next to it, then built."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +99,7 @@ def build_chunked(
     watch: Callable[[int, int], Watch] | None = None,
     overwrite: bool = False,
 ) -> tuple[Summary | None, Joined]:
-    """Join and build, or go on with that after an interruption.
+    """Join and build, or resume that after an interruption.
 
     A dataset with one track, `concepts`, whose vocabulary has a group for each kind of labels.
 

@@ -2,7 +2,7 @@
 
 Chunks are dealt to the files of their documents (a task for each file of chunks), then each file of documents is
 written once more, with its chunks as a column of spans (a task for each). DuckDB sorts and joins, on disk where that
-takes more than `sql.MEMORY`. A task that has ended has a file <task>.json beside what it wrote, and is not run again.
+takes more than `sql.MEMORY`. A task that has ended has a file <task>.json next to what it wrote, and is not run again.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def join_chunks(
     on_bad: OnBad | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> Joined:
-    """Write the documents with their chunks as spans to files in `directory`, or go on with that after an interruption.
+    """Write the documents with their chunks as spans to files in `directory`, or resume that after an interruption.
 
     library: the concepts of `chunks.concepts` (`load_library`). part: do only this one. on_bad: called at the end, if
     this is no part, with (file, place, what) for all that is wrong and left without annotation, whenever it was found.
@@ -203,7 +203,7 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
 def discard_join(path: str) -> None:
     """Remove the join in `path`, if there is one: its plan last, so that after a SIGKILL this can be done again.
 
-    Raises: FormatError if that is none of ours.
+    Raises: FormatError if that is not conceptloader's.
     """
     plan = os.path.join(path, PLAN)
     if not os.path.exists(plan):
@@ -237,7 +237,7 @@ def _ids(task: Task, opened: Any) -> dict[str, Any]:
             f"{task.documents.files[0]} (of {len(task.documents.files)} files)",
             f"{task.chunks.join} {twice[0]!r} of {twice[1]} documents",
             "ids of one document each",
-            "chunks cannot be told apart",
+            "chunks cannot be distinguished",
         )
     return {"wrong": {}, "examples": []}
 
@@ -277,7 +277,7 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     return {
         **report,
         "annotated": opened.execute(f"{count} good").fetchone()[0],
-        "damaged": opened.execute(f"{count} damaged").fetchone()[0],
+        "damaged": opened.execute(f"{count} flagged").fetchone()[0],
         "missing": opened.execute(f"{count} cut ANTI JOIN chunks USING (id, number)").fetchone()[0],
         "by_status": {str(status): number for status, number in by_status},
     }

@@ -36,8 +36,8 @@ class Chunks(Section):
     status, annotated: column of what became of a chunk, and the values of chunks that were annotated; others are "not
     annotated", which is not "no concept". text: column of a chunk's text, to be compared with the document's, white
     space at the ends apart.
-    damaged, damaged_documents: column of documents that says which are (true), and whether their annotation is kept all
-    the same ("keep"), or left out ("unannotated"); they are counted.
+    `damaged`, `damaged_documents`: column of documents that says which are (true), and whether their annotation is kept
+    all the same ("keep"), or dropped ("unannotated"); they are counted.
     wrong: what cannot be so is an error ("error"), or left without annotation, counted and listed ("unannotated").
 
     Raises ConfigError for columns that contradict each other.

@@ -14,7 +14,7 @@ class Joined:
     """files: parquet with the documents and their `spans`.
 
     chunks: rows that were read; annotated: those that became spans; by_status: of the others, those that say so.
-    missing: borders without a row. damaged: documents that say so. wrong: by what is wrong, those left without
+    missing: boundaries without a row. `damaged`: documents that say so. wrong: by what is wrong, those left without
     annotation; examples: some of them.
     """
 

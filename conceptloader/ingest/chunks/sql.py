@@ -1,4 +1,4 @@
-"""The queries of the join. Tables: chunks (a row each), cut (a document's borders), matched (both), wrong, good."""
+"""The queries of the join. Tables: chunks (a row each), cut (a document's boundaries), matched (both), wrong, good."""
 
 from collections.abc import Sequence
 
@@ -139,12 +139,12 @@ def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: st
             if scores
             else ""
         ),
-        f"CREATE TEMP TABLE damaged AS SELECT file_row_number AS row FROM read_parquet({text(path)}, "
+        f"CREATE TEMP TABLE flagged AS SELECT file_row_number AS row FROM read_parquet({text(path)}, "
         f"file_row_number=true) WHERE {name(options.damaged) if options.damaged else 'false'}",
-        f"DELETE FROM wrong WHERE {leave_out} AND row IN (SELECT row FROM damaged)",
+        f"DELETE FROM wrong WHERE {leave_out} AND row IN (SELECT row FROM flagged)",
         "CREATE TEMP TABLE good AS SELECT m.row, m.number, m.start, m.stop FROM matched m "
         "ANTI JOIN (SELECT row, number FROM wrong) w ON m.row = w.row AND (w.number = m.number OR w.number = -1) "
-        f"WHERE m.annotated AND NOT ({leave_out} AND m.row IN (SELECT row FROM damaged))",
+        f"WHERE m.annotated AND NOT ({leave_out} AND m.row IN (SELECT row FROM flagged))",
     ]
 
 
@@ -166,5 +166,5 @@ def spans(columns: Sequence[str], path: str, scores: bool) -> str:
 
 
 def _stripped(value: str) -> str:
-    """A hash of a text without the white space at its ends. Anchored patterns: `trim` reads the whole text for that."""
+    """A hash of a text without the whitespace at its ends. Anchored patterns: `trim` reads the whole text for that."""
     return f"hash(regexp_replace(regexp_replace({value}, '^[{_SPACES}]+', ''), '[{_SPACES}]+\\z', ''))"

@@ -23,7 +23,7 @@ class BadRow(Exception):
 
 
 class BadRecord(InputError):
-    """A record, named by file and line or row, that a build can go on without."""
+    """A record, named by file and line or row, that a build can continue without."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class RowBatch:
     """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
 
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
-    conversations of which turns were left out. prefixes: texts to put in front of the documents'.
+    conversations of which turns were dropped. prefixes: texts to put before the documents'.
     """
 
     ids: list[str]

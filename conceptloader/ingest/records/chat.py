@@ -35,8 +35,8 @@ class ChatRules:
     """template: in Jinja, as transformers has them.
 
     specials: bos_token and others that it may name. max_tokens: of a conversation, None for any; whole turns at the end
-    are left out of a longer one. multiple: of which every document has a number of tokens, filled up with eos that is
-    not learnt, as context parallelism wants it.
+    are dropped from a longer one. multiple: of which every document has a number of tokens, padded with eos that is
+    not trained on, as context parallelism wants it.
     """
 
     template: str
@@ -138,7 +138,7 @@ class ChatParser:
         unknown = sorted(record.keys() - _CONTENT - self._ignored)
         if unknown:
             known = ", ".join(sorted(_CONTENT))
-            raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; leave it out (--ignore-column)")
+            raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; omit it (--ignore-column)")
         tools, prompt, name = record.get("tools"), record.get("prompt"), check_id(record.get("id"))
         if "chosen" in record and "rejected" in record:
             start = prompt if isinstance(prompt, list) else []
@@ -168,14 +168,14 @@ class ChatParser:
         eos = [] if self._tokenizer.eos_id is None else [self._tokenizer.eos_id]
         first, second = (self._tokenizer.encode([text], [False])[0].values.tolist() for text in (prompt, completion))
         if not second:
-            raise ValueError("completion: found no token, expected what is to be learnt")
+            raise ValueError("completion: found no token, expected what is to be trained on")
         tokens, limit = [*first, *second, *eos], self._rules.max_tokens or len(first) + len(second) + 1
         if len(tokens) > limit:
             raise ValueError(f"found {len(tokens)} tokens without turns, expected at most {limit} (--max-tokens)")
         return {"tokens": np.array(tokens), "loss_mask": [0] * len(first) + [1] * (len(second) + len(eos))}
 
     def _chat(self, messages: list[Any], tools: Any, learnt: int, where: str) -> dict[str, Any]:
-        """A conversation, without its last turns if it is too long. learnt: the first message that may be learnt."""
+        """A conversation, cut to whole turns. `learnt`: the first message that may be trained on."""
         _check(messages, where)
         ends = [k + 1 for k, message in enumerate(messages) if message["role"] == "assistant" and k >= learnt]
         if not ends or ends[-1] != len(messages):
@@ -220,7 +220,7 @@ class ChatParser:
                 if not (after.startswith(before) and text.startswith(after)):
                     raise ValueError(
                         f"{where}[{k}]: the template renders earlier turns in another way once later ones follow, so "
-                        "that what the assistant says cannot be told apart; mark it with {% generation %}"
+                        "that what the assistant says cannot be distinguished; mark it with {% generation %}"
                     )
                 spans.append((len(before), len(after)))
         return spans

@@ -46,7 +46,7 @@ class Columns:
             raise ConfigError("columns", "token-aligned fields with text", "them only with tokens")
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
-            raise ConfigError("prefix", str(found), "text and no such track", "rename it or leave it out")
+            raise ConfigError("prefix", str(found), "text and no such track", "rename it or omit it")
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
@@ -88,11 +88,11 @@ class Columns:
             listed = f"column{'s' if unknown[1:] else ''} {', '.join(map(repr, unknown))}"
             return (
                 f"found {listed}, expected some of {', '.join(self.wanted())}; declare it (--track, "
-                "--metadata-column, --field) or leave it out (--ignore-column)"
+                "--metadata-column, --field) or omit it (--ignore-column)"
             )
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """What was in a dataset's options before there were prefixes, which stand beside it."""
+        """What was in a dataset's options before there were prefixes, which are stored next to it."""
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {name: value for name, value in found.items() if name != "prefix"}

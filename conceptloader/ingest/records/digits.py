@@ -1,6 +1,6 @@
 """Lists of token ids in JSON text, parsed by a kernel: most bytes of tokenized jsonl are such lists.
 
-Whatever is not plainly such a list is left to the `json` module, which is also the reference.
+All that is not plainly such a list is left to the `json` module, which is also the reference.
 """
 
 import numpy as np

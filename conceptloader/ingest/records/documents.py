@@ -1,4 +1,4 @@
-"""What a batch takes over from records as they are, whatever the input: ids, texts, metadata, prefixes."""
+"""What a batch takes over from records as they are, for any input: ids, texts, metadata, prefixes."""
 
 import datetime
 import decimal

@@ -78,7 +78,7 @@ class Source:
             self.path,
             f"it changed while it was read ({found.st_size} bytes, modified at {found.st_mtime_ns} ns)",
             f"{self.size} bytes, modified at {self.stamp[0]} ns, as at the start",
-            "what was read now is not kept: wait until the file is complete, then begin anew",
+            "what was read now is not kept: wait until the file is complete, then begin again",
         )
 
 
@@ -115,7 +115,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
             kept = [path for path in found if _kind(path)[0] and not path.endswith(".json")]
             left = sorted(path for path in {*found} - {*kept} if not os.path.basename(path).startswith("."))
             if left:
-                log.warning("%s: left out %d files of other kinds, such as %s", given, len(left), left[0])
+                log.warning("%s: skipped %d files of other kinds, such as %s", given, len(left), left[0])
             paths += kept
         elif not os.path.exists(given):
             raise ConfigError(f"input {given}", "no such file or directory", "one", "check the path")
@@ -144,7 +144,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
 def files_below(folder: str) -> list[str]:
     """Paths of all files below a folder, links followed, sorted.
 
-    Raises: InputError for a folder that cannot be looked into, or is met twice: os.walk would leave out the one, and
+    Raises: InputError for a folder that cannot be looked into, or is met twice: os.walk would skip the one, and
     repeat the other.
     """
 
@@ -212,7 +212,7 @@ class _Times:
 def check_since_start(directory: str, sources: Sequence[Source], complete: bool = False) -> None:
     """No input has changed since the build in `directory` began.
 
-    Of one that goes on, together with the samples in build.json, this finds files that were edited, or replaced by
+    Of one that is resumed, together with the samples in build.json, this finds files that were edited, or replaced by
     older ones, between two runs; of a `complete` one, only those that were modified later. Raises: OtherBuild.
     """
     began = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns

@@ -26,7 +26,7 @@ def read_lines(
 
     begin, end: of an uncompressed file, only the lines whose first byte is in [begin, end). The last line of the file
     need not end in a line feed. compression: None, "gz" or "zst". Lines are not decoded; a byte order mark in front of
-    the first one is left out. Memory: a few times `limit` at most, whatever compressed data expand to.
+    the first one is skipped. Memory: a few times `limit` at most, for any size that compressed data expand to.
 
     Raises: InputError for a file that cannot be read or decompressed, or a line of more than `limit` bytes.
     """
@@ -54,7 +54,7 @@ def read_lines(
     except (EOFError, gzip.BadGzipFile, zlib.error, _ZstdError) as error:
         raise InputError(
             f"{path}: after line {count}",
-            f"damaged or truncated {compression} data ({error})",
+            f"corrupt or truncated {compression} data ({error})",
             "a complete file",
             "fetch it again",
         ) from error
@@ -88,7 +88,7 @@ def read_blocks(
 ) -> Iterator[tuple[list[int], Sequence["bytes | CsvRow"], int]]:
     """(numbers of the lines in which the rows begin, the first of the piece being 1; rows; stored bytes) in blocks.
 
-    Rows are lines of JSON, blank ones left out, or of CSV, which is read as a whole. Raises: see `read_lines`.
+    Rows are lines of JSON, blank ones skipped, or of CSV, which is read as a whole. Raises: see `read_lines`.
     """
     number = last = 0
     if is_csv(path):
@@ -179,7 +179,7 @@ def lines_before(path: str, offset: int) -> int:
 def _blocks(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
     """The chunks, cut so that each block consists of whole lines.
 
-    Of a line that grows over `limit`, more than `limit` bytes are handed out as its all: the caller refuses it.
+    Of a line that grows over `limit`, more than `limit` bytes are yielded as its whole: the caller rejects it.
     """
     parts: list[bytes] = []
     size = 0

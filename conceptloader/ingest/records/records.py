@@ -107,13 +107,13 @@ def parse_json(line: bytes) -> dict[str, Any]:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"found {name}, expected JSON, which has no such number; write null or leave it out")
+    raise ValueError(f"found {name}, expected JSON, which has no such number; write null or omit it")
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if value - value:
-        raise ValueError(f"found {digits:.100}, expected a number of 64 bits; write it as text or leave it out")
+        raise ValueError(f"found {digits:.100}, expected a number of 64 bits; write it as text or omit it")
     return value
 
 
@@ -148,7 +148,7 @@ def _aligned(values: Any, length: int, column: str, code: str) -> "np.ndarray[An
     if array.dtype == object:
         raise ValueError(f"{column}: found an integer above 64 bits, expected numbers of {code}")
     if array.dtype.kind == "f" and int in kinds and array.tolist() != values:
-        raise ValueError(f"{column}: found integers beside other numbers, which do not hold them; write all alike")
+        raise ValueError(f"{column}: found integers among other numbers, which do not hold them; write all alike")
     try:
         return as_field(array, np.dtype("<" + code))
     except ValueError as error:

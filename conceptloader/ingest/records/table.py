@@ -77,7 +77,7 @@ def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) ->
 
     With each: the number (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
-    Raises: InputError for wrong columns or a damaged file.
+    Raises: InputError for wrong columns or a corrupt file.
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
@@ -134,9 +134,9 @@ class TableParser:
 
 
 def objects_of(column: Any) -> list[Any]:
-    """The values of a column. Raises: BadRow for what Python cannot read, or would cut off."""
+    """The values of a column. Raises: BadRow for what Python cannot read, or would truncate."""
     if "time64[ns]" in str(column.type):
-        expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or leave it out"
+        expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or omit it"
         raise BadRow(-1, f"found {column.type}, expected {expected}")
     try:
         values: list[Any] = column.to_pylist()

@@ -43,7 +43,7 @@ class TextTokenizer(Protocol):
         """(ids of each text, places).
 
         Places int64 [tokens, 2], the characters [start, end) of the text (code points) that each token stands for,
-        white space included, in order; 0 in texts for which `places` is False.
+        whitespace included, in order; 0 in texts for which `places` is False.
         """
         ...
 
@@ -76,7 +76,7 @@ class FileTokenizer:
     """A tokenizer.json of the `tokenizers` package.
 
     Truncation, padding and the post-processor are switched off: a build needs all of the text and nothing else. The
-    post-processor adds special tokens, or takes the white space out of tokens' offsets, so that those of white space
+    post-processor adds special tokens, or takes the whitespace out of tokens' offsets, so that those of whitespace
     alone would stand nowhere.
     """
 
@@ -125,7 +125,7 @@ class FileTokenizer:
     def _place(self, ids: NDArray[np.uint32], text: str, places: Ints) -> bool:
         """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them.
 
-        Returns: whether the tokens are pieces of the text, which they are not if one of them swallows white space.
+        Returns: whether the tokens are pieces of the text, which they are not if one of them swallows whitespace.
         """
         if self._sizes is None:
             return False
@@ -168,7 +168,7 @@ def changes_text(definition: bytes | None) -> str | None:
 
 
 def _cuts_bytes(definition: bytes) -> bool:
-    """The characters of tokens' names stand for the bytes of the text; those that are missing for bytes left out."""
+    """The characters of tokens' names stand for the bytes of the text; bytes without one are skipped."""
     found: dict[str, Any] = json.loads(definition)
     model, before = found["model"], found.get("pre_tokenizer") or {}
     odd = (model.get(name) for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
@@ -182,11 +182,11 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
     of the usual names that the vocabulary has, else None.
 
-    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are damaged, ReadError.
+    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are corrupt, ReadError.
     """
     if source == "bytes":
         if eos not in (None, 256):
-            raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "leave it out")
+            raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "omit it")
         return BytesTokenizer()
     path = source = fetched(source, "model", TOKENIZER_FILES)
     if os.path.isdir(source):
@@ -215,7 +215,7 @@ def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
 
 
 def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
-    """The tokenizer of a dataset: the built-in one, or the one that a build left beside it or beside its tokens."""
+    """The tokenizer of a dataset: the built-in one, or the one that a build left next to it or next to its tokens."""
     facts = ds.manifest.tokenizer
     if facts is None or facts.name == "bytes":
         return BytesTokenizer() if facts else None

@@ -89,13 +89,13 @@ def resume(
     on_seq_len_change: OnSeqLenChange = "error",
     new_stage: bool = False,
 ) -> OrderSpec:
-    """The spec with which a run that has consumed `consumed` samples goes on: save this one with the next checkpoint.
+    """The spec with which a run that has consumed `consumed` samples resumes: save this one with the next checkpoint.
 
     saved: from the checkpoint; current: from the configuration as it is now.
     allow_changed: keys of differences that are accepted, "seed" or "datasets.web.windows", or the beginning of some,
-        "datasets.web". The run then goes on as if the new value had always been there.
+        "datasets.web". The run then continues as if the new value had always been there.
     new_stage: the configuration is another one on purpose from this position on (a data stage): its phases and members
-        follow those that were in force, and every dataset's draws go on where they were.
+        follow those that were in force, and every dataset's draws continue where they were.
     on_seq_len_change: a dataset that is cut at another sequence length than before becomes a member of its own, from
         its first draw. Mid-epoch that reads tokens again: it raises unless the token range is disjoint from the one
         read before, or this is "restart" (the expected share is logged).
@@ -126,7 +126,7 @@ def resume(
 
 
 def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
-    """`saved` up to `consumed` samples, `current` from there on; every dataset's draws go on where they were.
+    """`saved` up to `consumed` samples, `current` from there on; every dataset's draws continue where they were.
 
     Of the phases of `current` that start earlier, the last one is in force at once. A dataset whose windows are of
     another length becomes the member "name@seq_len".
@@ -187,7 +187,7 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
 def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:
     """Dataset -> expected share of its first epoch at a new sequence length that broken-off epochs have read already.
 
-    Only datasets with a share above 0: left in mid-epoch, and cut at another length over some of the same tokens.
+    Only datasets with a share above 0: left mid-epoch, and cut at another length over some of the same tokens.
     """
     fresh: dict[str, float] = {}
     for name, draws in saved.draws_before(consumed).items():
@@ -202,7 +202,7 @@ def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[s
 
 
 def _member_key(name: str, member: Member, saved: OrderSpec, drawn: Mapping[str, int]) -> str:
-    """The member name under which a dataset goes on: the one it had with these windows, or a new one."""
+    """The member name under which a dataset continues: the one it had with these windows, or a new one."""
     before = {key: old for key, old in saved.members.items() if old.dataset == name and key in drawn}
     for key, old in before.items():
         if old.identity == member.identity:
@@ -229,11 +229,11 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, on_seq_len_change
     if on_seq_len_change == "error":
         raise ResumeError(
             "seq_len",
-            f"changed at {consumed} consumed samples, in mid-epoch of {listed}",
+            f"changed at {consumed} consumed samples, mid-epoch of {listed}",
             fix="give these datasets a split disjoint from the one read so far, go back to the saved sequence "
             "length, or accept with on_seq_len_change: restart",
         )
-    logger.warning("new sequence length at %d consumed samples, in mid-epoch of %s", consumed, listed)
+    logger.warning("new sequence length at %d consumed samples, mid-epoch of %s", consumed, listed)
 
 
 class ChangedPast(ResumeError):

@@ -1,7 +1,7 @@
-"""The run log: conceptloader_runs.jsonl, one line for every start of a run, beside its checkpoints.
+"""The run log: conceptloader_runs.jsonl, one line for every launch of a run, next to its checkpoints.
 
 The order of samples needs no history, but the step at which a sample is trained does: batch sizes ramp up, and restarts
-change them. One process of a run appends; a line counts once its newline is on disk, so a write that was cut off is
+change them. One process of a run appends; a line counts once its newline is on disk, so a write that was truncated is
 dropped on reading and cleared away by the next append, and no earlier line is ever touched.
 """
 
@@ -30,7 +30,7 @@ LOG_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunStart(Saved):
-    """One start of a run: from `step` on, with `consumed` samples behind it, this is how steps take samples.
+    """One start of a run: from `step` on, after `consumed` samples, this is how steps take samples.
 
     Attributes:
         batch: Rule of BatchSchedule, ((from_consumed, batch_size), ...).
@@ -144,7 +144,7 @@ class History:
     def places(self, sample: int) -> list[Place]:
         """Every place at which `sample` counts: mostly one.
 
-        Empty for a sample before the first start, or passed over by a restart behind it; more than one where a restart
+        Empty for a sample before the first start, or passed over by a restart after it; more than one where a restart
         read samples again.
         """
         return [place for segment in self.segments if (place := segment.place(sample)) is not None]
@@ -225,7 +225,7 @@ class RunLog:
             raise ReadError(f"{self.path}: cannot read the run log: {error}") from error
         *lines, torn = data.split(b"\n")
         if torn:
-            logger.warning("%s: the last line was cut off in writing and is left out", self.path)
+            logger.warning("%s: the last line is incomplete and is skipped", self.path)
         self._end = len(data) - len(torn)  # where the complete lines end
         for number, line in enumerate(lines, 1):
             try:

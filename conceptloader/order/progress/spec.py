@@ -76,7 +76,7 @@ class OrderSpec(Saved):
         extra: Anything else that decides every sample, such as fingerprints of Megatron's index files.
 
     Raises:
-        ConfigError: For weights of unknown members and for whatever Mixture refuses.
+        ConfigError: For weights of unknown members and for all that Mixture rejects.
     """
 
     seed: int
@@ -141,14 +141,14 @@ class OrderSpec(Saved):
         )
 
     def decided(self, consumed: int) -> int:
-        """How many global samples (skipped ones included) lie behind a position of `consumed` trainer samples."""
+        """How many global samples (skipped ones included) precede a position of `consumed` trainer samples."""
         return Skips(self.skips).global_index(consumed - 1) + 1 if consumed else 0
 
     def with_phase(self, phase: Phase) -> "OrderSpec":
         """With a phase that was set while the run was going; those of the configuration that start later stay.
 
         Raises:
-            ConfigError: Unless it starts behind all that were set before, and where no other starts.
+            ConfigError: Unless it starts after all that were set before, and where no other starts.
         """
         if self.order != "shuffled":
             raise ConfigError("weights", f"order {self.order}", "shuffled", "the others have no weights")
@@ -190,7 +190,7 @@ class OrderSpec(Saved):
         """Inverse of to_dict.
 
         Raises:
-            ResumeError: For data that are damaged, of another version, or no spec.
+            ResumeError: For data that are corrupt, of another version, or no spec.
         """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
             raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
@@ -206,5 +206,5 @@ class OrderSpec(Saved):
             return build(cls, {key: value for key, value in data.items() if key not in VERSIONS}, "")
         except ConfigError as error:
             raise ResumeError(
-                "saved order spec", f"damaged ({error})", fix="take the one of another checkpoint"
+                "saved order spec", f"corrupt ({error})", fix="take the one of another checkpoint"
             ) from error

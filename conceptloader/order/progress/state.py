@@ -43,7 +43,7 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
         try:
             state = json.loads(state[KEY])
         except (ValueError, RecursionError) as error:
-            raise ResumeError(where, f"damaged ({error})", fix=_ELSEWHERE) from error
+            raise ResumeError(where, f"corrupt ({error})", fix=_ELSEWHERE) from error
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != VERSION:
         found, fix = _stranger(state)
@@ -52,7 +52,7 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             where,
-            f"it is damaged, or it was edited: the checksum {state.get('checksum')} is not that of what it says",
+            f"it is corrupt, or it was edited: the checksum {state.get('checksum')} is not that of what it says",
             fix=_ELSEWHERE,
         )
     marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}
@@ -80,8 +80,8 @@ def _stranger(state: Any) -> tuple[str, str]:
 class OrderState:
     """What a checkpoint keeps of a run's data.
 
-    spec: the order from sample 0 of the run on. consumed: samples of it that are behind, over all ranks; None where the
-    framework's own count is saved beside. more: what an adapter keeps as well.
+    spec: the order from sample 0 of the run on. consumed: how many samples of it are consumed, over all ranks; None
+    where the framework saves its own count. more: what an adapter keeps as well.
     """
 
     spec: OrderSpec
@@ -105,7 +105,7 @@ class OrderState:
     def read(cls, state: Any, where: str) -> "OrderState":
         """A state as a leaf or as plain data. where: what it is, for messages.
 
-        Raises ResumeError if it is damaged, was edited, has other keys, or is of another version.
+        Raises ResumeError if it is corrupt, was edited, has other keys, or is of another version.
         """
         fields = unsealed(state, where)
         if unknown := sorted(fields.keys() - {"version", "spec", "consumed_samples", *_MORE}):
@@ -121,9 +121,9 @@ class OrderState:
         )
 
     def position(self, where: str) -> int:
-        """Samples that are behind. Raises ResumeError if the state does not say."""
+        """Consumed samples. Raises ResumeError if the state does not say."""
         if self.consumed is None:
-            raise ResumeError(where, "damaged (consumed_samples is missing)", fix=_ELSEWHERE)
+            raise ResumeError(where, "corrupt (consumed_samples is missing)", fix=_ELSEWHERE)
         return self.consumed
 
 
@@ -132,11 +132,11 @@ def saved_count(fields: Mapping[str, Any], key: str, where: str) -> int:
     try:
         return as_count(fields.get(key), key, 0)
     except ConfigError as error:
-        raise ResumeError(where, f"damaged ({error})", fix=_ELSEWHERE) from error
+        raise ResumeError(where, f"corrupt ({error})", fix=_ELSEWHERE) from error
 
 
 def _fingerprint(value: Any, where: str) -> str:
     try:
         return fingerprint(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ResumeError(where, f"damaged ({error})", fix=_ELSEWHERE) from error
+        raise ResumeError(where, f"corrupt ({error})", fix=_ELSEWHERE) from error

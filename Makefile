@@ -54,6 +54,7 @@ lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m tests.house.vocabulary
+	$(VENV)/bin/python -m tests.house.messages
 	rm -rf build/layers
 	$(VENV)/bin/python setup.py -q build_py -d build/layers
 	cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../setup.cfg --no-cache --no-logo

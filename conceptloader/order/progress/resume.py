@@ -226,7 +226,7 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, on_seq_len_change
     if not shares:
         return
     listed = ", ".join(f"{name} ({share:.1%} expected to be read again)" for name, share in sorted(shares.items()))
-    if on_seq_len_change == "error":
+    if on_seq_len_change != "restart":
         raise ResumeError(
             "seq_len",
             f"changed at {consumed} consumed samples, mid-epoch of {listed}",

@@ -41,7 +41,7 @@ class Prefix:
             self.names: frozenset[str] = frozenset(need("jinja2.meta", "prefix").find_undeclared_variables(tree))
             self._template = environment.from_string(template)
         except jinja.TemplateError as error:
-            raise ConfigError("prefix", f"a template that is no Jinja ({error})", "one", "mend it") from error
+            raise ConfigError("prefix", f"a template that is no Jinja ({error})", "one", "fix it") from error
         if not template or any("\\n" in data.data for data in tree.find_all(jinja.nodes.TemplateData)):
             found = "a backslash and an n in the text" if template else "an empty template"
             raise ConfigError(
@@ -57,7 +57,7 @@ class Prefix:
             text.encode("utf-8")
         except Exception as error:  # whatever a template does
             raise ValueError(
-                f"the template of the prefix fails: {type(error).__name__}: {error}; the record has {there}: mend the "
+                f"the template of the prefix fails: {type(error).__name__}: {error}; the record has {there}: fix the "
                 "template, or ask whether there is a value ({% if url is defined %})"
             ) from error
         return text

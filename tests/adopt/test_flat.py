@@ -82,7 +82,7 @@ def test_bad_files(tmp_path: Path) -> None:
         np.save(path, array)
         refused(InputError, "x.npy", found)
     path.write_bytes(b"\x93NUMPY\x01\x00\xff")
-    refused(InputError, "x.npy", "damaged .npy head")
+    refused(InputError, "x.npy", "corrupt .npy head")
     path.write_bytes(b"")
     refused(InputError, "x.npy", "no token", dtype="u2")
 

@@ -191,7 +191,7 @@ BAD: list[tuple[Rows, int, str]] = [
     ([{"id": "d0", "start": 0, "concepts": [1]}], 1, "[0, None)"),
     ([{"id": "d0", "spans": [{"start": 0, "end": 1}]}], 1, "spans[0]: found {'start': 0, 'end': 1}"),
     ([{"id": "d0", "spans": [3]}], 1, "spans[0]: found 3"),
-    ([{"id": "d0", "spans": {}, "concepts": [1]}], 1, "spans beside"),
+    ([{"id": "d0", "spans": {}, "concepts": [1]}], 1, "spans together with"),
     ([{"id": "d0", "concepts": ["x"]}], 1, "unknown concept 'x'"),
     ([{"id": "d0", "concepts": 3}], 1, "concepts: found 3"),
     ([{"id": "d0"}], 1, "no 'concepts'"),

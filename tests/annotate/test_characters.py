@@ -119,7 +119,7 @@ def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys
     made = attach(folder, [span("d0", end - 4, end), span("d1", 0, 3, 2)])
     assert said(made) == [" bird", "red"]
     assert made.manifest.extra["annotated"]["c"] == {
-        "version": 1, "align": "first", "eos_span": "none", "overlap": "error", "levels": 1, "unit": "characters",
+        "version": 1, "align": "first", "eos_span": "none", "overlap": "refuse", "levels": 1, "unit": "characters",
         "loss": {"spans": 2, "lost": 0, "examples": []},
     }  # fmt: skip
     command = ["annotate", str(folder / "ds"), str(folder / "rows.jsonl"), "--track", "c", "--out"]

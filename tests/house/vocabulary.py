@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTEAD = {
-    r"mended": "fixed",
+    r"mend(ed|s)?": "fix",
     r"hand(s|ed)? (it |them |what )?out": "yield, return",
     r"deals? out|dealt out": "assign",
     r"anew": "again, re-",

@@ -218,7 +218,7 @@ def test_large_integers_of_fields_are_kept(tmp_path: Path) -> None:
     assert cl.open_dataset(tmp_path / "out").fields(0, 4)["w"].tolist() == [*large, 1]
     for other in (0.0, -1):
         (tmp_path / "both.jsonl").write_text(json.dumps({"tokens": [1, 2], "w": [2**63 + 1, other]}))
-        with pytest.raises(InputError, match="line 1: w: found integers beside other numbers, which do not hold them"):
+        with pytest.raises(InputError, match="line 1: w: found integers among other numbers, which do not hold them"):
             build([tmp_path / "both.jsonl"], tmp_path / "both", vocab_size=300, append_eos=False, columns=columns)
 
 
@@ -243,7 +243,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         build([source], tmp_path / "out")
     packed = tmp_path / "in.jsonl.gz"
     packed.write_bytes(gzip.compress((GOOD + "\n").encode() * 9)[:-9])
-    with pytest.raises(InputError, match=r"in.jsonl.gz: after line \d+: found damaged or truncated gz data"):
+    with pytest.raises(InputError, match=r"in.jsonl.gz: after line \d+: found corrupt or truncated gz data"):
         build([packed], tmp_path / "out2", columns=Columns())
 
 

@@ -82,7 +82,7 @@ def test_long_lines_are_refused_by_number(file: Path, length: int) -> None:
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_a_compressed_file_without_a_byte_is_no_complete_one(file: Path, kind: str) -> None:
     file.write_bytes(b"")
-    with pytest.raises(InputError, match=f"after line 0: found damaged or truncated {kind} data"):
+    with pytest.raises(InputError, match=f"after line 0: found corrupt or truncated {kind} data"):
         list(read_lines(str(file), compression=kind))
     file.write_bytes(_compressed(kind, b"", 1))
     assert list(read_lines(str(file), compression=kind)) == []

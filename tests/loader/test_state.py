@@ -225,7 +225,7 @@ def test_the_same_loader_goes_on_within_a_global_batch(config):
 def test_where_a_global_batch_cannot_be_gone_on_with_nothing_is_left_out_silently(config):
     state = after(config, 1, global_batch_size=32, num_samples=160)
     sizes = {"micro_batch_size": 16, "global_batch_size": 32}
-    with pytest.raises(ResumeError, match=r"8 samples into a global batch.* would leave out 24 samples"):
+    with pytest.raises(ResumeError, match=r"8 samples into a global batch.* would drop 24 samples"):
         make(config, **sizes, num_samples=160).load_state_dict(state)
     for options in ({"num_samples": 160, "last_batch": "partial"}, {"num_samples": 168}):
         loader = make(config, **sizes, **options)

@@ -138,7 +138,7 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
         (
             {"consumed": 16, "tokens": {"/data/web": 10 * 64, "/data/code": 6 * 64}},
             "another loader (/data/web: 10, /data/code: 6)",
-            "those before it (code: 3, web: 13) are left out",
+            "those before it (code: 3, web: 13) are skipped",
         ),
         ({"consumed": 16, "tokens": {"web": 16 * 64}}, "read 16 samples of this data stage,", "at sample 16 of"),
         ({"earlier": {"web": 16 * 64}}, "has read from web: 16,", "at sample 0 of"),

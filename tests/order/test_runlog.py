@@ -115,7 +115,7 @@ def test_any_cut_of_the_last_write_is_survived(tmp_path, caplog):
         again = RunLog(tmp_path)
         assert again.starts == [start(time=log.starts[0].time)]
         complete = whole[:cut].endswith(b"\n")
-        assert ("cut off in writing" in caplog.text) == (not complete)
+        assert ("last line is incomplete" in caplog.text) == (not complete)
         again.append(start(12, 96, spec=other.hash), other)
         healed = RunLog(tmp_path)
         assert healed.starts == again.starts

@@ -190,7 +190,7 @@ def test_no_field_of_a_spec_may_be_missing():
 def test_a_message_has_the_place_what_was_found_and_what_is_expected():
     data = spec().to_dict()
     data["members"]["web"]["windows"] = "many"
-    said = "saved order spec: damaged .*members.web.windows: found 'many', expected an integer.*another checkpoint"
+    said = "saved order spec: corrupt .*members.web.windows: found 'many', expected an integer.*another checkpoint"
     with pytest.raises(ResumeError, match=said):
         OrderSpec.from_dict(data)
 

@@ -214,7 +214,7 @@ def test_torchtitan_logs_the_trainers_steps(
     without = titan(**options, rows=4)  # exclude_from_loading: [dataloader]
     assert titan_steps.train(without, 8, 9, microbatches=1) == [[0, 1, 2, 3]]
     assert cl.RunLog(log).history.range_of(8) == (0, 4)
-    assert "torchtitan goes on at step 8, but its checkpoint's state was not given to this loader" in caplog.text
+    assert "torchtitan resumes at step 8, but its checkpoint's state was not given to this loader" in caplog.text
 
     caplog.clear()
     titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample

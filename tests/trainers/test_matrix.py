@@ -235,7 +235,7 @@ def test_epochs_and_evaluation(runs: Runs) -> None:
         assert sum(seen(runs.more["sizes"][0]).values(), Counter()) == Counter(range(46))
     if trainer == "torchtitan":
         logged(runs.more["sizes"])
-        assert "torchtitan goes on at step 5, but" in runs.output
+        assert "torchtitan resumes at step 5, but" in runs.output
     if trainer == "olmo":
         total = sum(seen(runs.more["sizes"][0]).values(), Counter())
         assert total == Counter(range(2 * BATCH + 5 * 2 * BATCH))

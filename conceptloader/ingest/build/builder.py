@@ -305,7 +305,7 @@ def _write_shards(
         raise ReadError(errors[0].path, f"{errors[0].found}{others}", errors[0].expected, remedy, errno=errors[0].errno)
     finished = build.num_shards - len(errors)
     kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
-    remedy, kind = f"mend the input and {'build into another directory' if finished else 'run again'}", type(errors[0])
+    remedy, kind = f"fix the input and {'build into another directory' if finished else 'run again'}", type(errors[0])
     if kind is BadRecord:
         remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
     raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

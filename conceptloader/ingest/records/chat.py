@@ -91,7 +91,7 @@ def _compiled(rules: ChatRules) -> Any:
         return environment.from_string(text)
     except jinja.TemplateError as error:
         raise ConfigError(
-            "--chat", f"found a template that is no Jinja ({error})", fix="mend it, or name another"
+            "--chat", f"found a template that is no Jinja ({error})", fix="fix it, or name another"
         ) from error
 
 

@@ -111,7 +111,7 @@ class Concepts:
 
     @property
     def expected_score(self) -> str:
-        return f"a finite number, at most {self.highest:g} or so for its type; mend it, or leave the span out"
+        return f"a finite number, at most {self.highest:g} or so for its type; fix it, or omit the span"
 
     def pairs(self, ids: Any, scores: Any) -> NDArray[Any]:
         """Concepts as an array of `dtype`; scores: of each, ignored without scores."""

@@ -4,6 +4,7 @@ Ranks meet in the key-value store of torch.distributed and not in a collective: 
 interleave with the trainer's own collectives, and says which ranks have not come.
 """
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,8 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     found = {_listed(members): _leaves(json.loads(store.get(one))) for one, members in groups.items()}
     if store.add("read", 1) == len(ranks):
         store.set("all have read", "")
-    _wait(store, ["all have read"], *say)  # the store may end with one of the processes
+    with contextlib.suppress(dist.DistNetworkError):  # the store ends with a process, which ends once all have read
+        _wait(store, ["all have read"], *say)
     raise ConfigError(
         what, "ranks differ, expected the same on all of them", fix=f"nothing was done:\n{_differing(found)}"
     )

@@ -105,9 +105,8 @@ FORKED = """
 import os, sys, time, numpy, conceptloader as cl
 log = cl.LossLog(sys.argv[1])
 log.write(0, {"sample_index": [1, 2]}, numpy.array([0.5, 0.25]))
-child = os.fork()  # as of a DataLoader, which may outlive its parent
-if child:
-    print(child, flush=True)
+if not os.fork():  # as of a DataLoader, which may outlive its parent
+    print(os.getpid(), flush=True)  # what runs after a fork has run in it
 time.sleep(60)
 """
 

@@ -176,7 +176,7 @@ class BatchLayout:
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
         """Sample `k` of a batch of arrays or tensors: the row of each.
 
-        Of a ragged track its own values and offsets, of one with layout records its own list. cu_seqlens and
+        A ragged track gives the sample's own values and offsets, one with layout records its own list. cu_seqlens and
         max_seqlen, which describe a batch, are omitted.
         """
         left_out, sample = {"cu_seqlens", "max_seqlen"}, dict[str, Any]()

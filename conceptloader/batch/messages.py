@@ -12,13 +12,13 @@ import numpy as np
 from conceptloader.batch.layout import LOSS_WEIGHT, BatchLayout
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.blend import View
+from conceptloader.blend.packing import FIT
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.reader import DAMAGED
 from conceptloader.kernels import records as kinds
 from conceptloader.kernels.system import DOCUMENTS
 
 _RESTORE = "the dataset is corrupt: run `conceptloader verify --full`, restore or rebuild it"
-_REFUSED = "set it to split or truncate, raise packing.bins, or remove the document"
 
 
 def _unsigned(value: int) -> int:
@@ -122,14 +122,14 @@ WORDS = {
     kinds.LONG_DOCUMENT: Words(
         "error, and document {place} of {value} tokens",
         "at most {limit}, the seq_len",
-        _REFUSED,
+        FIT,
         "{dataset}: packing.overflow",
         ConfigError,
     ),
     kinds.NO_PLACE: Words(
         "error, and document {place} of {value} tokens",
         "room for it in a pack of its block",
-        _REFUSED,
+        FIT,
         "{dataset}: packing.overflow",
         ConfigError,
     ),

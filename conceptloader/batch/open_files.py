@@ -73,7 +73,7 @@ class OpenFiles(OpenTable):
     def look_again(self) -> None:
         """Look at one dataset, and at the open files of a few shards, which may have been written over in place.
 
-        At the next ones the next time, unless something was wrong. Raises: FormatError, ReadError.
+        The next call looks at the next ones, unless something was wrong. Raises: FormatError, ReadError.
         """
         owners, (turn, cursor) = self.tables.owners, self._next
         owners[turn % len(owners)][0].files.require_unchanged()
@@ -98,7 +98,8 @@ class OpenFiles(OpenTable):
     def path(self, row: int, column: int) -> str:
         """The file in a column of a row, for messages.
 
-        The stream if there is none, since the row and the column of a thread that reads on may not belong together.
+        It is the stream if there is none, since the row and the column of a thread that reads on may not belong
+        together.
         """
         dataset, shard = self.owner(row)
         kind = self.tables.kinds[column]

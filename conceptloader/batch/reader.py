@@ -100,7 +100,7 @@ class BatchReader:
     ) -> Batch:
         """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`.
 
-        By default in memory that is reused once the batch is freed.
+        By default the memory is reused once the batch is freed.
 
         picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
         the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each

@@ -190,7 +190,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 
 def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> dict[str, Dataset]:
-    """Those of a configuration, by name.
+    """Return the datasets of a configuration, by name.
 
     Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
     """

@@ -16,6 +16,7 @@ from conceptloader.order.progress.spec import Overflow
 
 MAX_BLOCK_TOKENS = 1 << 27
 OVERFLOWS = get_args(Overflow)
+FIT = "set it to split or truncate, raise packing.bins, or exclude the document"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,7 @@ def _refused(document: int, tokens: int, expected: str) -> ConfigError:
         "packing.overflow",
         f"error, and document {document} of {tokens} tokens",
         expected,
-        "set it to split or truncate, raise packing.bins, or exclude the document",
+        FIT,
     )
 
 

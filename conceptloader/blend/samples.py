@@ -58,8 +58,8 @@ def kind_of(view: View) -> str:
 def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     """What sample `number` is made of.
 
-    A window of seq_len + 1 tokens, no more than these of a document, or a pack's parts. None for a document in a shard
-    that is quarantined as a whole, its document table included.
+    It is a window of seq_len + 1 tokens, at most as many of a document, or a pack's parts. None for a document in a
+    shard that is quarantined as a whole, its document table included.
     """
     if view.packs is not None:
         parts = view.packs.parts(number)

@@ -45,7 +45,7 @@ class QuarantineConfig(Section):
 class ExcludeConfig(Section):
     """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out.
 
-    Those with these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks.
+    They are those with these ids, with the ids in a text file, one per line, or all that a subset of the dataset lacks.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {

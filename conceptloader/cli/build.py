@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from conceptloader.cli import building, chunks, other_builds
 from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive, refuse_beside, track_file
@@ -107,7 +108,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             strict=arguments.bad_records is None,
             **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes", "prefix"),
         )
-    vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
+    vocabularies: dict[str, Any] = {}
+    for track, file in arguments.vocabulary:
+        if track in vocabularies:
+            raise ConfigError("--vocabulary", f"two files for track {track!r}", "one per track")
+        vocabularies[track] = load_vocabulary(file)
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:

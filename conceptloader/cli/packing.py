@@ -19,8 +19,8 @@ SAMPLED_BLOCKS = 400
 def packing_stats(dataset: Dataset, seq_lens: Sequence[int], bins: Iterable[int]) -> list[dict[str, Any]]:
     """Return for each choice, as JSON values: packs and their fill.
 
-    Shares of documents: longer than seq_len, not longer but split, cut by windows; the share of tokens that overflow
-    `truncate` would drop.
+    Also shares of documents: longer than seq_len, not longer but split, cut by windows; the share of tokens that
+    overflow `truncate` would drop.
 
     The shares are of the documents in SAMPLED_BLOCKS blocks, spread evenly; the rest is exact.
     Raises: ConfigError for a dataset without a document table, FormatError, ReadError.

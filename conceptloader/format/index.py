@@ -61,7 +61,7 @@ class ConceptIndex:
     def counts(self) -> tuple[Ints, Ints, Ints]:
         """(concepts that occur, ascending; how many spans, how many tokens carry them), int64 each.
 
-        Of a view, in its source.
+        Of a view they are those in its source.
         """
         concept, *totals = self._file(CONCEPTS).columns("concept", "spans", "tokens")
         concepts, first = np.unique(concept, return_index=True)
@@ -124,7 +124,7 @@ class Coverage:
 def concept_pairs(dataset: Dataset, track: str, shard: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     """All pairs of a concept and a span of a shard, some at a time, in order of the spans.
 
-    (concept ids, start and end in the shard), int64 [n] each. A span that names a concept twice counts once.
+    Yields (concept ids, start and end in the shard), int64 [n] each. A span that names a concept twice counts once.
 
     Raises: FormatError, ReadError.
     """

@@ -14,7 +14,8 @@ TOKENIZER_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
     """The folder of `hub:OWNER/NAME[/FOLDER][@REVISION]` in the hub's cache on this machine, fetched if need be.
 
-    Any other name as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError, InputError.
+    Any other name is returned as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError,
+    InputError.
     """
     if not name.startswith(PREFIX):
         return name
@@ -37,7 +38,7 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
 class ArrowFile:
     """A file of Arrow's, as `datasets.Dataset.save_to_disk` leaves them (a stream) or with a footer.
 
-    Its record batches as row groups: what we use of a ParquetFile.
+    Its record batches stand for row groups: what is used of a ParquetFile.
     """
 
     def __init__(self, path: str) -> None:

@@ -41,7 +41,7 @@ CPUS = {name: (name, "") for name in LEVELS} | {
 def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool = False) -> None:
     """Have the libraries of some levels in `folder`.
 
-    By default of the one that CONCEPTLOADER_KERNELS names, or else of all of this kind of processor. Nothing is done
+    By default it is the one that CONCEPTLOADER_KERNELS names, or else of all of this kind of processor. Nothing is done
     where they are there already.
 
     bounds: with checks of every index, for tests. Raises: KernelsError.

@@ -41,7 +41,7 @@ _OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "m
 def compile_kernels(kernels: Sequence[Kernel[..., Any]], targets: Sequence[tuple[str, str]]) -> list[bytes]:
     """For each processor and its features, as LLVM names them, an object file with a function for each kernel.
 
-    `i64 NAME(i64 address)`, of the address of a block of words.
+    A kernel is `i64 NAME(i64 address)`, of the address of a block of words.
 
     The first word takes what the kernel returns, the others are its arguments one after another, as `lay_out` of
     kernel.py has put them there. Returned is 0, or what numba's functions return instead where an index is out of

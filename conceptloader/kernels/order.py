@@ -169,7 +169,7 @@ class Sizes(NamedTuple):
 class KernelTables(NamedTuple):
     """What kernels find windows by: phases and sizes, and the two arrays of Skips.
 
-    Room: u64 that these work in (see scratch_of).
+    room: u64 that these work in (see scratch_of).
     """
 
     phases: Phases
@@ -210,7 +210,7 @@ def tree_walk(j: U64, root: np.int64, tree: Tree) -> tuple[np.int64, U64]:
 def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
     """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, twice.
 
-    Or else for datasets once and for the tables of small ones.
+    If that is more: for datasets once and for the tables of small ones.
     """
     return max(4 * block + 2 * datasets, datasets + tables)
 

@@ -109,7 +109,7 @@ PIECE = record("bin place start tokens end document")
 class Room(NamedTuple):
     """What packing works with: pieces, of which the first ones are used.
 
-    Packed: documents at first, and then pieces in their packs, with room for `bins` more; order: a place for each
+    packed: documents at first, and then pieces in their packs, with room for `bins` more; order: a place for each
     piece; tally: i64 [seq_len + 1]; rooms: i64 [bins].
     """
 

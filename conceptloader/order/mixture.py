@@ -205,7 +205,7 @@ class Mixture(Shown):
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The index at which a window is read in one epoch of its dataset, or None if the run never reads it.
 
-        Its dataset left, or it is skipped.
+        It never does if its dataset left, or if it is skipped.
         """
         if not (0 <= dataset < len(self.sizes) and 0 <= window < self.sizes[dataset] and epoch >= 0):
             raise ConfigError(

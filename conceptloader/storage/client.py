@@ -15,7 +15,7 @@ Allows = Callable[[str], bool]
 class Part:
     """data: the bytes that were asked for, fewer at the object's end; size: of the whole object.
 
-    Version: changes when the object is replaced (an ETag, or a date), None if the store does not say.
+    version: changes when the object is replaced (an ETag, or a date), None if the store does not say.
     """
 
     data: bytes

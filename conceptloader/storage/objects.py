@@ -32,8 +32,8 @@ _numbers = itertools.count()
 class RemoteObjects:
     """Everything but what is read once goes through a cache of blocks in memory.
 
-    Everything through one on the disk, if the user wants that. Objects are checked by their size, a sample of their
-    content, and a version that must not change.
+    All of it goes through one on the disk, too, if the user wants that. Objects are checked by their size, a sample of
+    their content, and a version that must not change.
 
     allows: which redirects are followed. check: compare samples with the manifest.
     """
@@ -119,8 +119,8 @@ class RemoteObjects:
     def _meet(self, file: Expected) -> None:
         """Once for each object, before anything of it is used.
 
-        Its version, and whether it is the one that the manifest means, from the store itself, not from a cache. Later
-        its version tells: every answer of a store carries it.
+        Asks for its version, and whether it is the one that the manifest means, from the store itself, not from a
+        cache. Later its version tells: every answer of a store carries it.
         """
         if file.path in self._met:
             return

@@ -169,7 +169,7 @@ class _Fsspec(Client):
 class _Courier(Client):
     """In a process that was forked from one with clients, whose threads it lacks.
 
-    A process of its own, which makes the requests, and ends with this one. Megatron-LM's own loader can start its
+    Starts a process that makes the requests, and ends with this one. Megatron-LM's own loader can start its
     workers in no other way than by forking.
     """
 

@@ -84,7 +84,8 @@ class FillInMiddle:
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The batch with other input_ids, labels, loss_mask, and with their boundaries.
 
-        Cu_seqlens, max_seqlen, document_ids and position_ids, if present. The tensors that were given stay as they are.
+        These are cu_seqlens, max_seqlen, document_ids and position_ids, if present. The tensors that were given stay as
+        they are.
 
         Needs `outputs: {cu_seqlens: true}`, sample_index and loss_mask; tensors on the CPU. Documents with masked
         tokens (a loss mask, quarantine) stay as they are; what no longer fits is truncated at the end of the sample.

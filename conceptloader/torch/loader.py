@@ -144,7 +144,7 @@ class Loader:
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
         """Stand at `consumed`, in the step that began at `step_start`.
 
-        The trainer's number `step`, by default as many as batches of these sizes led there. Changes nothing if it
+        `step` is the trainer's number, by default as many as batches of these sizes led there. Changes nothing if it
         raises.
         """
         schedule = self._rule.at(0, consumed)
@@ -181,8 +181,8 @@ class Loader:
     def steps(self) -> int | None:
         """Steps of the trainer up to `consumed_samples`.
 
-        None within one, and where their number is unknown: batches of the present sizes do not end there, and no state
-        holds it.
+        It is None within a step, and where their number is unknown: batches of the present sizes do not end there, and
+        no state holds it.
         """
         return self.steps_at(self.consumed_samples)
 
@@ -208,7 +208,7 @@ class Loader:
     def __len__(self) -> int:
         """Micro batches of this rank in an epoch, consumed ones included.
 
-        In epoch_samples, else in the whole run, or in a pass with order sequential.
+        They are those in epoch_samples, else in the whole run, or in a pass with order sequential.
 
         After a change of batch sizes, consumed samples count in the present ones, rounded down. Raises
         UnboundedLoaderError, a TypeError, for a run without num_samples.

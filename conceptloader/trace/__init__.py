@@ -5,6 +5,7 @@ Open run.py first, then samples.py.
 
 from typing import TYPE_CHECKING
 
+from conceptloader.base.packages import unknown_name
 from conceptloader.trace.audit import Difference, Report, audit
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.exposure import Exposure, exposure
@@ -66,5 +67,4 @@ _RENAMED = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> None:
-        now = f"; it is now {_RENAMED[name]!r}" if name in _RENAMED else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
+        raise unknown_name(__name__, name, _RENAMED)

@@ -29,7 +29,8 @@ _NONE = np.zeros(0, np.int64)
 class _Parts(NamedTuple):
     """Documents in samples.
 
-    The sample's row, the document's number (-1: none is known), its tokens [start, end), how many of them are inputs.
+    Fields: the sample's row, the document's number (-1: none is known), its tokens [start, end), how many of them are
+    inputs.
     """
 
     row: Ints

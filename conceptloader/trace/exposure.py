@@ -121,8 +121,8 @@ class Exposure:
     def documents(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Any:
         """A row for each document, or for those with one of these ids: its dataset, number, id, tokens.
 
-        How many of them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any
-        of it, also only as a label, and the first of `checkpoints` after it, null if there is none.
+        Also how many of them were seen, repetitions included, and epochs, the ratio; the first sample and step that
+        hold any of it, also only as a label, and the first of `checkpoints` after it, null if there is none.
 
         Args:
             ids: Ids of documents; by default all documents.
@@ -153,7 +153,7 @@ class Exposure:
     def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
         """A row for each concept of a track and dataset: its id and name.
 
-        Tokens that carry it, how many of them were seen, and epochs, the ratio. The track is read once.
+        Also the tokens that carry it, how many of them were seen, and epochs, the ratio. The track is read once.
 
         Raises:
             ConfigError: If no dataset has it.

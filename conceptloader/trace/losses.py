@@ -66,8 +66,8 @@ class LossLog:
     def write(self, step: int, batch: Mapping[str, Any], losses: Any) -> None:
         """Note the losses of a micro batch.
 
-        [B], one a sample, or [B, S], one a label, of which the mean counts (over loss_mask, if there is one). A CUDA
-        tensor is copied while the device works on, and written with a later call.
+        They are [B], one a sample, or [B, S], one a label, of which the mean counts (over loss_mask, if there is one).
+        A CUDA tensor is copied while the device works on, and written with a later call.
 
         Raises:
             ConfigError: If the batch has no sample_index, or not as many.

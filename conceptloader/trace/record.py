@@ -53,7 +53,8 @@ class BatchRecorder:
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
         """Record a micro batch.
 
-        Its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that some of these are.
+        Kept are its sample_index, dataset_id and checksums of its input_ids and labels, with the outputs.ignore_index
+        that some labels are.
 
         Args:
             step: Of the trainer, from 0.

@@ -19,7 +19,7 @@ with imported("lightning_lm: lightning", "pip install lightning"):
 class LightningLoader(TrainedLoader):
     """Its length is in Lightning's count of micro batches, which steps where accumulate_grad_batches divides it.
 
-    Those before a resume count as those of as many steps of the present size.
+    Micro batches before a resume count as those of as many steps of the present size.
     """
 
     @property

@@ -146,7 +146,7 @@ class MegatronData:
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.
 
-        With ids that the model's embedding has not, or another end-of-document token, which may be accepted.
+        That is: ids that the model's embedding lacks, or another end-of-document token, which may be accepted.
 
         Args:
             embedding: Rows of it, None if not known.

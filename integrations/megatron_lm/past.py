@@ -24,7 +24,7 @@ def continued(
 ) -> SampleSource:
     """The split with which a run resumes from a checkpoint at `consumed` samples.
 
-    Saved: conceptloader's state in it, None in a checkpoint of Megatron's own loader (`order: megatron`).
+    saved: conceptloader's state in it, None in a checkpoint of Megatron's own loader (`order: megatron`).
 
     Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
     """

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from conceptloader.base.strict import Section, build, unknown
 from conceptloader.blend import Config, load_config
@@ -40,6 +40,10 @@ class NanotronOptions(Section):
     Raises:
         ConfigError: Names the key.
     """
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        "consume": "it is now `model_inputs`",
+    }
 
     model_inputs: dict[str, str] = field(default_factory=dict)
     loss_per_dataset: bool = False
@@ -137,7 +141,7 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
         dataset = _from_nanoset(dataset, root, where)
     for key in dataset:
         if key not in known:
-            raise unknown(f"{where}.{key}", key, known)
+            raise unknown(f"{where}.{key}", key, known, fix=Config.ELSEWHERE.get(key, ""))
     values = {key: value for key, value in dataset.items() if value is not None}
     inline = sorted(set(values) - {"type", "config", "nanotron"})
     if "config" in values and inline:

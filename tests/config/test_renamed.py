@@ -1,5 +1,7 @@
 """Names of earlier checkouts answer with the ones that took their place."""
 
+from importlib import import_module
+
 import pytest
 
 import conceptloader as cl
@@ -92,3 +94,18 @@ def test_options(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["build", "x", "--recipe", str(tmp_path / "recipe.yaml")])
     assert "max-unaligned-spans" in capsys.readouterr().err
+
+
+def test_keys_of_nanotron() -> None:
+    options = import_module("conceptloader.integrations.nanotron_lm.options")
+    with raises(ConfigError, path="dataset.nanotron.consume", fix="`model_inputs`"):
+        options.NanotronOptions.parse({"consume": {"concepts_ids": "last"}}, "dataset.nanotron")
+
+
+def test_two_vocabularies_of_one_track(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": "a", "text": "a b"}\n')
+    (tmp_path / "names.txt").write_text("x\n")
+    names = str(tmp_path / "names.txt")
+    given = ["--tokenizer", "bytes", "--vocabulary", names, "--vocabulary", f"concepts={names}"]
+    assert main(["build", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out"), *given]) == 2
+    assert "--vocabulary: found two files for track 'concepts'" in capsys.readouterr().err

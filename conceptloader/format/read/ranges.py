@@ -25,8 +25,8 @@ Sample = dict[str, Any]
 class Cut(NamedTuple):
     """Pieces of token ranges.
 
-    The range, the shard, its tokens [first, end), the token of the dataset that its first would be; of a view, the run.
-    int64 [n] each.
+    They are the range, the shard, its tokens [first, end), the token of the dataset that its first would be; of a view,
+    the run. int64 [n] each.
     """
 
     row: Ints
@@ -134,7 +134,7 @@ class Ranges:
     def placed(self, start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
         """Ranges of the tokens in the files, in order of their starts, as ranges of tokens of the dataset.
 
-        (range, start, end) of each part of one; in a view these may be fewer or more.
+        Returns (range, start, end) of each part of one; in a view these may be fewer or more.
         """
         which, run = self._runs.meeting(start, end)
         shift = self._runs.first[run] - self._runs.source[run]

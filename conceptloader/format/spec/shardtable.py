@@ -54,8 +54,8 @@ _Sizes = Annotated[Ints, column_of(int_column)]
 class FileColumn:
     """All files of one kind.
 
-    Size in bytes (-1: the shard has no such file), checksum, None if not known, sample checksum of every file, path if
-    not the usual one.
+    For each shard the size in bytes (-1: it has no such file), checksum, None if not known, sample checksum of every
+    file, path if not the usual one.
     """
 
     size: Annotated[Ints, column_of(int_column, nullable=True)]

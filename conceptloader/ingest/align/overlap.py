@@ -64,7 +64,7 @@ def _levels(spans: RawSpans, crossing: NDArray[np.bool_], levels: int) -> Ints:
 def _union(spans: RawSpans) -> RawSpans:
     """Elementary segments, each with the ascending union of the concepts over it.
 
-    `format.overlap.split_segments` for all documents at once.
+    This is `format.overlap.split_segments` for all documents at once.
     """
     if not len(spans.row):
         return spans

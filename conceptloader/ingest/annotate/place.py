@@ -47,7 +47,7 @@ class Placer:
     def check_unit(self, items: NDArray[np.void]) -> None:
         """Offsets in characters could not have been meant as offsets in tokens.
 
-        One of `items` ends after the tokens of its document. Raises: ConfigError.
+        Holds if one of `items` ends after the tokens of its document. Raises: ConfigError.
         """
         for shard, part in self._by_shard(items):
             documents, row = np.unique(items["document"][part], return_inverse=True)

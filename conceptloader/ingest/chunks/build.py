@@ -101,7 +101,7 @@ def build_chunked(
 ) -> tuple[Summary | None, Joined]:
     """Join and build, or resume that after an interruption.
 
-    A dataset with one track, `concepts`, whose vocabulary has a group for each kind of labels.
+    The result is a dataset with one track, `concepts`, whose vocabulary has a group for each kind of labels.
 
     options: columns, vocabularies, groups, details and scores are those of the chunks. part: do only this one, and make
     no dataset; the summary is that of a task, None for stages before "write". watch: see `build_dataset`. overwrite:

@@ -46,9 +46,9 @@ class Ragged:
 class RawSpans:
     """Spans of one track as they stand in the input.
 
-    Row of the document, [start, end) in its characters or tokens, and concepts, all int64 [m] (concepts: m lists of
-    their track's `ConceptsCodec.dtype`). whole: bool [m], the spans that hold everything of their document, the eos
-    that ends it included; None: no span does.
+    They are the row of the document, [start, end) in its characters or tokens, and concepts, all int64 [m] (concepts: m
+    lists of their track's `ConceptsCodec.dtype`). whole: bool [m], the spans that hold everything of their document,
+    the eos that ends it included; None: no span does.
     """
 
     row: Ints

@@ -106,9 +106,9 @@ def _refuse(message: str) -> None:
 class ChatParser:
     """Rows of conversations: {"messages": [{"role", "content"}, ...], "tools"?, "id"?}.
 
-    {"prompt", "completion"}, both messages, or both text without a template; or {"chosen", "rejected", "prompt"?}, of
-    which each becomes a document, with the ids ID/chosen and ID/rejected. Further columns are ignored if `ignored` has
-    them.
+    Or {"prompt", "completion"}, both messages, or both text without a template; or {"chosen", "rejected", "prompt"?},
+    of which each becomes a document, with the ids ID/chosen and ID/rejected. Further columns are ignored if `ignored`
+    has them.
     """
 
     def __init__(self, rules: ChatRules, tokenizer: TextTokenizer, columns: Columns) -> None:

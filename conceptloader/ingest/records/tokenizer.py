@@ -42,7 +42,7 @@ class TextTokenizer(Protocol):
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
         """(ids of each text, places).
 
-        Places int64 [tokens, 2], the characters [start, end) of the text (code points) that each token stands for,
+        `places`: int64 [tokens, 2], the characters [start, end) of the text (code points) that each token stands for,
         whitespace included, in order; 0 in texts for which `places` is False.
         """
         ...

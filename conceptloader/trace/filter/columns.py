@@ -63,7 +63,7 @@ class DocumentColumns:
     def table(self, documents: Ints, names: Collection[str]) -> Any:
         """Some columns of some documents, given by their numbers, ascending.
 
-        Keys of records too: their values as JSON, null where there is none.
+        Keys of records may be columns, too: their values as JSON, null where there is none.
         """
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)

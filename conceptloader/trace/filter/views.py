@@ -61,7 +61,7 @@ class FilterOptions:
 class Selected:
     """documents: that were tested; unknown: of which `sql` gives null, with_id: that have one of the ids.
 
-    With_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its intervals.
+    with_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its intervals.
     views: path -> (documents, tokens).
     """
 

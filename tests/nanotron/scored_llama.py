@@ -7,7 +7,7 @@ from concept_llama import ConceptLlama
 
 
 class ScoredLlama(ConceptLlama):
-    def forward(self, rating_scores: Any, random: Any, loss_weight: Any, **keys: Any) -> Any:
+    def forward(self, rating_scores: Any, sample_seed: Any, loss_weight: Any, **keys: Any) -> Any:
         return super().forward(**keys)
 
 

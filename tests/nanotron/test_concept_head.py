@@ -19,12 +19,14 @@ from tests.nanotron.plan import Layout, Oracle, assert_seen
 
 pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(300), pytest.mark.slow]
 
-CONSUME = dict.fromkeys(("concepts_span_index", "concepts_ids", "rating_scores", "random", "loss_weight"), "last")
+MODEL_INPUTS = dict.fromkeys(
+    ("concepts_span_index", "concepts_ids", "rating_scores", "sample_seed", "loss_weight"), "last"
+)
 
 
 @pytest.fixture
 def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
-    options = {"model_inputs": CONSUME, "loss_per_dataset": True}
+    options = {"model_inputs": MODEL_INPUTS, "loss_per_dataset": True}
     tracks = {name: {"layout": "padded"} for name in ("concepts", "rating")}
     return {**dataset, "tracks": tracks, "outputs": {"sample_seed": True, "loss_weight": "weight"}, "nanotron": options}
 
@@ -57,7 +59,7 @@ def test_trains(
     for dp in range(layout.dp):
         part = iter(cl.make_dataloader(plain, dp_rank=dp, dp_size=layout.dp, micro_batch_size=2, scheme="contiguous"))
         for batch, expected in zip(result.steps[dp if layout.dp > 1 else -1][1]["batches"], part, strict=False):
-            for name in ("rating_scores", "random", "loss_weight"):
+            for name in ("rating_scores", "sample_seed", "loss_weight"):
                 assert batch[name] == expected[name].tolist(), name
     open_datasets = {name: open_dataset(path) for name, path in data.items()}
     for rank, recorded in enumerate(result.steps):
@@ -65,7 +67,7 @@ def test_trains(
         for step in (1, steps):
             for m, batch in enumerate(recorded[step]["batches"]):
                 if pp != layout.pp - 1:
-                    assert all(batch[name] == {"owner": layout.pp - 1} for name in CONSUME)
+                    assert all(batch[name] == {"owner": layout.pp - 1} for name in MODEL_INPUTS)
                     continue
                 first = ((step - 1) * 2 + m) * 2 * layout.dp + 2 * dp
                 for row, (name, _, window) in enumerate(oracle.samples(range(first, first + 2))):

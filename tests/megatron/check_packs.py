@@ -44,7 +44,7 @@ def packs_are_merged_as_get_batch_does(folder: Path) -> None:
     from megatron.core import utils
 
     path, _ = adopted(folder, "ab", order="sequential", packing={"bins": 4})
-    plain = make_dataloader({**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}})
+    plain = make_dataloader({**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}}, micro_batch_size=2)
     data = data_of(path, dataset_config(LENGTH, **PACKED), [len(plain) * 2, 0, 0], split="1,0,0")
     (dataset, *_) = data.datasets()
     several = 0

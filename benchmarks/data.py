@@ -129,7 +129,7 @@ def hollow(name: str, shards: int, tokens_per_shard: int) -> str:
         shards=ShardTable(
             path=[f"{shard:06d}" for shard in range(shards)], tokens=np.full(shards, tokens_per_shard, np.int64),
             layout=np.zeros(shards, np.int64), offset=np.zeros(shards, np.int64),
-            documents=np.zeros(shards, np.int64), token_checksum=checksums, files=files,
+            documents=np.zeros(shards, np.int64), token_checksum=checksums, files=files, tracks={},
         ),
     )  # fmt: skip
     (path / fmt.MANIFEST).write_bytes(manifest.dump())

@@ -116,8 +116,8 @@ class Plan:
     """Steps, micro batches, ranks and slots of a run <-> trainer sample indices.
 
     Attributes:
-        partition: How a batch is assigned, and how large it is.
-        schedule: How a batch is assigned, and how large it is.
+        partition: How a global batch is divided among ranks.
+        schedule: How many samples it has, by consumed samples.
         num_samples: End of a finite run or epoch; None for an endless one.
         last_batch: What happens to a last batch that is not full: "drop": it is not trained; "wrap": it is padded
             from sample 0 on, so that every rank gets full micro batches; "partial": its micro batches end early, on

@@ -23,8 +23,8 @@ class BatchSchedule:
         rule: ((from_consumed, batch_size), ...) in samples, the first from 0: a step that starts at consumed samples c
             has the size of the last entry with from_consumed <= c. This is Megatron's --step-batch-size-schedule; a
             constant size and --rampup-batch-size are written as such rules.
-        step: The position that is known: `consumed` samples were consumed before step `step` (both from 0).
-        consumed: The position that is known: `consumed` samples were consumed before step `step` (both from 0).
+        step: A step whose position is known, counted from 0.
+        consumed: Samples consumed before that step.
 
     Raises:
         ConfigError: For an empty, unsorted or negative rule.

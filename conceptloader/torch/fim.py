@@ -38,15 +38,16 @@ class FillInMiddle:
     """A function of a batch: `batch = fim(batch)`.
 
     Attributes:
-        prefix: Ids of the special tokens; the model's embedding has to have them.
-        middle: Ids of the special tokens; the model's embedding has to have them.
-        suffix: Ids of the special tokens; the model's embedding has to have them.
-        pad: Ids of the special tokens; the model's embedding has to have them.
-        rate: Of the documents.
-        spm_rate: Of these, in the order SPM.
-        eos: Stays at the end of a document.
-        decode: Of the tokenizer, to cut between characters; without them documents are cut between tokens.
-        encode: Of the tokenizer, to cut between characters; without them documents are cut between tokens.
+        prefix: Id of the token in front of the prefix. The model's embedding needs a row for each of these ids.
+        middle: Id of the token in front of the middle.
+        suffix: Id of the token in front of the suffix.
+        pad: Id that fills a sample which has become shorter; without loss.
+        rate: Share of the documents that are permuted, in [0, 1].
+        spm_rate: Share of these that get the order SPM, in [0, 1].
+        seed: Decides, with the sample index, which documents are permuted and where they are cut.
+        eos: Id that stays at the end of a document, if it is there.
+        decode: Ids -> text, to cut between characters; without it documents are cut between tokens.
+        encode: Text -> ids, given together with `decode`.
         no_prefix: Documents whose text begins with it stay.
         split: A token between fragments, such as files of a repository; with it `rate` is of the documents that have
             one, and fragment_rate of their fragments.

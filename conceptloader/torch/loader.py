@@ -38,8 +38,8 @@ class Loader:
 
     Args:
         config: Path of a YAML file, or what was read from one.
-        dp_rank: This rank among those that read different samples.
-        dp_size: This rank among those that read different samples.
+        dp_rank: This rank among those that read different samples, from 0.
+        dp_size: How many ranks read different samples.
         micro_batch_size: Samples of a batch that is yielded.
         global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
             rank.
@@ -361,8 +361,9 @@ class Loader:
 
         Args:
             state: What `state_dict` returned, of any rank.
-            allow_changed: See progress/resume.py.
-            new_stage: See progress/resume.py.
+            allow_changed: Names of differences to accept, as the error gives them, or their beginning ("datasets").
+            new_stage: The configuration is another one on purpose from here on: its datasets and phases hold from this
+                position, those of the state before it.
 
         Raises:
             ResumeError: If what determined consumed samples has changed, or the state is corrupt or was edited; the

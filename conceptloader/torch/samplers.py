@@ -26,9 +26,9 @@ class EpochSampler(Sampler[int]):
     changes nothing but the iterator: the epoch is what `set_epoch` says, and `set_skip` holds for the next iterator.
 
     Args:
-        num_samples: N.
-        num_replicas: data-parallel; by default those of the process group, or 1 and 0.
-        rank: data-parallel; by default those of the process group, or 1 and 0.
+        num_samples: Positions of an epoch, over all ranks.
+        num_replicas: Data-parallel ranks; by default the size of the process group, or 1.
+        rank: This one of them; by default that in the process group, or 0.
         drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
     """
 

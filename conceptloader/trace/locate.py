@@ -92,8 +92,8 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
 
     Args:
         run: The run, see `open_run`.
-        document: As in locate_document.
-        dataset: As in locate_document.
+        document: Its id, or its number in `dataset`.
+        dataset: Name of a dataset; by default all are searched for the id.
 
     Returns:
         (dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
@@ -141,8 +141,8 @@ def locate_concept(
         run: The run, see `open_run`.
         track: Track name.
         concept: Its name in the vocabulary of the track, or its id.
-        num_samples: As in locate_document. With an index (`conceptloader index`) the track is not read.
-        dataset: As in locate_document. With an index (`conceptloader index`) the track is not read.
+        num_samples: End of what is searched, in samples of the run; by default the first epoch of each dataset.
+        dataset: Only this one; by default all with the track. One with an index (`conceptloader index`) is not read.
 
     Raises:
         ConfigError: If no dataset has the track, or none of those has the concept.

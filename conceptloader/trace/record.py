@@ -97,9 +97,9 @@ class Line:
     """One micro batch on one rank.
 
     Attributes:
-        samples: One each per sample.
-        datasets: One each per sample.
-        checksums: One each per sample.
+        samples: Trainer sample index of each row.
+        datasets: dataset_id of each row.
+        checksums: Of each row's input_ids and labels.
         ignore_index: What labels without loss were, if some were not tokens.
         more: Further fields.
     """

@@ -37,8 +37,8 @@ class DocumentPart:
         document: Its number in the dataset, -1 without a document table.
         id: The one it had in the input.
         tokens: Of the dataset, [start, stop).
-        inputs: Their positions [start, end) in input_ids and in labels, None for none.
-        labels: Their positions [start, end) in input_ids and in labels, None for none.
+        inputs: Positions of these tokens in input_ids, [start, stop); None if none of them is an input.
+        labels: Positions of these tokens in labels, [start, stop); None if none of them is a label.
         source_document: Its number in the source, if the dataset is a subset.
     """
 

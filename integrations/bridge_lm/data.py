@@ -53,10 +53,10 @@ class ConceptProvider(DatasetProvider):
     """`dataset=` of a Bridge configuration. The sampler of "single" resumes at the checkpoint's sample count.
 
     Attributes:
-        config: Paths of configurations.
+        config: Path of the configuration that is trained.
         seq_length: Of the model; the configuration may omit its own.
-        valid: Paths of configurations.
-        test: Paths of configurations.
+        valid: Path of the configuration for evaluation while training.
+        test: Path of the configuration for evaluation at the end.
         model_inputs: Further tensors of a batch, for a custom forward step, which has to multiply losses by a
             loss_weight.
         state: The directory of the checkpoints. The order spec is kept there, and every later launch is compared with

@@ -23,12 +23,13 @@ class ChunkedBuild(Step):
     Raises, when run: what `build_chunked` raises; ConfigError for a stage whose turn has not come.
 
     Args:
-        documents: Files that all tasks see.
-        chunks: Files that all tasks see.
+        documents: Files of documents, which all tasks see.
+        chunks: Files of their chunks, which all tasks see.
         out: Directory that all tasks see; what is joined lies in `<out>.joined` until the last stage ends.
-        tokenizer: As in `load_tokenizer`.
-        eos: As in `load_tokenizer`.
-        skip_bad: Skip documents that cannot be ingested, and count them. options: further ones of `IngestOptions`.
+        tokenizer: "bytes", a tokenizer.json or a transformers folder, see `load_tokenizer`.
+        eos: Token, or id, that ends a document.
+        skip_bad: Skip documents that cannot be ingested, and count them.
+        options: Further ones of `IngestOptions`.
     """
 
     def __init__(

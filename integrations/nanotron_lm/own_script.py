@@ -43,23 +43,23 @@ def build_dataloader(
     Args:
         config: Path of a configuration, or the same as a mapping; its seed and seq_len may be omitted.
         seq_len: Tokens of a sample, if the configuration does not say it.
-        micro_batch_size: Samples.
-        global_batch_size: Samples.
+        micro_batch_size: Samples of a micro batch on one rank.
+        global_batch_size: Samples of a step over all ranks.
         parallel_context: nanotron's.
-        input_pp_rank: Of the model.
-        output_pp_rank: Of the model.
+        input_pp_rank: Pipeline rank that takes the inputs.
+        output_pp_rank: Pipeline rank that takes the labels.
         seed: Used if the configuration has none.
         position_ids: True for models that take them (Qwen2).
         model_inputs: See NanotronOptions.
-        consumed_samples: Trained so far.
-        step: Trained so far.
+        consumed_samples: Trained so far, over all ranks.
+        step: Steps trained so far.
         steps: Last step of the run, to check and log what it will read.
         checkpoint: Folder that save_state() wrote; what decided past samples is compared with it. Required with
             consumed_samples.
         allow_changed: Names of changes to accept.
         run_log: Folder of the checkpoints; this start is appended to the log there, by one process.
-        num_workers: Of the DataLoader.
-        pin_memory: Of the DataLoader.
+        num_workers: Processes of the DataLoader.
+        pin_memory: Whether its batches are in pinned memory.
         vocabulary: The model's, to refuse datasets with larger token ids.
 
     Raises:

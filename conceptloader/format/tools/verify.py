@@ -65,8 +65,8 @@ def verify(
             libraries may have no checksum at first: their checksums are written to checksums.json in the dataset's
             directory (unless write_checksums is False) and compared from then on. Records of pickle and of codecs that
             are neither built in nor given are not decoded.
-        roots: See `open_dataset`.
-        codecs: See `open_dataset`.
+        roots: Directories outside of the dataset's that its files may lie in.
+        codecs: Decoders by name for tokens that are stored encoded, see `open_dataset`.
         write_checksums: False leaves checksums.json as it is.
         threads: Shards that are read at once.
         progress: Called per shard with (done, total).

@@ -70,9 +70,8 @@ def adopt(
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
         out: Directory of the dataset, new or empty.
         kind: "auto", "megatron", "datatrove" or "flat".
-        dtype: For flat files, see `flat_file`. Tokens are read only with document_end, and of types int8 and int16.
-        document_end: For flat files, see `flat_file`. Tokens are read only with document_end, and of types int8 and
-            int16.
+        dtype: Of flat files' tokens, see `flat_file`. int8 and int16 are read once, for negative ones.
+        document_end: Token that ends a document in flat files, which are read once to find it.
         tokenizer: What the token ids mean; kept in the manifest.
         tokenizer_source: The file, folder or hub name that it is from, by which files may name it.
         definition: The bytes of its tokenizer.json, kept next to the manifest, for text to be shown and annotated.

@@ -22,8 +22,8 @@ class SpanAlignment:
             more than half of them ("majority"). Whitespace at the ends of a token does not count, unless it has
             nothing else.
         eos_span: An eos that is appended belongs to no span ("none") or to the one that ends last ("last").
-        overlap: See `align.overlap.resolve`.
-        levels: See `align.overlap.resolve`.
+        overlap: How overlapping spans of a track are resolved, see `align.overlap.resolve`.
+        levels: How many spans may lie over each other, where overlapping ones are put on levels.
         max_unaligned_spans: Share of a track's spans that may contain no token, in [0, 1].
     """
 

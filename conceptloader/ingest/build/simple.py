@@ -59,11 +59,11 @@ def build(
         prefix: A template in Jinja over a record's columns, of a text that is put in front of its document.
         rules: Which tokens belong to a span.
         chat: How conversations are rendered, see `load_rules`; then only the ignored ones of `columns` count.
-        encoding: See `IngestOptions`.
-        mode: See `IngestOptions`.
+        encoding: How tracks are stored: "auto", "dense" or "spans".
+        mode: Of the dataset: "stream-with-metadata", "token-stream" or "document"; by default from the columns.
         token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
-        shard_input_bytes: See `IngestOptions`.
-        max_line_bytes: See `IngestOptions`.
+        shard_input_bytes: Input of a shard, in bytes; see `IngestOptions`.
+        max_line_bytes: Longest line of a text file, in bytes.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
         overwrite: Remove the dataset or the build in `out` first.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.

@@ -49,7 +49,7 @@ for count in (4, 16, 64, 1024):
         [
             Contender(US, lambda m=strict, x=random: m.locate_many(x), BATCH),
             Contender("conceptloader, blocks, in sequence", lambda m=blocks, x=sequence: m.locate_many(x), BATCH),
-            Contender("conceptloader, blocks, 16 at random", lambda m=blocks, x=batches: m.locate_many(x), BATCH),
+            Contender("conceptloader, blocks, 16 random", lambda m=blocks, x=batches: m.locate_many(x), BATCH),
             Contender("conceptloader, with epoch and shuffle", lambda m=blocks, x=sequence: m.sample_many(x), BATCH),
             Contender("Megatron, building the index", lambda w=shares: megatron_index(w, BUILD), BUILD),
             Contender("grain mix, lookup", lambda m=mixed, x=few: [m[i] for i in x], len(few)),

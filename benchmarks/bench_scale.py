@@ -16,7 +16,7 @@ SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
 LAST = 10**9  # samples of the run
 
 # CPU seconds and MB of a process that opens the configuration, and of its first batch; then microseconds of a sample's
-# place in the blend and shuffle, of a window read, both at random, and of a rank's sample indices in a step.
+# place in the blend and shuffle, of a window read, both random, and of a rank's sample indices in a step.
 PROGRAM = """
 import json, sys, time
 import numpy as np
@@ -51,7 +51,7 @@ print(opened, memory, first, after, lookup, window, steps, flush=True)
 """
 ROWS = [
     ("open the configuration", "s"), ("memory then", "MB"), ("first batch of a rank", "s"), ("memory after it", "MB"),
-    ("order: a sample, at random", "us"), ("read: a window, at random", "us"), ("a rank's samples of a step", "us"),
+    ("order: a random sample", "us"), ("read: a random window", "us"), ("a rank's samples of a step", "us"),
 ]  # fmt: skip
 
 

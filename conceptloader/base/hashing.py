@@ -19,6 +19,10 @@ def derive_key(seed: int, *parts: str | int) -> int:
     Each part enters with its type and its length, so that ("a", "bc") and ("ab", "c"), or 1 and "1", give unrelated
     keys. Integers may have any size and sign; those of numpy count as the same integers.
 
+    Args:
+        seed: Any integer.
+        parts: Names and numbers, of a path from what is general to what is special.
+
     Returns:
         int in [0, 2**64).
 

@@ -24,6 +24,12 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
 
     With `outputs.ignore_index` the labels that it replaces count as what they are then: another number.
 
+    Args:
+        batches: A micro batch, or several.
+
+    Returns:
+        An integer below 2**40.
+
     Raises:
         ConfigError: If a batch lacks sample_index or dataset_id.
     """

@@ -50,10 +50,13 @@ class View:
 class Blend:
     """An open configuration.
 
-    datasets: by name. masks: dataset -> its tokens that give no loss, from some sample on. spec: what to save with a
-    checkpoint.
-    order, which follows from the rest: sample index -> (k, epoch, window), where k is a position in `views`; None there
-    stands for a member of the past whose dataset has left the configuration.
+    Attributes:
+        config: The configuration, checked.
+        datasets: Open datasets by name.
+        masks: Dataset -> its tokens that give no loss, from some sample on.
+        spec: What determines the order; it is saved with a checkpoint.
+        order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
+        views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
 
     config: Config
@@ -140,11 +143,19 @@ def open_blend(
 ) -> Blend:
     """Open the datasets of a configuration, unless they are given, and lay out the order of samples.
 
-    config: path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
-    codecs: codec objects by name, for tracks whose codec is not built in.
-    some_tracks: tracks of `concepts` may be missing everywhere: those of a training, in its evaluation data.
+    Args:
+        config: Path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
+        datasets: Open datasets by name; by default they are opened.
+        codecs: Codec objects by name, for tracks whose codec is not built in.
+        some_tracks: Tracks of `tracks` may be missing everywhere: those of a training, in its evaluation data.
 
-    Raises ConfigError for a configuration that does not fit its datasets, FormatError and ReadError for the datasets.
+    Returns:
+        The datasets with their order.
+
+    Raises:
+        ConfigError: The configuration does not fit its datasets.
+        FormatError: A dataset is corrupt.
+        ReadError: A file cannot be read.
     """
     if isinstance(config, Blend):
         if datasets is not None or codecs is not None:
@@ -179,7 +190,15 @@ def open_blend(
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
-    """The order of samples of a configuration: a Mixture, or a Sequential with order sequential. See open_blend."""
+    """The order of samples of a configuration.
+
+    Args:
+        config: As for `open_blend`.
+        datasets: As for `open_blend`.
+
+    Returns:
+        A Mixture, or a Sequential with order sequential.
+    """
     return open_blend(config, datasets).order
 
 

@@ -28,10 +28,18 @@ def load_config(
 ) -> Config:
     """Read and check a configuration.
 
-    source: path of a YAML file, or the same as plain data. defaults: values for top-level keys that it lacks.
-    base_dir: what relative paths are relative to: the YAML file's directory, or the working directory for plain data.
+    Args:
+        source: Path of a YAML file, or the same as plain data.
+        defaults: Values for top-level keys that it lacks.
+        base_dir: What relative paths are relative to: by default the YAML file's directory, or for plain data the
+            working directory.
 
-    Raises ConfigError that names the file and the key, ReadError if the file cannot be read.
+    Returns:
+        The configuration, with absolute paths.
+
+    Raises:
+        ConfigError: A key or value breaks a rule; the error names file and key.
+        ReadError: The file cannot be read.
     """
     if isinstance(source, Mapping):
         return _resolved(_checked(source, defaults), Path(base_dir or "."))

@@ -210,12 +210,34 @@ class LoaderConfig(Section):
 class Config(Section):
     """Everything that a configuration file may say. Paths are absolute once `load_config` has read it.
 
-    seq_len: tokens of a window; None where the framework says it. megatron_cache: the --data-cache-path of a Megatron
-    run to be taken over, with order megatron only. allowed_roots: further directories of files of the datasets.
-    split_documents: the share [from, to) of the documents of each dataset, of what its own `split` leaves, counted as
-    Megatron-LM's --split does.
+    Attributes:
+        version: Of this schema.
+        seed: Decides the order, with the names of the datasets.
+        seq_len: Tokens of a window; None where the framework says it.
+        block: Samples within which the draws of a mixture are permuted.
+        order: "shuffled", "sequential" (every window once, in storage order) or "megatron" (that of Megatron-LM's
+            indices).
+        datasets: By name, which decides the order.
+        split_documents: The share [from, to) of the documents of each dataset, of what its own `split` leaves, counted
+            as Megatron-LM's --split does.
+        weights: "manual": those of the datasets or phases; "by_size": by their numbers of windows.
+        temperature: Weights are raised to 1 / temperature.
+        phases: Changes of weights, by sample.
+        skip: Jumps of the sample index.
+        quarantine: Documents or tokens without loss, from the first sample on.
+        exclude: Documents or tokens without loss, from a sample on.
+        packing: Whole documents in every sample, in place of windows.
+        on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
+        allow_mixed_tokenizers: Accept datasets of different tokenizers.
+        allow_mixed_vocabularies: Accept tracks of one name with different vocabularies.
+        allowed_roots: Further directories of files of the datasets.
+        megatron_cache: The --data-cache-path of a Megatron run to be taken over, with order megatron only.
+        outputs: Tensors of a batch.
+        tracks: Tracks of a batch, by name.
+        loader: Threads, prefetching, time-outs.
 
-    Raises ConfigError that names the key.
+    Raises:
+        ConfigError: A value breaks a rule; the error names the key.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {

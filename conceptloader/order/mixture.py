@@ -27,7 +27,12 @@ MAX_BLOCK = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """From global sample `start` on, the datasets named in `weights` are drawn in these proportions, and no others."""
+    """Proportions in which datasets are drawn, from some sample on.
+
+    Attributes:
+        start: Global sample from which on the weights hold.
+        weights: Dataset -> number above 0; datasets that are not named are not drawn.
+    """
 
     start: Natural
     weights: Mapping[str, Positive]

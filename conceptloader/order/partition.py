@@ -44,10 +44,13 @@ class Places(NamedTuple):
 class Partition:
     """How a global batch is assigned to data-parallel ranks.
 
-    scheme "contiguous": each rank takes a run of micro_batch_size samples of a group: what Megatron's
-        MegatronPretrainingSampler (--dataloader-type single) does, and nanotron's sampler of the same name.
-    scheme "strided": each rank takes every dp_size-th sample, `range(start + dp_rank, stop, dp_size)`: PyTorch's
-        DistributedSampler without shuffling; with micro_batch_size 1 also Megatron's --full-validation.
+    Attributes:
+        micro_batch_size: Samples of a micro batch on one rank.
+        dp_size: Ranks that read different samples.
+        scheme: "contiguous": each rank takes a run of micro_batch_size samples of a group: what Megatron's
+            MegatronPretrainingSampler (--dataloader-type single) does, and nanotron's sampler of the same name.
+            "strided": each rank takes every dp_size-th sample, `range(start + dp_rank, stop, dp_size)`: PyTorch's
+            DistributedSampler without shuffling; with micro_batch_size 1 also Megatron's --full-validation.
 
     Raises:
         ConfigError: For sizes below 1 or an unknown scheme.

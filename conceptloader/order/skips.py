@@ -16,7 +16,12 @@ _NEVER = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Skip:
-    """From the trainer's sample `at` on, `count` further global samples are passed over (after a loss spike, say)."""
+    """A jump of the order (after a loss spike, say).
+
+    Attributes:
+        at: The trainer's sample index.
+        count: Global samples that are passed over there.
+    """
 
     at: Natural
     count: Count

@@ -121,6 +121,12 @@ def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
     """`collate_fn` of a DataLoader over a SampleDataset: the batch as it was read, without another copy.
 
     Samples that were fetched individually are stacked, lists of records put into one list.
+
+    Args:
+        samples: What SampleDataset.__getitems__ returned, or a list of samples.
+
+    Returns:
+        The batch.
     """
     if isinstance(samples, Rows):
         return samples.batch

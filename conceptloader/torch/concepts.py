@@ -30,10 +30,19 @@ class Concepts(NamedTuple):
 
 
 def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None = None) -> Concepts:
-    """At most `k` concepts of each span: tensors [B, M, k] and [B, M], of a padded or a ragged track.
+    """At most `k` concepts of each span.
 
-    Of a span with more, the first k of its record are kept; with `rank`, a tensor [number of concepts], the k concepts
-    of the lowest rank: with their frequencies as rank, the rarest.
+    Of a span with more, the first k of its record are kept; with `rank` the k concepts of the lowest rank: with their
+    frequencies as rank, the rarest.
+
+    Args:
+        batch: Batch with the track, padded or ragged.
+        track: Track name.
+        k: Most concepts of a span.
+        rank: A number for each concept, [number of concepts]; by default the first k concepts of a record are kept.
+
+    Returns:
+        ids and mask [B, M, k], cut [B, M].
 
     Raises:
         ConfigError: If the batch has no such track.
@@ -57,19 +66,22 @@ def token_concepts(
     rank: Tensor | None = None,
     merged: Sequence[int] | None = None,
 ) -> Concepts:
-    """At most `k` concepts of each token: tensors [B, S, n * k] and [B, S]; of n tracks one after the other.
+    """At most `k` concepts of each token.
 
     These are `concept_ids` and `concept_mask` as guidelabs/steerling's concept head takes them for teacher forcing: one
-    gather from the spans' concepts. k and rank: of each track, see `span_concepts`.
+    gather from the spans' concepts.
 
     Args:
         batch: Batch with the tracks, padded or ragged.
         tracks: One track or several.
-        k: Concepts of a token and track.
+        k: Most concepts of a token and track.
         rank: See `span_concepts`.
         merged: One numbering for the concepts of all tracks, the number that each track's first one has in it. Then `k`
             are kept of all tracks together, [B, S, k], in their sequence or those of the lowest rank, which is by that
             numbering.
+
+    Returns:
+        ids and mask [B, S, n * k], cut [B, S]; of n tracks one after the other.
     """
     found = []
     names = [tracks] if isinstance(tracks, str) else tracks
@@ -95,10 +107,18 @@ def token_concepts(
 
 
 def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
-    """[B, S]: of a track of numbers, the number of the span that each input is in; `missing` for an input of none.
+    """The number of the span that each input is in.
 
-    In samples of a dataset without the track, which a batch does not distinguish, all are of none. Weights of the loss
-    are better named in `outputs.loss_weight`, which has a number of its own for these.
+    In samples of a dataset without the track, which a batch does not distinguish, all inputs are of none. Weights of
+    the loss are better named in `outputs.loss_weight`, which has a number of its own for these.
+
+    Args:
+        batch: Batch with the track.
+        track: Name of a track of numbers.
+        missing: The number of an input of no span.
+
+    Returns:
+        [B, S], dtype of the track.
     """
     if f"{track}_values" not in batch or f"{track}_offsets" in batch:
         raise ConfigError("track", repr(track), "a track of numbers that the batch has", "name it under `tracks`")
@@ -113,6 +133,10 @@ def annotation_status(batch: TensorBatch, track: str) -> Tensor:
 
     A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens only: the others are unknown.
 
+    Args:
+        batch: Batch with the track.
+        track: Track name.
+
     Returns:
         uint8 [B, S]: NOT_ANNOTATED for a token of no span, NO_CONCEPT for one of a span without concepts, TRUNCATED for
         one of a span beyond max_spans, which `overflow: mark` distinguishes from NOT_ANNOTATED; else ANNOTATED.
@@ -124,16 +148,33 @@ def annotation_status(batch: TensorBatch, track: str) -> Tensor:
 
 
 def span_mask(batch: TensorBatch, track: str) -> Tensor:
-    """Bool [B, M]: which slots hold a span."""
+    """Which slots hold a span.
+
+    Args:
+        batch: Batch with the track.
+        track: Track name.
+
+    Returns:
+        bool [B, M].
+    """
     slots = torch.arange(batch[f"{track}_spans"].shape[1], device=batch[f"{track}_num_spans"].device)
     mask: Tensor = slots < batch[f"{track}_num_spans"][:, None]
     return mask
 
 
 def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id: int = 0) -> Tensor:
-    """float32 [B, M, num_concepts]: 1 for each concept `first_id`, `first_id` + 1, ... that a span has (multi-hot).
+    """1 for each concept `first_id`, `first_id` + 1, ... that a span has (multi-hot).
 
     Slots without a span are all 0: mask them by `span_mask`.
+
+    Args:
+        batch: Batch with the track.
+        track: Track name.
+        num_concepts: Length of the last dimension.
+        first_id: Id of the first concept in it.
+
+    Returns:
+        float32 [B, M, num_concepts].
     """
     counts = _counts(batch, track)
     if f"{track}_ids" in batch:
@@ -152,13 +193,16 @@ def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id:
 
 
 def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
-    """Log-probability, [B, M, C], that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over them.
+    """Log-probability that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over its tokens.
 
     Args:
         logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), clamped to a finite
             number.
         batch: Batch with the track.
         track: Track name.
+
+    Returns:
+        [B, M, C], dtype of the logits.
     """
     index = batch[f"{track}_span_index"]
     slots = batch[f"{track}_spans"].shape[1]
@@ -182,6 +226,9 @@ def sample_negatives(
         num_concepts: Concepts to draw from.
         n: Negatives of each token or span.
         generator: On the device of `found`.
+
+    Returns:
+        ids and mask [..., n]; cut [...], how many of the drawn ones are in `found`.
     """
     shape = (*found.ids.shape[:-1], n)
     drawn = torch.randint(num_concepts, shape, generator=generator, device=found.ids.device)

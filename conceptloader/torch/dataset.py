@@ -19,6 +19,7 @@ class SampleDataset(Dataset[TensorBatch]):
     method: it pickles, and it may be used by many threads.
 
     Args:
+        config: Path of a YAML file, or what was read from one.
         num_samples: What len() says; by default the samples of all datasets together.
     """
 

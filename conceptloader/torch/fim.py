@@ -49,8 +49,9 @@ class FillInMiddle:
         decode: Ids -> text, to cut between characters; without it documents are cut between tokens.
         encode: Text -> ids, given together with `decode`.
         no_prefix: Documents whose text begins with it stay.
-        split: A token between fragments, such as files of a repository; with it `rate` is of the documents that have
-            one, and fragment_rate of their fragments.
+        split: Id of a token between fragments, such as files of a repository; with it `rate` is of the documents that
+            have one.
+        fragment_rate: Share of a document's fragments that are permuted, in [0, 1]; given together with `split`.
         ignore_index: That of the outputs, if they have one.
 
     Raises:

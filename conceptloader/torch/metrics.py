@@ -32,7 +32,8 @@ class StepMetrics:
             included) and from object stores.
         retries: Of failed reads, in that time. Worker processes of a DataLoader are not counted.
         weights: Of the datasets in force, of a sum of 1.
-        samples: Of each dataset so far, and as epochs of it.
+        samples: Of each dataset, drawn since the beginning of the run.
+        epochs: The same as epochs of each dataset.
     """
 
     step: int
@@ -65,16 +66,26 @@ def on_step(callback: Callback) -> Callable[[], None]:
 
     It is called in the thread that trains, before the last micro batch of the step is yielded.
 
+    Args:
+        callback: What it raises ends the loop, and the next loop, or a resumed run, begins with the micro batch that
+            would have been yielded.
+
     Returns:
-        What ends that. What the callback raises ends the loop, and the next loop, or a resumed run, begins with the
-        micro batch that would have been yielded.
+        A function that ends this.
     """
     callbacks.append(callback)
     return lambda: callbacks.remove(callback)
 
 
 def log_steps(every: int = 100) -> Callback:
-    """A callback that logs every so many steps, at INFO, as conceptloader.torch.metrics."""
+    """A callback that logs steps, at INFO, as conceptloader.torch.metrics.
+
+    Args:
+        every: Steps from one line to the next.
+
+    Returns:
+        What `on_step` takes.
+    """
 
     def callback(metrics: StepMetrics) -> None:
         if metrics.step % every == 0:
@@ -92,6 +103,9 @@ def to_prometheus(registry: Any = None) -> Callback:
 
     Args:
         registry: Of prometheus_client, by default its global one.
+
+    Returns:
+        What `on_step` takes.
 
     Raises:
         ConfigError: Without that package.

@@ -186,9 +186,13 @@ class MixtureSampler(EpochSampler):
 
     Args:
         cumulative_sizes: [0, len(first), len(first) + len(second), ...]; an epoch has as many samples as all datasets.
-        weights: 0 or more, not all 0.
-        temperature: Weights ** (1 / temperature).
+        weights: One for each dataset, 0 or more, not all 0.
+        num_replicas: Data-parallel ranks; by default the size of the process group, or 1.
+        rank: This one of them; by default that in the process group, or 0.
         shuffle: False for storage order.
+        seed: Decides the order.
+        drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
+        temperature: Weights ** (1 / temperature).
     """
 
     def __init__(
@@ -269,7 +273,16 @@ class MixtureSampler(EpochSampler):
 
 
 class DistributedSampler(MixtureSampler):
-    """In place of torch's sampler of this name: no list of indices, every epoch in an order unrelated to the others."""
+    """In place of torch's sampler of this name: no list of indices, every epoch in an order unrelated to the others.
+
+    Args:
+        dataset: Anything with a length.
+        num_replicas: Data-parallel ranks; by default the size of the process group, or 1.
+        rank: This one of them; by default that in the process group, or 0.
+        shuffle: False for storage order.
+        seed: Decides the order, together with the epoch.
+        drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
+    """
 
     def __init__(
         self,

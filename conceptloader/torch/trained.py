@@ -28,6 +28,10 @@ class TrainedLoader(Loader):
 
     config, options: as for make_dataloader. `pickle` and `deepcopy` give a loader at the position acknowledged.
 
+    Args:
+        config: As for make_dataloader.
+        options: As for make_dataloader.
+
     Raises:
         ConfigError: Also in a loop, when the trainer takes more and more batches without acknowledging any: resumed, it
             would train them again.
@@ -155,7 +159,8 @@ class EvaluationLoader:
     """The same micro batches in every loop, from the first one on; it has an end, and no state to save.
 
     Args:
-        config: With order sequential, or with `num_samples`. options: as for make_dataloader.
+        config: With order sequential, or with `num_samples`.
+        options: As for make_dataloader.
 
     Raises:
         ConfigError: If some rank would get a batch without rows, whose mean loss is NaN, or if a shuffled order would

@@ -37,6 +37,8 @@ class LossLog:
     """Writes the losses of one data-parallel rank; after a restart the last run of a step counts.
 
     Args:
+        directory: Of the logs; all ranks may have the same.
+        dp_rank: Of this process.
         track: Also the loss of each span of this track, for which a batch has to hold its spans (layout padded).
 
     Raises:

@@ -23,9 +23,13 @@ class HasBlend(Protocol):
 
 
 class DecodedSpan(NamedTuple):
-    """Inputs [start, end) of the sample, their text, and names of concepts.
+    """A span of a sample, as text.
 
-    Ids where the dataset has no names; of other tracks the span's number or record.
+    Attributes:
+        start: First input of the sample that is in the span.
+        end: The input after the last one.
+        text: Of these inputs.
+        concepts: Names, or ids where the dataset has no names; of other tracks the span's number or record.
     """
 
     start: int
@@ -41,7 +45,8 @@ class DecodedSample:
     Attributes:
         dataset: Its name.
         sample: The trainer's index, None if the batch has none.
-        spans: By track.
+        text: Of its inputs.
+        spans: By track, those of which it holds tokens.
     """
 
     dataset: str
@@ -66,6 +71,9 @@ def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | 
         batch: A batch of the loader.
         source: What returned it.
         tokenizer: As `--tokenizer` of the command; by default the copy that the datasets have.
+
+    Returns:
+        Texts and spans, a sample each.
 
     Raises:
         ConfigError: For a batch that does not come from `source`, if no tokenizer is known, or if the batch does not

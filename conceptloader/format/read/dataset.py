@@ -39,6 +39,9 @@ def open_dataset(
         verify_files: When files are first opened, compare a sample of each with the manifest, and the manifest with
             what it was; False leaves sizes and times.
 
+    Returns:
+        The dataset, to be read by any number of threads.
+
     Raises:
         FormatError: For an incomplete or corrupt dataset.
         ConfigError: For wrong arguments.
@@ -64,6 +67,13 @@ class Dataset(Shown, Viewable):
     """An open dataset: token ranges, documents, windows. Made by `open_dataset`.
 
     Safe to use from many threads and after a fork; pickles as its path and options, for spawned workers.
+
+    Args:
+        path: As for `open_dataset`.
+        roots: As for `open_dataset`.
+        allow_pickle: As for `open_dataset`.
+        codecs: As for `open_dataset`.
+        verify_files: As for `open_dataset`.
     """
 
     def __init__(
@@ -288,6 +298,12 @@ class Windows(MapStyle):
     The first seq_len are inputs, the last seq_len labels. The tail that fills no window is dropped.
 
     windows[i]: {"tokens": int64 [seq_len + 1], "documents": Documents, <field>: [seq_len + 1], <track>: Spans}.
+
+    Args:
+        dataset: The dataset, not of mode document.
+        seq_len: Inputs of a window.
+        token_range: Tokens [start, stop) of the dataset to cut; None for all.
+        tracks: Tracks of the samples; None for all.
     """
 
     def __init__(
@@ -329,6 +345,10 @@ class DocumentView(MapStyle, Tabular):
     """Document i of a dataset with a document table; it has any number of tokens, 0 included.
 
     documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.
+
+    Args:
+        dataset: The dataset, which has a document table.
+        tracks: Tracks of the samples; None for all.
     """
 
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None) -> None:

@@ -35,7 +35,13 @@ Ladder = Annotated[tuple[int, ...], Rule(_is_ladder, f"of {LADDER_STEPS} integer
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """What the token ids mean. `vocab_size`: ids are below it; `eos_id`: the id appended to documents, if any."""
+    """What the token ids mean.
+
+    Attributes:
+        name: Of the tokenizer, for people.
+        vocab_size: Ids are below it.
+        eos_id: The id appended to documents, if any.
+    """
 
     name: str
     vocab_size: int

@@ -61,9 +61,13 @@ class BuildOptions:
     """Everything that decides the bytes of a build, besides its inputs.
 
     Attributes:
+        mode: "stream-with-metadata", "token-stream" or "document".
+        tokenizer: What the token ids mean, kept in the manifest.
         token_type: "u2" or "u4"; by default the smallest that holds the tokenizer's vocabulary, "u4" without a
             tokenizer.
         fields: token-aligned fields by name, e.g. {"loss_mask": "u1"}.
+        tracks: How each track is stored, by name.
+        block_tokens: Tokens of a block, each of which has an entry in the tables of spans and documents.
         extra: Options of the caller (how text was tokenized, ...); JSON, hashed with the rest, copied to the manifest.
     """
 

@@ -37,6 +37,15 @@ def concat(
     contradict each other are rejected (tokenizers: unless allow_mixed_tokenizers, which leaves the new dataset without
     one).
 
+    Args:
+        paths: Directories of datasets.
+        out: Directory of the new one.
+        roots: Directories that may hold files of the datasets; by default that which holds each.
+        allow_mixed_tokenizers: Accept datasets of different tokenizers.
+
+    Returns:
+        The manifest of the new dataset.
+
     Raises:
         ConfigError: The datasets contradict each other; nothing is written. Opening them raises other errors.
     """

@@ -29,11 +29,21 @@ def reencode(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     codecs: Mapping[str, Codec] | None = None,
 ) -> Manifest:
-    """Make a dataset at `out` whose tracks are encoded as `encodings` says: track -> "dense", "spans" or "auto".
+    """Make a dataset at `out` whose tracks are encoded in another way.
 
     Tracks that are not named are "auto", the smaller encoding in each shard. The stream fingerprint stays the same
     unless shards of different token types were concatenated (they become one), so running trainings can change over.
     Called again after an interruption, it resumes where it was.
+
+    Args:
+        path: Directory of a dataset.
+        out: Directory of the new one, or of the same build that was interrupted.
+        encodings: Track -> "dense", "spans" or "auto".
+        roots: See `open_dataset`.
+        codecs: See `open_dataset`.
+
+    Returns:
+        The manifest of the new dataset.
 
     Raises:
         ConfigError: For an unknown track or an adopted file without documents; what reading and building raise.

@@ -71,6 +71,9 @@ def verify(
         threads: Shards that are read at once.
         progress: Called per shard with (done, total).
 
+    Returns:
+        What is wrong, a problem each.
+
     Raises:
         FormatError: A file is corrupt or not as its manifest says.
         ConfigError: An option or argument breaks a rule.

@@ -163,6 +163,9 @@ def create_writer(
         plan: JSON; enters the hash, too. It has one element per shard and must not depend on the number of workers.
         codecs: See `open_dataset`.
 
+    Returns:
+        The build, whose shards are to be written.
+
     Raises:
         OtherBuild: The directory holds another build.
         ConfigError: It holds a complete dataset or foreign files.
@@ -210,9 +213,16 @@ def describe_vocabularies(options: BuildOptions) -> tuple[dict[str, Vocabulary],
 def open_writer(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
     """A build that `create_writer` began, for instance in a worker process.
 
+    Args:
+        path: Directory of the build.
+        codecs: See `open_dataset`.
+
+    Returns:
+        The build.
+
     Raises:
-        FormatError: A file is corrupt or not as its manifest says.
-        ConfigError: An option or argument breaks a rule.
+        FormatError: The directory holds no build, or a corrupt one.
+        ConfigError: A codec is missing.
     """
     directory = os.path.abspath(path)
     head = load_json(os.path.join(directory, fmt.BUILD))

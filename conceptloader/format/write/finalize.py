@@ -22,6 +22,12 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
 
     Nothing is removed but temporary files which interrupted writers left.
 
+    Args:
+        path: Directory of the build.
+
+    Returns:
+        The manifest, as it was written.
+
     Raises:
         FormatError: For shards that are missing, of another build or of another size than their writer said, and for
             files that belong to no shard.

@@ -83,6 +83,9 @@ def adopt(
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
         times: Record times of modification, so that a file with another one is refused; else size and sample decide.
 
+    Returns:
+        The manifest of the new dataset.
+
     Raises:
         ConfigError: For arguments.
         InputError: For files that are missing, corrupt or not adoptable.

@@ -41,9 +41,15 @@ _BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotateOptions(SpanAlignment):
-    """How annotations become a track: the fields of TrackOptions and of SpanAlignment, and these.
+    """How annotations become a track; what SpanAlignment has, decides which tokens a span gets.
 
     Attributes:
+        track: Name of the new track.
+        codec: What its records are, see docs/format.md.
+        parameters: Of the codec.
+        vocabulary: Names of the concepts, index = concept id (codec concepts only).
+        groups: (name, number of concepts) of parts of the vocabulary, in the order of their ids.
+        details: What else is known of each concept, objects of JSON.
         unit: What offsets count, tokens or characters (code points) of the document; None: characters where the text of
             the documents is known (see `known_text`), else tokens.
         tokenizer: For characters, if the one that was kept next to the dataset is not meant.
@@ -52,6 +58,7 @@ class AnnotateOptions(SpanAlignment):
         joined: What these were joined of, for the dataset to keep.
         sort_bytes: Memory for sorting, in addition to some 100 MB of rows that are read; the rest goes to temporary
             files in `out`.
+        max_line_bytes: Longest line of a text file, in bytes.
     """
 
     track: str
@@ -105,6 +112,9 @@ def annotate(
         roots: See `open_dataset`.
         on_bad: Called with (file, place, problem) for rows that cannot be read, which are then skipped. A failure
             leaves no files. What was done is in the manifest: `extra["annotated"][track]`.
+
+    Returns:
+        The manifest of the new dataset.
 
     Raises:
         ConfigError: For arguments, and for offsets without a unit that could be either.

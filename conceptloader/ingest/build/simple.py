@@ -68,6 +68,9 @@ def build(
         overwrite: Remove the dataset or the build in `out` first.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
 
+    Returns:
+        What was built, and what was lost.
+
     Raises:
         ConfigError: An option is wrong.
         InputError: A record cannot be ingested; see `conceptloader.ingest.build.builder.build_dataset`.

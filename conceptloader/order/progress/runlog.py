@@ -30,12 +30,17 @@ LOG_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunStart(Saved):
-    """One start of a run: from `step` on, after `consumed` samples, this is how steps take samples.
+    """One start of a run: how steps take samples from there on.
 
     Attributes:
+        step: The first one, counted from 0.
+        consumed: Samples consumed before it.
         batch: Rule of BatchSchedule, ((from_consumed, batch_size), ...).
-        spec: Hash of the order spec.
+        micro_batch_size: Samples of a micro batch on one rank.
+        dp_size: Data-parallel ranks.
         seq_len: Tokens of a window, None where samples are documents.
+        spec: Hash of the order spec.
+        scheme: See Partition.
         data_stage: Its name, for frameworks that have them.
         time: UTC, ISO 8601.
     """
@@ -155,6 +160,9 @@ class RunLog:
 
     Reading raises FormatError for a line that is complete but not valid, ReadError if the file cannot be read. A log
     that does not exist is empty.
+
+    Args:
+        directory: Of the checkpoints.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:

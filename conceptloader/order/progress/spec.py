@@ -62,18 +62,21 @@ class OrderSpec(Saved):
     """The order of a run from its first sample on.
 
     Attributes:
+        seed: Of the configuration.
+        block: Of the configuration, in samples.
         members: By name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a
             change of sequence length. Names, not their sequence, decide the order.
         phases: Increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers
             in the same proportion. Empty unless order is "shuffled".
         skips: Of the trainer's sample index, see order/skips.py.
         quarantine: Dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
-        exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
-            change the order.
+        order: "shuffled", "sequential" or "megatron".
         base: Consumed samples at which the present configuration took over from an earlier one whose phases, members
             and skips stand in front (a later data stage, a new sequence length); 0 if there was none.
-        live: Starts of those phases which were set while the run was going, and are in no configuration.
         extra: Anything else that decides every sample, such as fingerprints of Megatron's index files.
+        live: Starts of those phases which were set while the run was going, and are in no configuration.
+        exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
+            change the order.
 
     Raises:
         ConfigError: For weights of unknown members and for all that Mixture rejects.

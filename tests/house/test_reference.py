@@ -1,0 +1,33 @@
+"""Every public name says what it takes and returns."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+
+ENTRY = re.compile(r"^    \*{0,2}(\w+): ", re.MULTILINE)
+NOTHING = (None, "None", inspect.Signature.empty)
+PUBLIC = {
+    name: value
+    for name in dir(cl)
+    if callable(value := getattr(cl, name)) and not (inspect.isclass(value) and issubclass(value, Exception))
+}
+
+
+def documented(value: Callable[..., Any]) -> set[str]:
+    """Names that have an entry in a docstring, for a class also in those of its bases."""
+    sources = value.__mro__[:-1] if inspect.isclass(value) else [value]
+    return {name for source in sources for name in ENTRY.findall(inspect.cleandoc(source.__doc__ or ""))}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_parameter_and_result_has_an_entry(name: str) -> None:
+    value = PUBLIC[name]
+    signature = inspect.signature(value)
+    assert set(signature.parameters) <= documented(value)
+    if inspect.isfunction(value) and signature.return_annotation not in NOTHING:
+        assert re.search("^(Returns|Yields):", inspect.cleandoc(value.__doc__ or ""), re.MULTILINE)

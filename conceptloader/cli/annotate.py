@@ -72,26 +72,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--offset-unit", choices=["characters", "tokens"], help=meaning)
     group("--tokenizer", metavar="bytes|PATH", help="of the dataset's build (default: its copy in the dataset)")
     group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
-    meaning = "name in the files of id, document, spans, start, end, concepts, scores or value"
+    meaning = "name of id, document, spans, start, end, concepts, scores or value; with chunks, of text or tokens"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
     add_max_line_bytes(group)
     building.add_bad_records(group, "skip rows that cannot be read, and invalid chunks, and list")
     group = parser.add_argument_group("documents with chunks").add_argument
     chunks.add_chunks(group)
-    group("--text-column", dest="text", metavar="NAME", help="of the documents (default: text)")
-    group("--tokens-column", dest="tokens", metavar="NAME", help="instead of --text-column")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.chunks is not None:
-        refuse_beside("chunks", arguments, "offset_unit", "column", "ignore_column", "parameters")
+        refuse_beside("chunks", arguments, "offset_unit", "ignore_column", "parameters")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
         tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
         ignored=arguments.ignore_column,
-        columns=dict(arguments.column),
+        columns=dict(arguments.column) if arguments.chunks is None else {},
         sort_bytes=arguments.sort_memory,
         unit=arguments.offset_unit,
         **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "max_line_bytes"),

@@ -61,13 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chunks.add_chunks(group)
 
     group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
-    group("--text-column", dest="text", metavar="NAME", help="text of a document")
-    group("--tokens-column", dest="tokens", metavar="NAME", help="token ids of a document")
-    group("--id-column", dest="id", default="id", metavar="NAME", help="id of a document (default: id)")
+    meaning = "name of text, tokens, id, metadata, spans, spans_<track>, or in spans of start, end, concepts, scores"
+    add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as text=body or concepts=label")
     group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may lack")
     group("--metadata-column", action="append", default=[], metavar="NAME", help="add this column to the metadata")
     add_pairs(group, "--field", "NAME:TYPE", "a column with one number per token, such as loss_mask:u1")
-    meaning = "do not read this column"
+    meaning = "do not read this column, or this field of spans (COLUMN.FIELD)"
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME", help=meaning)
     meaning = "insert before each document, without loss: a Jinja template over its columns, such as '{{ url }}: '"
     group("--prefix", metavar="TEMPLATE", help=meaning)
@@ -102,11 +101,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     else:
         columns = detect_columns(
             sources,
+            dict(arguments.column),
             tracks=arguments.track,
             metadata_columns=arguments.metadata_column,
             fields=dict(arguments.field),
             strict=arguments.bad_records is None,
-            **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes", "prefix"),
+            **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
     vocabularies: dict[str, Any] = {}
     for track, file in arguments.vocabulary:
@@ -137,7 +137,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
-    names = "chunks", "prefix", "text", "tokens", "track", "metadata_column", "field"
+    names = "chunks", "prefix", "column", "track", "metadata_column", "field"
     refuse_beside("--chat", arguments, *names)
     return load_rules(
         arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of or 1

@@ -10,10 +10,13 @@ from conceptloader.base.strict import build as convert
 from conceptloader.cli.arguments import Add, json_object
 from conceptloader.cli.building import BadRecords, bad_records, ingest_options, progress, summary_lines, workers
 from conceptloader.cli.output import Output, progress_bar
+from conceptloader.errors import ConfigError
 from conceptloader.ingest.chunks.atlas import parquet_files
 from conceptloader.ingest.chunks.build import Chunked, build_chunked
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks
+
+CONTENT = "text", "tokens"
 
 
 def add_chunks(add: Add) -> None:
@@ -32,7 +35,11 @@ def read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None 
 
 def read_documents(arguments: argparse.Namespace) -> Documents:
     """Raises: ConfigError."""
-    content, tokens = arguments.tokens or arguments.text or "text", arguments.tokens is not None
+    names = dict(arguments.column)
+    for name in names:
+        if name not in CONTENT or len(names) > 1:
+            raise ConfigError("--column", f"{', '.join(names)} with chunks", "text or tokens")
+    tokens, content = next(((name == "tokens", column) for name, column in names.items()), (False, "text"))
     files, keep = parquet_files(arguments.inputs), getattr(arguments, "metadata_column", ())
     prefix = getattr(arguments, "prefix", None)
     return Documents(files=files, content=content, tokens=tokens, keep=keep, prefix=prefix)

@@ -24,6 +24,9 @@ RENAMED_OPTIONS = {
     "--unit": "--offset-unit",
     "--multiple": "--pad-to-multiple-of",
     "--batch": "--batch-size",
+    "--text-column": "--column text=NAME",
+    "--tokens-column": "--column tokens=NAME",
+    "--id-column": "--column id=NAME",
 }
 # Former options that are keys of `chunks` in a recipe.
 _CHUNKS = {

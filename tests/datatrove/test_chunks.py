@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Chunked:
 
 
 def test_the_bytes_of_the_command(corpus: Chunked, tmp_path: Path) -> None:
-    command = ["build", *corpus.files("documents"), "--text-column", "body", "--metadata-column", "source", "--quiet"]
+    command = ["build", *corpus.files("documents"), "--column", "text=body", "--metadata-column", "source", "--quiet"]
     command += [*corpus.recipe(scores={kind: f"{kind}_scores" for kind in KINDS}), "--tokenizer", "bytes"]
     assert main([*command, "--shard-input-bytes", "900", "--workers", "1", "--out", str(tmp_path / "command")]) == 0
     expected = content(tmp_path / "command")

@@ -12,7 +12,9 @@ from conceptloader import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("messages.txt")
-KINDS = {"bad", *(name for name in vars(errors) if name.endswith("Error"))}  # bad: of the format, a FormatError
+# bad: of the format, a FormatError. The others are kinds that a caller tells apart, where they are raised.
+KINDS = {"bad", "OtherBuild", "OtherDataset", "ChangedPast", "BadRecord", "BadRow"}
+KINDS |= {name for name in vars(errors) if name.endswith("Error")}
 PARTS = ("path", "found", "expected", "fix")
 
 

@@ -138,7 +138,7 @@ def test_fields_metadata_columns_and_ignored(tmp_path: Path) -> None:
     ]
     source = write(tmp_path / "in", found)
     columns = detect_columns(
-        find_sources([source]), id="name", fields={"mask": "u1"}, metadata_columns=["url"], ignored=["junk"]
+        find_sources([source]), {"id": "name"}, fields={"mask": "u1"}, metadata_columns=["url"], ignored=["junk"]
     )
     build([source], tmp_path / "out", columns=columns, vocab_size=70000, eos_id=69999, mode="document")
     with cl.open_dataset(tmp_path / "out") as dataset:
@@ -159,7 +159,7 @@ def test_detection(tmp_path: Path) -> None:
     source = write(tmp_path / "both", [{"tokens": [1], "text": "a"}])
     with raises(ConfigError, found="both text and tokens"):
         detect_columns(find_sources([source]))
-    assert detect_columns(find_sources([source]), text="text", ignored=["tokens"]).text == "text"
+    assert detect_columns(find_sources([source]), {"text": "text"}, ignored=["tokens"]).text == "text"
 
 
 def test_progress_adds_up(tmp_path: Path) -> None:

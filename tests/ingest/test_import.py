@@ -125,7 +125,7 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
 def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = make(tmp_path, np.random.default_rng(7)).write(2)
     arguments = ["build", *corpus.files("documents"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes"]
-    arguments += ["--text-column", "body", "--metadata-column", "source", "--workers", "1"]
+    arguments += ["--column", "text=body", "--metadata-column", "source", "--workers", "1"]
     own = {"starts": None, "number": None, "start": "start", "end": "end", "text": "text"}
     for wrong in ({"concepts": None}, {"labels": []}, {"wrong": "ignore"}, {"score_type": "f8"}, {"lables": {}}):
         assert main([*arguments, *corpus.recipe(**{**own, **wrong})]) == 2
@@ -147,7 +147,7 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
         ("build in --tokenizer bytes {chunks} --ignore-column x", "found chunks and --ignore-column"),
         ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
-        ("build in --tokenizer bytes --chat --text-column x", "build: found --chat and --text-column, expected one"),
+        ("build in --tokenizer bytes --chat --column text=x", "build: found --chat and --column, expected one"),
         (
             "annotate ds in --track t {chunks} --offset-unit tokens",
             "annotate: found chunks and --offset-unit, expected one",

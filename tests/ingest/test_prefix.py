@@ -364,8 +364,8 @@ def test_with_chunks_of_their_own(tmp_path: Path) -> None:
     corpus = make(tmp_path, np.random.default_rng(1), documents=24).write()
     chunks = [*corpus.recipe(), "--quiet"]
     prefix = ["--tokenizer", "bytes", "--metadata-column", "source", "--prefix", "{{ doc }} of {{ source }}: "]
-    text, files = ["--text-column", "body"], corpus.files("documents")
-    others = ["--id-column", "doc", "--ignore-column", "starts", "--ignore-column", "error"]
+    text, files = ["--column", "text=body"], corpus.files("documents")
+    others = ["--column", "id=doc", "--ignore-column", "starts", "--ignore-column", "error"]
     for name, more in (("built", chunks), ("bare", others)):
         assert main(["build", *files, "--out", str(tmp_path / name), *text, *prefix, *more, "--workers", "1"]) == 0
     more = ["--track", "concepts", "--out", str(tmp_path / "later"), *text, *chunks]

@@ -138,7 +138,7 @@ def test_what_a_track_has_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
 def chunk_options(corpus: Chunked, out: Path, **changes: Any) -> list[str]:
     """Of all commands that take chunks."""
     recipe = corpus.recipe(**{"text": "text", "scores": {kind: f"{kind}_scores" for kind in KINDS}, **changes})
-    options = ["--out", str(out), "--text-column", "body", "--workers", "1", "--quiet"]
+    options = ["--out", str(out), "--column", "text=body", "--workers", "1", "--quiet"]
     return [*corpus.files("documents"), *recipe, *options]
 
 
@@ -168,7 +168,7 @@ def test_chunks_of_build_and_annotate(tmp_path: Path) -> None:
     half = chunk_options(corpus, tmp_path / "out", score_type="f2")
     assert main(["build", *half, "--tokenizer", "bytes"]) == 0
     assert by_document(tmp_path / "out") == wanted
-    text = [*map(str, corpus.files("documents")), "--text-column", "body", "--id-column", "doc", "--workers", "1"]
+    text = [*map(str, corpus.files("documents")), "--column", "text=body", "--column", "id=doc", "--workers", "1"]
     ignored = ["--ignore-column", "starts", "--ignore-column", "source"]
     assert main(["build", *text, *ignored, "--out", str(tmp_path / "text"), "--tokenizer", "bytes"]) == 0
     half = chunk_options(corpus, tmp_path / "noted", score_type="f2")

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.ingest.template import load_prefix
@@ -11,6 +12,8 @@ from conceptloader.ingest.template import load_prefix
 MAIN_TRACK = "concepts"
 METADATA_TRACK = "metadata"
 PREFIX_NAME = "metadata"  # the only name in PREFIX_TRACK
+LISTS = "concepts", "scores"
+SPAN_FIELDS = "start", "end", *LISTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +25,12 @@ class Columns:
         tokens: Column of documents that are tokenized already, or None.
         id: Column of the document's name.
         tracks: Column of the spans, by track.
+        span_fields: Names of `start`, `end`, `concepts` and `scores` in spans, where they differ. Where concepts and
+            scores have another name, one of them may stand without a list.
         metadata: Column of a metadata object, or None.
         metadata_columns: Further columns that go into it.
         fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.
-        ignored: Columns that may be there.
+        ignored: Columns that may be there, and fields of spans, as COLUMN.FIELD.
         prefix: A template in Jinja over the columns of a record, for a text that is put in front of the document's.
     """
 
@@ -33,6 +38,7 @@ class Columns:
     tokens: str | None = None
     id: str = "id"
     tracks: Mapping[str, str] = field(default_factory=lambda: {MAIN_TRACK: "spans"})
+    span_fields: Mapping[str, str] = field(default_factory=dict)
     metadata: str | None = None
     metadata_columns: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -47,6 +53,9 @@ class Columns:
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
             raise ConfigError("prefix", str(found), "text and no such track", "rename it or omit it")
+        for name in self.span_fields:
+            if name not in SPAN_FIELDS:
+                raise unknown("columns: span_fields", name, SPAN_FIELDS, "field of a span")
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
@@ -67,6 +76,16 @@ class Columns:
     def _named(self) -> list[str]:
         return [] if self.prefix is None else sorted(load_prefix(self.prefix).names)
 
+    def renames(self, column: str) -> bool:
+        """Whether fields of spans in that column have other names here, or are ignored."""
+        return bool(self.span_fields) or any(name.startswith(f"{column}.") for name in self.ignored)
+
+    def field_of(self, column: str, theirs: str) -> str | None:
+        """What a field of spans in that column is called here; None if it is ignored."""
+        if f"{column}.{theirs}" in self.ignored:
+            return None
+        return next((ours for ours, name in self.span_fields.items() if name == theirs), theirs)
+
     def wanted(self) -> list[str]:
         """Every column that is read."""
         return list(dict.fromkeys([*self._roles(), *self._named()]))
@@ -82,7 +101,7 @@ class Columns:
         if self.content not in found:
             return (
                 f"found columns {', '.join(sorted(found)) or 'none'}, expected {self.content!r}; "
-                "name the column of the content (--text-column, --tokens-column)"
+                "name the column of the content (--column text=NAME or tokens=NAME)"
             )
         if unknown:
             listed = f"column{'s' if unknown[1:] else ''} {', '.join(map(repr, unknown))}"
@@ -95,4 +114,4 @@ class Columns:
     def to_json(self) -> dict[str, Any]:
         """What was in a dataset's options before there were prefixes, which are stored next to it."""
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: value for name, value in found.items() if name != "prefix"}
+        return {name: value for name, value in found.items() if name != "prefix" and (value or name != "span_fields")}

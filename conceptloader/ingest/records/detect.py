@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Mapping, Sequence
 
+from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.records.columns import MAIN_TRACK, Columns
+from conceptloader.ingest.records.columns import MAIN_TRACK, SPAN_FIELDS, Columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
 from conceptloader.ingest.records.records import read_record
@@ -14,14 +15,13 @@ from conceptloader.ingest.template import load_prefix
 log = logging.getLogger(__name__)
 
 _PREFIX = "spans_"
+_OURS = "text", "tokens", "id", "spans", "metadata", *SPAN_FIELDS
 
 
 def detect_columns(
     sources: Sequence[Source],
+    names: Mapping[str, str] | None = None,
     *,
-    text: str | None = None,
-    tokens: str | None = None,
-    id: str = "id",
     tracks: Sequence[str] = (),
     metadata_columns: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
@@ -33,32 +33,39 @@ def detect_columns(
     """Columns as given, and for the rest as the first block of records has them.
 
     `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
-    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others
-    but those that the prefix names.
+    of that name, in addition to `tracks`; `metadata` is the metadata object. names: what these columns, `id`, and the
+    fields of spans are called, where that differs. strict: the first records have no others but those that the prefix
+    names.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
     and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
     """
     path, there = first_columns(sources, max_line_bytes)
-    found = there - set(ignored)
+    found, names = there - set(ignored), names or {}
+    for ours in names:
+        if ours not in _OURS and not ours.startswith(_PREFIX):
+            raise unknown(f"--column {ours}", ours, _OURS, "column or field of a span")
+    text, tokens = names.get("text"), names.get("tokens")
     if text is None and tokens is None:
         if {"text", "tokens"} <= found:
             raise ConfigError(
                 "columns",
                 "both text and tokens",
                 "one of them as the content",
-                "choose (--text-column or --tokens-column) and ignore the other (--ignore-column)",
+                "choose (--column text=NAME or tokens=NAME) and ignore the other (--ignore-column)",
             )
         text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
-    detected = {name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX)}
-    detected |= {MAIN_TRACK} if "spans" in found else set()
-    columns = {track: "spans" if track == MAIN_TRACK else _PREFIX + track for track in sorted(detected | set(tracks))}
+    spans = {name for name in found - set(names.values()) | names.keys() if name == "spans" or name.startswith(_PREFIX)}
+    spans |= {_column_of(track) for track in tracks}
+    columns = {_track_of(name): names.get(name, name) for name in sorted(spans, key=_track_of)}
+    metadata = names.get("metadata", "metadata")
     result = Columns(
         text=text,
         tokens=tokens,
-        id=id,
+        id=names.get("id", "id"),
         tracks=columns,
-        metadata="metadata" if "metadata" in found and "metadata" not in metadata_columns else None,
+        span_fields={name: names[name] for name in SPAN_FIELDS if name in names},
+        metadata=metadata if metadata in found and metadata not in metadata_columns else None,
         metadata_columns=metadata_columns,
         fields=fields or {},
         ignored=ignored,
@@ -70,6 +77,14 @@ def detect_columns(
     if problem:
         raise InputError(path, f"the first records: {problem}")
     return result
+
+
+def _track_of(column: str) -> str:
+    return MAIN_TRACK if column == "spans" else column.removeprefix(_PREFIX)
+
+
+def _column_of(track: str) -> str:
+    return "spans" if track == MAIN_TRACK else _PREFIX + track
 
 
 def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tuple[str, set[str]]:

@@ -224,7 +224,8 @@ def check_since_start(directory: str, sources: Sequence[Source], complete: bool 
     for source in sources:
         now, then = source.stamp[0], times.get(source.name)
         if now != then or now > began:
+            before = f"{then} ns" if now != then else f"no change after {began} ns"
             raise OtherBuild(
-                f"{source.path}: found it changed since the build in {directory} began (modified at {now} ns, then "
-                f"{then if now != then else began} ns), expected unchanged inputs; build into another directory"
+                f"{source.path}: found it modified at {now} ns, expected {before}, as when the build in {directory} "
+                "began; build into another directory, or replace that one (overwrite)"
             )

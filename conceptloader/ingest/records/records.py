@@ -11,7 +11,7 @@ import numpy as np
 from conceptloader.format.spec.columns import as_field, offsets_of
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import Ragged, RawSpans, RowBatch
-from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.columns import LISTS, Columns
 from conceptloader.ingest.records.digits import cut_list
 from conceptloader.ingest.records.documents import Documents, each
 from conceptloader.ingest.records.lines import CsvRow
@@ -61,7 +61,10 @@ class RecordParser:
                     values.append(_aligned(record.get(name), len(tokens[-1]), name, columns.fields[name]))
             for track, column in columns.tracks.items():
                 if record.get(column) is not None:
-                    spans[track].add(len(documents.ids) - 1, record[column], column)
+                    found = record[column]
+                    if columns.renames(column) and isinstance(found, list):
+                        found = [_renamed(span, column, columns) for span in found]
+                    spans[track].add(len(documents.ids) - 1, found, column)
 
         each(rows, add)
         return documents.batch(
@@ -69,6 +72,21 @@ class RecordParser:
             {track: collector.finish() for track, collector in spans.items()},
             {name: np.concatenate(values) for name, values in fields.items()},
         )
+
+
+def _renamed(span: Any, column: str, columns: Columns) -> Any:
+    """A span with the names that its fields have here. Raises: ValueError if two have one name."""
+    if type(span) is not dict:
+        return span
+    found: dict[str, Any] = {}
+    for theirs, value in span.items():
+        ours = columns.field_of(column, theirs)
+        if ours in found:
+            raise ValueError(f"{column}: found {span!r:.100}, expected one field that is {ours!r}")
+        if ours is not None:
+            single = ours in LISTS and ours in columns.span_fields and type(value) is not list
+            found[ours] = [value] if single else value
+    return found
 
 
 def _read_tokens(column: str, key: bytes, row: bytes | CsvRow) -> dict[str, Any]:

@@ -123,7 +123,8 @@ class TableParser:
         rows = zip(*objects.values(), strict=True) if objects else repeat((), table.num_rows)
         each((dict(zip(objects, row, strict=True)) for row in rows), documents.add)
         spans = {
-            track: _spans(given.get(column), column, self._concepts[track]) for track, column in columns.tracks.items()
+            track: _spans(given.get(column), column, self._concepts[track], columns)
+            for track, column in columns.tracks.items()
         }
         fields = {}
         for name in columns.fields:
@@ -195,7 +196,7 @@ def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
     return _numbers(values, name, offsets, "iufb")
 
 
-def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
+def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawSpans:
     import pyarrow as pa
 
     empty = np.empty(0, np.int64)
@@ -205,29 +206,42 @@ def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
     structs, rows = _lists(column, name, _SPAN_TYPE)
     if not len(structs):
         return nothing
-    keys = {f.name for f in structs.type} if pa.types.is_struct(structs.type) else set()
+    names = [columns.field_of(name, f.name) for f in structs.type] if pa.types.is_struct(structs.type) else []
+    keys = {ours for ours in names if ours is not None}
     if keys != concepts.keys:
         expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
         raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
-    if structs.type.num_fields > len(keys):
+    if len(names) - names.count(None) > len(keys):
         raise BadRow(-1, f"column {name!r}: found type {column.type}, expected each name once")
     _no_nulls(structs, name, rows)
-    parts = dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
+    parts = dict(zip(names, structs.flatten(), strict=True))
     start, end = (_numbers(parts[key], f"{name}.{key}", rows).astype(np.int64) for key in ("start", "end"))
     _no_nulls(parts["concepts"], f"{name}.concepts", rows)
-    values, offsets = _lists(parts["concepts"], f"{name}.concepts", _SPAN_TYPE)
+    single = {"concepts", "scores"} & columns.span_fields.keys()
+    values, offsets = _listed(parts["concepts"], f"{name}.concepts", _SPAN_TYPE, "concepts" in single)
     row = np.repeat(np.arange(len(column)), np.diff(rows))
     ids = _concept_ids(values, name, concepts, offsets[rows])
-    scores = _scores(parts["scores"], f"{name}.scores", concepts, offsets, rows) if "scores" in keys else None
+    scores = None
+    if "scores" in keys:
+        found = _listed(parts["scores"], f"{name}.scores", "a list of numbers", "scores" in single)
+        scores = _scores(*found, f"{name}.scores", concepts, offsets, rows)
     if (start > end).any():
         i = int(np.argmax(start > end))
         raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end")
     return RawSpans(row, start, end, Ragged(concepts.pairs(ids, scores), offsets))
 
 
-def _scores(column: Any, name: str, concepts: Concepts, offsets: Ints, rows: Ints) -> NDArray[Any]:
-    """Scores of concepts with these offsets, in spans with the offsets `rows`."""
-    values, found = _lists(column, name, "a list of numbers")
+def _listed(column: Any, name: str, expected: str, single: bool) -> tuple[Any, Ints]:
+    """(values of all lists, offsets of each list). single: a value may stand for a list of one."""
+    import pyarrow as pa
+
+    if single and not pa.types.is_nested(column.type):
+        return column, np.arange(len(column) + 1)
+    return _lists(column, name, expected)
+
+
+def _scores(values: Any, found: Ints, name: str, concepts: Concepts, offsets: Ints, rows: Ints) -> NDArray[Any]:
+    """Scores in lists with the offsets `found`, of concepts with these offsets, in spans with the offsets `rows`."""
     if not np.array_equal(found, offsets):
         span = int(np.argmax(np.diff(found) != np.diff(offsets)))
         counts = np.diff(found)[span], np.diff(offsets)[span]

@@ -10,9 +10,10 @@ from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive, re
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options, shard_job
 from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
 from conceptloader.ingest.build.simple import with_chat
+from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.records.chat import ChatRules, load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_build_arguments(parser)
     other_builds.add_arguments(parser)
     add_recipe(parser)
-    add("--dry-run", action="store_true", help="print what would be built, and write nothing")
+    add("--dry-run", action="store_true", help="try the first rows, print what would be built, and write nothing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:
-        _show_plan(sources, options, output)
+        _show_plan(sources, options, output, skip_bad=arguments.bad_records is not None)
         return 0
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(
@@ -144,9 +145,10 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     )
 
 
-def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output) -> None:
-    """Print what a build would read and write."""
+def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output, skip_bad: bool) -> None:
+    """Print what a build would read and write, and how its first rows fare."""
     made, columns = format_options(options), options.columns
+    tried = try_rows(shard_job(sources, options, skip_bad=skip_bad), made)
     shards = len(plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources)))
     tracks = {name: made.tracks[name].codec for name in sorted(made.tracks)}
     facts, total = made.tokenizer, sum(source.size for source in sources)
@@ -158,6 +160,8 @@ def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output
         "tokenizer": facts and asdict(facts),
         "columns": columns.to_json(),
         "tracks": tracks,
+        "tried": {"documents": tried.documents, "tokens": tried.tokens, "loss": tried.losses.to_json()},
+        "bad": tried.bad,
     }
     named = f"{facts.name}, {facts.vocab_size:,} ids, eos {options.eos}" if facts else "none"
     lines = [
@@ -165,5 +169,8 @@ def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output
         f"content: column {columns.content}; id: {columns.id}; metadata: {columns.metadata or 'none'}",
         f"tracks: {', '.join(f'{name} ({codec})' for name, codec in tracks.items()) or 'none'}",
         f"tokenizer: {named}; mode: {made.mode}",
+        f"tried: the first {tried.documents:,} documents of up to three files: {tried.tokens:,} tokens",
+        *tried.losses.lines(),
+        *(f"{path}: {where}: {problem}" for path, where, problem in tried.bad),
     ]
     output.result(value, lines)

@@ -8,32 +8,44 @@ from itertools import chain, count
 import yaml
 
 from conceptloader.blend import load_config, open_blend
-from conceptloader.cli.arguments import add_root, positive
+from conceptloader.cli.arguments import add_root, positive, refuse_beside
+from conceptloader.cli.first_recipe import write_recipe
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
+from conceptloader.format.spec import layout as fmt
 from conceptloader.storage.durable import write_file
 
 DESCRIPTION = """\
-Write a configuration (YAML) for datasets: their paths, weights by size, and their tracks of concepts. It is opened
-before it is written, which checks that it works.
+For raw files write a recipe of `build`: which of their columns hold what, guessed from the first rows, and files of the
+concept names. These rows are tried as a build would take them, and what is wrong with them is listed.
+
+  conceptloader init corpus.parquet --tokenizer tokenizer.json --out build.yaml
+  conceptloader build --recipe build.yaml
+
+For datasets write a configuration: their paths, weights by size, and their tracks of concepts. It is opened before it
+is written, which checks that it works.
 
   conceptloader init data/web data/code --out run.yaml
   conceptloader init data/corpus --out run.yaml --seq-len 512
 """
+
+USAGE = "FILE|DATASET [...] --out FILE [options]"
 
 _SEQ_LEN = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("datasets", nargs="+", metavar="DATASET", help="directories or URLs of datasets")
-    add("--out", required=True, metavar="FILE", help="configuration to write, such as run.yaml")
+    add("inputs", nargs="+", metavar="INPUT", help="raw files or their directories; or datasets, also by URL")
+    add("--out", required=True, metavar="FILE", help="recipe or configuration to write, such as run.yaml")
+    meaning = "of raw files: `bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME"
+    add("--tokenizer", metavar="bytes|PATH", help=meaning)
     add(
         "--seq-len",
         type=positive,
         metavar="S",
-        help=f"default: {_SEQ_LEN}, or less for small datasets",
+        help=f"of a configuration (default: {_SEQ_LEN}, or less for small datasets)",
     )
     add("--overwrite", action="store_true", help="replace an existing FILE")
     add_root(add)
@@ -45,7 +57,26 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         raise ConfigError(f"--out {arguments.out}", "an existing file", "none", "to replace it, pass --overwrite")
     if not os.path.isdir(os.path.dirname(out)):
         raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="create it")
-    paths = [path if "://" in path else os.path.abspath(path) for path in arguments.datasets]
+    raw = [path for path in arguments.inputs if _is_raw(path)]
+    if raw and len(raw) < len(arguments.inputs):
+        raise ConfigError("init", f"raw files ({raw[0]}) and datasets", "one kind", "build the raw files first")
+    if raw:
+        refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
+        write_recipe(arguments, output)
+    else:
+        refuse_beside("datasets", arguments, "tokenizer")
+        _write_configuration(arguments, out, output)
+
+
+def _is_raw(path: str) -> bool:
+    """Whether it is input of a build, by what is there."""
+    if os.path.isdir(path):
+        return not os.path.exists(os.path.join(path, fmt.MANIFEST))
+    return path.startswith("hub:") or os.path.isfile(path)
+
+
+def _write_configuration(arguments: argparse.Namespace, out: str, output: Output) -> None:
+    paths = [path if "://" in path else os.path.abspath(path) for path in arguments.inputs]
     datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
     found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}
     room = min(ds.num_tokens - (ds.mode != "document") for ds in datasets.values())

@@ -1,22 +1,21 @@
 """What else `build` does: public corpora, concept names, finalizing shards of other programs, re-encoding."""
 
 import argparse
-import os
-from collections import Counter
 from typing import Any
 
 from conceptloader.cli import chunks
 from conceptloader.cli.arguments import SPAN_RULES, add_root, positive, refuse_all_but, refuse_without
 from conceptloader.cli.building import check_tokens
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import load_manifest
-from conceptloader.format.spec.vocabulary import dump_vocabulary
 from conceptloader.format.tools.reencode import reencode
 from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.chunks.atlas import atlas
-from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
-from conceptloader.storage.durable import write_file
+from conceptloader.ingest.records.columns import MAIN_TRACK
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.records.names import count_names, require_new, write_names
 
 _OF_PRESETS = (
     "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_dtype", "encoding", "mode",
@@ -90,47 +89,14 @@ def encode_again(arguments: argparse.Namespace, output: Output) -> int:
 
 def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
     """Write concept names, the most frequent first; they depend on the records only."""
-    refuse_all_but("--vocabulary-only", arguments, "inputs", "out", "track", "min_count", "max_line_bytes")
-    columns = ["spans" if track == "concepts" else f"spans_{track}" for track in arguments.track] or ["spans"]
-    if len(columns) > 1:
-        raise ConfigError("build --vocabulary-only", f"{len(columns)} tracks", "one", "collect them individually")
-    taken = ConfigError(f"--out {arguments.out}", "a file", "none", "remove it or choose another name")
-    if os.path.lexists(arguments.out):
-        raise taken
-    names: Counter[str] = Counter()
-    for source in find_sources(arguments.inputs):
-        count_names(source, columns[0], arguments.max_line_bytes, names)
-        source.check_unchanged()
-    if not names:
-        raise InputError(
-            ", ".join(arguments.inputs),
-            f"no concept name in column {columns[0]!r}",
-            "at least one",
-            "name the track (--track topic is column spans_topic)",
-        )
-    kept = sorted(
-        (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)
-    )
-    unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
-    if unfit is not None or (kept and kept[0].startswith(("[", "\ufeff"))):
-        data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
-    else:
-        data = "".join(f"{name}\n" for name in kept).encode("utf-8")
-    if not write_file(os.path.abspath(arguments.out), data, exclusive=True):
-        raise taken
-    value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
-    output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones skipped"])
+    refuse_all_but("--vocabulary-only", arguments, "inputs", "out", "track", "column", "min_count", "max_line_bytes")
+    if len(arguments.track) > 1:
+        raise ConfigError("build --vocabulary-only", f"{len(arguments.track)} tracks", "one", "collect them one by one")
+    require_new(arguments.out)
+    track, limit = (arguments.track or [MAIN_TRACK])[0], arguments.max_line_bytes
+    sources = find_sources(arguments.inputs)
+    columns = detect_columns(sources, dict(arguments.column), tracks=[track], max_line_bytes=limit)
+    kept, rarer = write_names(arguments.out, count_names(sources, columns, track, limit), arguments.min_count)
+    value: dict[str, Any] = {"file": arguments.out, "names": kept, "left_out": rarer}
+    output.result(value, [f"{arguments.out}: {kept:,} names, {rarer:,} rarer ones skipped"])
     return 0
-
-
-def count_names(source: Source, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
-    """Count the concept names in one column of one file. Raises: InputError naming file and line."""
-    for number, record in read_rows(source, max_line_bytes, column):
-        spans = record.get(column)
-        try:
-            for span in () if spans is None else spans:
-                names.update(concept for concept in span["concepts"] if isinstance(concept, str))
-        except (TypeError, KeyError) as error:
-            raise InputError(
-                f"{source.row_name(number)}: {column}", f"{spans!r:.100}", "a list of spans with concepts"
-            ) from error

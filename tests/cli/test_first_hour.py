@@ -61,9 +61,13 @@ def test_init_overwrites_only_if_asked(shell: Shell, dataset: Path, tmp_path: Pa
 
 
 def test_a_dry_run_tells_and_writes_nothing(shell: Shell, source: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("animal\nsize\n")
     before = sorted(tmp_path.rglob("*"))
-    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--dry-run")
+    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--vocabulary", names, "--dry-run")
     found = shell.json(*arguments)
+    assert found["tried"]["documents"] == len(source.read_text().splitlines())
+    assert found["bad"] == []
     assert found["columns"]["text"] == "text"
     assert (found["shards"], found["tracks"]) == (1, {"concepts": "concepts", "metadata": "msgpack"})
     assert "nothing was written" in shell(*arguments)

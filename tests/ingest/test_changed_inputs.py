@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,18 +152,18 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_while_names_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conceptloader.cli import other_builds
+    from conceptloader.ingest.records import names
 
     source = tmp_path / "in.jsonl"
     line = '{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["%s"]}]}\n'
     source.write_text(line % "one" + line % "two")
-    real = other_builds.count_names
+    real = names.read_rows
 
-    def changing(*arguments: Any) -> None:
-        real(*arguments)
+    def changing(*arguments: Any) -> Iterator[Any]:
+        yield from real(*arguments)
         source.write_text(line % "one")
 
-    monkeypatch.setattr(other_builds, "count_names", changing)
+    monkeypatch.setattr(names, "read_rows", changing)
     with pytest.raises(InputError, match="changed while it was read"):
         main_error(["build", source, "--vocabulary-only", "--out", tmp_path / "names"])
     assert not (tmp_path / "names").exists()

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from conceptloader.base.checks import check_task
@@ -22,6 +22,7 @@ from conceptloader.ingest.build.complete import Summary, describe_complete, make
 from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
+from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.build.workers import run_tasks
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
@@ -35,6 +36,7 @@ from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
 
+LONG_BYTES = 1 << 28  # of input, for which first rows are tried before all are read
 _TELLING = 10_000  # spans after which a part that is lost means something
 
 
@@ -234,6 +236,28 @@ def _track(options: IngestOptions, track: str) -> TrackOptions:
     )
 
 
+def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bool) -> ShardJob:
+    """A job of a worker, but for the directory and the shard. Raises: ConfigError for text without a tokenizer."""
+    tokenizer: bytes | str | None = None
+    if options.columns.text is not None or options.chat is not None:
+        if options.tokenizer is None:
+            raise ConfigError("tokenizer", "none", "one for input given as text")
+        tokenizer = options.tokenizer.definition or options.tokenizer.name
+    return ShardJob(
+        directory="",
+        shard=-1,
+        sources=sources,
+        columns=options.columns,
+        tokenizer=tokenizer,
+        eos=options.eos,
+        rules=options.rules,
+        max_line_bytes=options.max_line_bytes,
+        skip_bad=skip_bad,
+        chat=options.chat,
+        bos=options.bos,
+    )
+
+
 def _write_shards(
     build: Build,
     sources: Sequence[Source],
@@ -248,28 +272,15 @@ def _write_shards(
 
     Returns: counts of documents, tokens (prefix: of prefixes), bad records and truncated conversations.
     """
-    tokenizer: bytes | str | None = None
-    if options.columns.text is not None or options.chat is not None:
-        if options.tokenizer is None:
-            raise ConfigError("tokenizer", "none", "one for input given as text")
-        tokenizer = options.tokenizer.definition or options.tokenizer.name
-    jobs = [
-        ShardJob(
-            directory=build.path,
-            shard=shard,
-            sources=sources,
-            columns=options.columns,
-            tokenizer=tokenizer,
-            eos=options.eos,
-            rules=options.rules,
-            max_line_bytes=options.max_line_bytes,
-            skip_bad=on_bad is not None,
-            chat=options.chat,
-            bos=options.bos,
-        )
-        for shard in missing
-    ]
+    job = shard_job(sources, options, skip_bad=on_bad is not None)
+    jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
+    if len(missing) == build.num_shards and sum(sizes) > LONG_BYTES:
+        try:
+            try_rows(job, build.options)
+        except BadRecord as error:
+            remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
+            raise InputError(f"{error}; no shard was begun: {remedy}") from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
     losses, told, counts = Losses(), set[str](), Counter[str]()

@@ -67,6 +67,15 @@ class Progress:
     truncated: int = 0
     prefix_tokens: int = 0
 
+    def add(self, other: "Progress") -> None:
+        self.bytes += other.bytes
+        self.documents += other.documents
+        self.tokens += other.tokens
+        self.truncated += other.truncated
+        self.prefix_tokens += other.prefix_tokens
+        self.losses.add(other.losses)
+        self.bad += other.bad
+
 
 @lru_cache(maxsize=1)
 def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer | None:
@@ -82,11 +91,10 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
 def write_shard(job: ShardJob, report: Tell) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_writer(job.directory)
-    tokenizer = _tokenizer(job.tokenizer, job.eos)
     with build.shard(job.shard) as writer:
-        filler = ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad, bos=job.bos)
+        filler = filler_of(job, writer)
         for numbers in build.plan[job.shard]:
-            for rows, consumed in _read(job, build, Piece(*numbers)):
+            for rows, consumed in read_piece(job, build, Piece(*numbers)):
                 report(filler.add(rows, consumed))
         for number in sorted({numbers[0] for numbers in build.plan[job.shard]}):
             job.sources[number].check_unchanged()
@@ -177,7 +185,13 @@ class ShardFiller:
         return with_prefix(placed, self.tokenizer.encode(batch.prefixes, [False] * len(ids))[0])
 
 
-def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
+def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
+    """What adds the rows of a job to its shard."""
+    tokenizer = _tokenizer(job.tokenizer, job.eos)
+    return ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad, bos=job.bos)
+
+
+def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
     """The rows of a piece in batches, each with the stored bytes that it took; blank lines are skipped."""
     source = job.sources[piece.source]
     concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}

@@ -1,0 +1,243 @@
+"""What the columns of raw files hold, guessed from their first rows: the options of a build."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from conceptloader.format.spec.layout import name_problem
+
+ROWS = 1000  # that are looked at
+
+# Names that columns and fields have in public corpora, the likeliest first.
+_TEXT = "text", "content", "body", "document", "raw_content", "article", "passage", "code"
+_TOKENS = "tokens", "input_ids", "token_ids"
+_ID = "id", "doc_id", "document_id", "docid", "uuid", "guid", "_id", "key", "url"
+_SPANS = "spans", "annotations", "entities", "labels"
+_START = "start", "begin", "start_char", "char_start", "start_offset", "from"
+_END = "end", "stop", "end_char", "char_end", "end_offset", "to"
+_CONCEPTS = "concepts", "concept", "labels", "label", "tags", "tag", "entity", "entity_type", "type", "category", "name"
+_SCORES = "scores", "score", "confidence", "probability", "prob", "weight"
+_CHAT = {"messages"}, {"prompt", "completion"}, {"prompt", "chosen", "rejected"}
+
+
+@dataclass
+class Guess:
+    """What a build of these rows would be told.
+
+    Attributes:
+        options: Options of `conceptloader build`, as in a recipe, but for inputs, `out`, tokenizer and vocabularies.
+        roles: Column -> what it holds, for people.
+        doubts: What somebody should look at before anything long runs.
+        named: Tracks whose concepts are names, and need a vocabulary.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)
+
+    def add(self, option: str, value: Any) -> None:
+        """One more value of an option that may be given several times."""
+        self.options.setdefault(option, []).append(value)
+
+    def call(self, ours: str, theirs: str) -> None:
+        """`--column ours=theirs`, where they differ."""
+        if ours != theirs:
+            self.options.setdefault("column", {})[ours] = theirs
+
+
+def guess(rows: Sequence[Mapping[str, Any]]) -> Guess:
+    """Roles of the columns of these rows.
+
+    Args:
+        rows: The first ones of the input, as Python objects.
+
+    Returns:
+        Options, roles and doubts. Without a column that can be the content, neither `text` nor `tokens` is among the
+        roles.
+    """
+    found = Guess()
+    values = {name: _there(rows, name) for name in dict.fromkeys(_names(rows))}
+    kinds = {name: _kind(some) for name, some in values.items()}
+    if any(columns <= kinds.keys() for columns in _CHAT):
+        _chat(found, kinds)
+        return found
+    content = _first(_TEXT, kinds, "text") or _longest(values, kinds)
+    tokens = _first(_TOKENS, kinds, "integers") if content is None else None
+    for ours, column in (("text", content), ("tokens", tokens)):
+        if column is not None:
+            found.call(ours, column)
+            found.roles[column] = ours
+    if content is None and tokens is None:
+        found.doubts.append("no column of text, and none of token ids that is called " + " or ".join(_TOKENS))
+        return found
+    taken = content or tokens or ""
+    if missing := len(rows) - len(values[taken]):
+        found.doubts.append(f"{taken}: {missing:,} of {len(rows):,} rows have none: --bad-records lists them")
+    _id(found, values, kinds, len(rows))
+    _tracks(found, values, kinds, [row.get(taken) for row in rows], rows)
+    for name, kind in kinds.items():
+        if name not in found.roles:
+            _rest(found, name, kind, values, tokens)
+    return found
+
+
+def _names(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    for row in rows:
+        yield from row
+
+
+def _there(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
+    return [row[name] for row in rows if row.get(name) is not None]
+
+
+def _kind(values: Sequence[Any]) -> str:
+    """Of the values of a column, None apart: text, integer, number, integers, numbers, objects, object, other, none."""
+    if not values:
+        return "none"
+    types = {type(value) for value in values}
+    if types == {list}:
+        items = {type(item) for value in values for item in value}
+        kinds = {frozenset({int}): "integers", frozenset({dict}): "objects", frozenset(): "other"}
+        if items <= {int, float, bool} and items - {int}:
+            return "numbers"
+        return kinds.get(frozenset(items), "other")
+    simple = {frozenset({str}): "text", frozenset({int}): "integer", frozenset({dict}): "object"}
+    if types <= {int, float}:
+        return simple.get(frozenset(types), "number")
+    return simple.get(frozenset(types), "other")
+
+
+def _first(names: Sequence[str], kinds: Mapping[str, str], *wanted: str) -> str | None:
+    """The first of these names that is a column, or field, of a wanted kind, in any case."""
+    known = {name.lower(): name for name, kind in reversed([*kinds.items()]) if kind in wanted}
+    return next((known[name] for name in names if name in known), None)
+
+
+def _longest(values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> str | None:
+    """The column with the longest texts, if they are longer than names and addresses are."""
+    sizes = {name: sum(map(len, values[name])) / len(values[name]) for name, kind in kinds.items() if kind == "text"}
+    best = max(sizes, key=lambda name: sizes[name], default=None)
+    return best if best is not None and sizes[best] > 80 else None
+
+
+def _chat(found: Guess, kinds: Mapping[str, str]) -> None:
+    used = next(columns for columns in _CHAT if columns <= kinds.keys()) | {"id", "tools"}
+    found.options["chat"] = True
+    for name in kinds:
+        found.roles[name] = "conversation" if name in used - {"id"} else "id" if name == "id" else "ignored"
+        if name not in used:
+            found.add("ignore-column", name)
+
+
+def _id(found: Guess, values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str], rows: int) -> None:
+    free = {name: kind for name, kind in kinds.items() if name not in found.roles}
+    name = _first(_ID, free, "text", "integer")
+    if name is None:
+        return
+    found.call("id", name)
+    found.roles[name] = "id"
+    if repeated := len(values[name]) - len(set(values[name])):
+        found.doubts.append(f"{name}: {repeated:,} of {rows:,} rows have an id that was there before")
+
+
+def _tracks(
+    found: Guess,
+    values: Mapping[str, Sequence[Any]],
+    kinds: Mapping[str, str],
+    contents: Sequence[Any],
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
+    """Columns of spans; all have the names of the first one's fields."""
+    likely = {name: k for k, name in enumerate(_SPANS)}
+    columns = [name for name, kind in kinds.items() if kind == "objects" and name not in found.roles]
+    named: dict[str, str] | None = None
+    for column in sorted(columns, key=lambda name: likely.get(name.lower(), len(likely))):
+        some = [span for spans in values[column] for span in spans]
+        of_spans = {name: _kind(_there(some, name)) for name in dict.fromkeys(_names(some))}
+        fields = _span_fields(of_spans)
+        if fields is None:
+            continue
+        if named is not None and fields != named:
+            found.doubts.append(f"{column}: its fields are not called like those of the first spans; annotate it later")
+            continue
+        track = "concepts" if named is None else column.removeprefix("spans_")
+        if name_problem(track):
+            found.doubts.append(f"{column}: {track!r} cannot name a track; name one (--column spans_TRACK={column})")
+            continue
+        named = fields
+        found.call("spans" if track == "concepts" else f"spans_{track}", column)
+        found.roles[column] = f"spans of track {track}"
+        for ours, theirs in fields.items():
+            found.call(ours, theirs)
+        if "scores" in fields:
+            found.options.setdefault("scores", {})[track] = "f2"
+        for name in of_spans.keys() - {*fields.values()}:
+            found.add("ignore-column", f"{column}.{name}")
+        labels = {type(label) for s in some for label in _listed(s.get(fields["concepts"]))}
+        if str in labels:
+            found.named.append(track)
+        else:
+            found.doubts.append(f"{column}: labels are numbers, which become ids of concepts without names")
+        _look_at(found, column, fields, [row.get(column) for row in rows], contents)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _span_fields(kinds: Mapping[str, str]) -> dict[str, str] | None:
+    """Ours -> theirs for the fields of spans; None where they are none."""
+    start, end = _first(_START, kinds, "integer"), _first(_END, kinds, "integer")
+    labels = _first(_CONCEPTS, kinds, "text", "integer", "integers", "other")
+    if start is None or end is None or labels is None:
+        return None
+    fields = {"start": start, "end": end, "concepts": labels}
+    scores = _first(_SCORES, kinds, "number", "numbers", "integer", "integers")
+    return fields | ({"scores": scores} if scores is not None else {})
+
+
+def _look_at(
+    found: Guess, column: str, fields: Mapping[str, str], spans: Sequence[Any], contents: Sequence[Any]
+) -> None:
+    """Spans that overlap, are beyond their document, or lack a label."""
+    wrong: Counter[str] = Counter()
+    for some, content in zip(spans, contents, strict=True):
+        places = [(s.get(fields["start"]), s.get(fields["end"])) for s in some or ()]
+        whole = sorted(place for place in places if None not in place)
+        furthest = [0, *accumulate((end for _, end in whole), max)]
+        wrong["lack start, end or label"] += sum(
+            None in place or s.get(fields["concepts"]) is None for place, s in zip(places, some or (), strict=True)
+        )
+        wrong["overlap"] += sum(start < before for (start, _), before in zip(whole, furthest, strict=False))
+        wrong["are beyond their document"] += sum(end > len(content or "") for _, end in whole)
+    total = sum(len(some or ()) for some in spans)
+    for what, count in wrong.items():
+        if count:
+            found.doubts.append(f"{column}: {count:,} of {total:,} spans {what}")
+    if wrong["overlap"]:
+        found.options["overlap"] = "levels"
+
+
+def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]], tokens: str | None) -> None:
+    """A column of no other role: a field, metadata, or ignored."""
+    if name == "metadata" and kind == "object":
+        found.roles[name] = "metadata"
+        return
+    numbers = kind in ("integers", "numbers") and tokens is not None
+    if numbers and [*map(len, values[name])] == [*map(len, values[str(tokens)])]:
+        flat = {item for value in values[name] for item in value}
+        code = "u1" if flat <= {0, 1} else "i4" if kind == "integers" else "f4"
+        found.options.setdefault("field", {})[name] = code
+        found.roles[name] = f"a number per token, {code}"
+        return
+    if kind in ("text", "integer", "number", "other") and not any(isinstance(v, (list, dict)) for v in values[name]):
+        found.add("metadata-column", name)
+        found.roles[name] = "metadata, to select by"
+    else:
+        found.add("ignore-column", name)
+        found.roles[name] = "ignored"
+    if kind == "none":
+        found.doubts.append(f"{name}: no row has a value")

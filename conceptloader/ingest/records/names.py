@@ -1,0 +1,66 @@
+"""Names of the concepts that an input has, for a vocabulary."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.vocabulary import dump_vocabulary
+from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.inputs import Source, read_rows
+from conceptloader.storage.durable import write_file
+
+
+def count_names(sources: Sequence[Source], columns: Columns, track: str, max_line_bytes: int) -> "Counter[str]":
+    """How often each name stands in the spans of a track. Concepts that are ids have none.
+
+    Raises: InputError naming file and line, and if there are no names at all.
+    """
+    column, names = columns.tracks[track], Counter[str]()
+    labels = columns.span_fields.get("concepts", "concepts")
+    for source in sources:
+        for number, record in read_rows(source, max_line_bytes, column):
+            spans = record.get(column)
+            try:
+                for span in () if spans is None else spans:
+                    found = span[labels]
+                    names.update(one for one in ([found] if isinstance(found, str) else found) if isinstance(one, str))
+            except (TypeError, KeyError) as error:
+                raise InputError(
+                    f"{source.row_name(number)}: {column}", f"{spans!r:.100}", f"a list of spans with {labels}"
+                ) from error
+        source.check_unchanged()
+    if not names:
+        raise InputError(
+            ", ".join(source.path for source in sources[:5]),
+            f"no concept name in column {column!r}",
+            "at least one",
+            "name the track (--track topic is column spans_topic) or the columns (--column)",
+        )
+    return names
+
+
+def require_new(path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError if something is there."""
+    if os.path.lexists(path):
+        raise _taken(path)
+
+
+def _taken(path: str | os.PathLike[str]) -> ConfigError:
+    return ConfigError(os.fspath(path), "a file", "none", "remove it or choose another name")
+
+
+def write_names(path: str | os.PathLike[str], names: Mapping[str, int], min_count: int = 1) -> tuple[int, int]:
+    """Write a new file of names, the most frequent first. Return how many there are, and how many rarer ones not.
+
+    Raises: ConfigError if there is such a file.
+    """
+    kept = sorted((name for name, n in names.items() if n >= min_count), key=lambda name: (-names[name], name))
+    unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
+    if unfit is not None or (kept and kept[0].startswith(("[", "\ufeff"))):
+        data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
+    else:
+        data = "".join(f"{name}\n" for name in kept).encode("utf-8")
+    if not write_file(os.path.abspath(path), data, exclusive=True):
+        raise _taken(path)
+    return len(kept), len(names) - len(kept)

@@ -1,0 +1,191 @@
+"""`init` of raw files: a recipe that `build` takes, and what is wrong with the rows before anything long runs."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.ingest.build import builder
+from tests.corpora import tokenizers as corpora
+
+TEXT = "Red paint, then blue paint and more red. As it says on the tin, the paint is for doors and for windows."
+SPANS = [(0, 3, "red", 0.5), (16, 20, "blue", 0.25), (36, 39, "red", 1.0)]
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    spans = [{"begin": a, "end": b, "label": label, "score": score, "by": "me"} for a, b, label, score in SPANS]
+    found = {"doc_id": f"d{number}", "body": TEXT, "url": f"http://a/{number}", "quality": number / 8, "ents": spans}
+    return {**found, **more}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def init(capsys: pytest.CaptureFixture[str], source: Path | str, *more: str) -> dict[str, Any]:
+    """What the command says as JSON."""
+    capsys.readouterr()
+    assert main(["init", str(source), "--out", "build.yaml", "--json", *more]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("name", ["corpus.parquet", "corpus.jsonl", "corpus.jsonl.gz"])
+def test_two_commands_from_a_file_with_names_of_its_own_to_a_dataset(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / name, [row(k) for k in range(8)])
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(corpora.byte_level().to_str(), "utf-8")
+    found = init(capsys, source, "--tokenizer", str(tokenizer))
+    assert found["columns"] == {
+        "doc_id": "id", "body": "text", "ents": "spans of track concepts", "url": "metadata, to select by",
+        "quality": "metadata, to select by",
+    }  # fmt: skip
+    assert found["doubts"] == []
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    with cl.open_dataset("data/corpus") as dataset:
+        assert [dataset.document_id(k) for k in range(8)] == [f"d{k}" for k in range(8)]
+        assert dataset.vocabulary("concepts") == ["red", "blue"]  # the most frequent first
+        spans = dataset.spans("concepts", *dataset.document_range(3))
+        assert spans.values.tolist() == [0, 1, 0]
+        assert spans.scores.tolist() == [0.5, 0.25, 1.0]
+        kept = dataset.spans("metadata", *dataset.document_range(2)).decode()
+        assert kept == [{"url": "http://a/2", "quality": 0.25}]
+    assert main(["init", "data/corpus", "--out", "run.yaml"]) == 0
+
+
+def without(number: int, column: str) -> dict[str, Any]:
+    return {name: value for name, value in row(number).items() if name != column}
+
+
+def spans(*places: tuple[int, int, Any]) -> list[dict[str, Any]]:
+    return [{"begin": start, "end": end, "label": label} for start, end, label in places]
+
+
+BAD = {
+    "half null": ([row(0), without(1, "body"), row(2), without(3, "body")], "body: 2 of 4 rows have none"),
+    "beyond": ([row(0, ents=spans((0, 3, "red"), (90, 999, "blue")))], "1 of 2 spans are beyond their document"),
+    "overlapping": ([row(0, ents=spans((0, 9, "red"), (4, 12, "blue")))], "1 of 2 spans overlap"),
+    "numbers": ([row(0, ents=spans((0, 3, 7)))], "labels are numbers, which become ids"),
+    "an id twice": ([row(0), row(0), row(1)], "doc_id: 1 of 3 rows have an id that was there before"),
+    "nothing": ([row(0, lang=None)], "lang: no row has a value"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_is_said_before_a_build(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, said = BAD[case]
+    found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")
+    assert any(said in doubt for doubt in found["doubts"])
+    assert f"#   {found['doubts'][0]}" in Path("build.yaml").read_text()
+
+
+def test_a_bad_row_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(k, ents=spans(place)) for k, place in enumerate([(0, 3, "red"), (5, 2, "red"), (4, 9, "paint")])]
+    source = write(tmp_path / "in.jsonl", rows)
+    doubts = init(capsys, source, "--tokenizer", "bytes")["doubts"]
+    assert any(f"{source}: line 2: ents[0]: found [5, 2), expected start <= end" in doubt for doubt in doubts)
+
+
+def test_many_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ents = [spans(*((k, k + 1, f"{number}-{k}") for k in range(90))) for number in range(120)]
+    source = write(tmp_path / "in.jsonl", [row(k, ents=found) for k, found in enumerate(ents)])
+    assert any("10,800 names of concepts" in doubt for doubt in init(capsys, source, "--tokenizer", "bytes")["doubts"])
+
+
+def test_overlapping_spans_get_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", [row(0, ents=spans((0, 9, "red"), (4, 12, "blue")))])
+    assert init(capsys, source, "--tokenizer", "bytes")["recipe"]["overlap"] == "levels"
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert {"concepts", "concepts_level2"} <= set(dataset.tracks)
+
+
+def test_tokens_with_numbers_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1], "weight": [0.5, 1.0, 2.0], "key": k} for k in range(3)]
+    found = init(capsys, write(tmp_path / "in.parquet", rows))
+    assert found["recipe"]["column"] == {"tokens": "input_ids", "id": "key"}
+    assert found["recipe"]["field"] == {"loss_mask": "u1", "weight": "f4"}
+    assert "# vocab-size: " in Path("build.yaml").read_text()
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 2
+    words = ["--vocab-size", "8", "--no-eos", "--workers", "1", "--quiet"]
+    assert main(["build", "--recipe", "build.yaml", *words]) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert dataset.fields(0, 3)["weight"].tolist() == [0.5, 1.0, 2.0]
+
+
+def test_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    source = write(tmp_path / "in.jsonl", [{"messages": turns, "source": "x"}])
+    found = init(capsys, source)
+    assert found["recipe"] == {"inputs": [str(source)], "out": "data/in", "chat": True, "ignore-column": ["source"]}
+    assert found["columns"] == {"messages": "conversation", "source": "ignored"}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("a.bin", 2, "conceptloader adopt"),
+        ("short.jsonl", 1, "found columns a: no column of text"),
+        ("nowhere.jsonl", 2, "nowhere.jsonl"),
+    ],
+)
+def test_what_is_no_corpus(name: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.bin").write_bytes(bytes(8))
+    Path("short.jsonl").write_text('{"a": "b"}\n')
+    assert main(["init", name, "--out", "build.yaml"]) == code
+    assert said in capsys.readouterr().err
+    assert not Path("build.yaml").exists()
+
+
+def test_an_existing_recipe_or_vocabulary_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", [row(0)])
+    Path("build.concepts.txt").write_text("mine\n")
+    assert main(["init", str(source), "--out", "build.yaml", "--tokenizer", "bytes"]) == 2
+    assert "build.concepts.txt" in capsys.readouterr().err
+    assert Path("build.concepts.txt").read_text() == "mine\n"
+    assert init(capsys, source, "--tokenizer", "bytes", "--overwrite")
+    assert Path("build.concepts.txt").read_text() == "red\nblue\n"
+    assert yaml.safe_load(Path("build.yaml").read_text())["vocabulary"] == {"concepts": "build.concepts.txt"}
+
+
+def test_a_long_build_tries_first_rows_before_it_reads_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad row early in the last of many files: nothing of the others is built."""
+    files = [write(tmp_path / f"{k}.jsonl", [{"text": TEXT}] * 9) for k in range(5)]
+    write(files[-1], [{"text": TEXT}, {"text": 7}])
+    words = ["--tokenizer", "bytes", "--shard-input-bytes", "500", "--workers", "1", "--quiet", "--out", "out"]
+    monkeypatch.setattr(builder, "LONG_BYTES", 1000)
+    assert main(["build", *map(str, files), *words]) == 1
+    assert f"{files[-1]}: line 2: text: found 7, expected a string; no shard was begun" in capsys.readouterr().err
+    assert not [*Path("out").glob("*.shard.json")]
+    monkeypatch.setattr(builder, "LONG_BYTES", 1 << 28)
+    assert main(["build", *map(str, files), *words]) == 1
+    assert "shards are finished and kept" in capsys.readouterr().err
+
+
+def test_a_span_without_a_label_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", [row(0), row(1, ents=[*spans((0, 3, "red")), {"begin": 4, "end": 5}])])
+    assert main(["init", str(source), "--out", "build.yaml", "--tokenizer", "bytes"]) == 1
+    assert f"{source}: line 2: ents: found" in capsys.readouterr().err

@@ -31,6 +31,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 GROUPS = {
     "Datasets": {
         "build": "build a dataset from JSONL, Parquet, CSV or Arrow",
+        "init": "write a recipe for raw files, or a configuration for datasets",
         "adopt": "use Megatron, datatrove or OLMo token files in place",
         "annotate": "add a track to a dataset",
         "concat": "concatenate datasets by reference",
@@ -44,7 +45,6 @@ GROUPS = {
         "viewer": "browse a dataset or run in the browser",
     },
     "Runs": {
-        "init": "write a configuration for datasets",
         "trace": "show what a step contains, past or future",
         "locate": "find the steps that contain a document or concept",
         "exposure": "count how often documents or concepts are seen",

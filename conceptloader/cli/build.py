@@ -31,10 +31,10 @@ A column spans_<track> becomes another track of concepts; metadata (an object) b
 With --chat, records are conversations (docs/datasets.md). --recipe reads options from a YAML file; annotations in
 separate files are configured there (chunks, docs/annotations.md).
 
+  conceptloader build --recipe build.yaml    # `conceptloader init corpus.parquet --out build.yaml` writes one
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
-  conceptloader build --recipe build.yaml
   conceptloader build corpus/ --vocabulary-only --out concepts.txt
   conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
   conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
@@ -62,12 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chunks.add_chunks(group)
 
     group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
-    meaning = "name of text, tokens, id, metadata, spans, spans_<track>, or in spans of start, end, concepts, scores"
+    meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts or scores"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as text=body or concepts=label")
     group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may lack")
     group("--metadata-column", action="append", default=[], metavar="NAME", help="add this column to the metadata")
-    add_pairs(group, "--field", "NAME:TYPE", "a column with one number per token, such as loss_mask:u1")
-    meaning = "do not read this column, or this field of spans (COLUMN.FIELD)"
+    add_pairs(group, "--field", "NAME:TYPE", "a column of numbers per token: loss_mask:u1")
+    add_pairs(group, "--number", "NAME:TYPE", "a track, a number per document: quality:f4")
+    meaning = "do not read it; of spans COLUMN.FIELD"
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME", help=meaning)
     meaning = "insert before each document, without loss: a Jinja template over its columns, such as '{{ url }}: '"
     group("--prefix", metavar="TEMPLATE", help=meaning)
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_build_arguments(parser)
     other_builds.add_arguments(parser)
     add_recipe(parser)
-    add("--dry-run", action="store_true", help="try the first rows, print what would be built, and write nothing")
+    add("--dry-run", action="store_true", help="try the first rows, show the plan, write nothing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
-        names = "dry_run", "vocabulary", "scores", "track", "field", "ignored"
+        names = "dry_run", "vocabulary", "scores", "track", "field", "number", "ignored"
         refuse_beside("chunks", arguments, *names)
         return chunks.build(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments, output)
     sources = find_sources(arguments.inputs)
@@ -106,6 +107,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             tracks=arguments.track,
             metadata_columns=arguments.metadata_column,
             fields=dict(arguments.field),
+            numbers=dict(arguments.number),
             strict=arguments.bad_records is None,
             **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
@@ -138,7 +140,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
-    names = "chunks", "prefix", "column", "track", "metadata_column", "field"
+    names = "chunks", "prefix", "column", "track", "metadata_column", "field", "number"
     refuse_beside("--chat", arguments, *names)
     return load_rules(
         arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of or 1

@@ -88,6 +88,7 @@ def _columns(sources: list[Source], found: Guess) -> Columns:
         given.get("column"),
         metadata_columns=given.get("metadata-column", ()),
         fields=given.get("field"),
+        numbers=given.get("number"),
         ignored=given.get("ignore-column", ()),
     )
 

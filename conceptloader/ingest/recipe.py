@@ -233,6 +233,10 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         found.options.setdefault("field", {})[name] = code
         found.roles[name] = f"a number per token, {code}"
         return
+    if kind == "number" and not name_problem(name):
+        found.options.setdefault("number", {})[name] = "f4"
+        found.roles[name] = "a number per document, f4: to weigh and select by"
+        return
     if kind in ("text", "integer", "number", "other") and not any(isinstance(v, (list, dict)) for v in values[name]):
         found.add("metadata-column", name)
         found.roles[name] = "metadata, to select by"

@@ -57,7 +57,7 @@ def test_two_commands_from_a_file_with_names_of_its_own_to_a_dataset(
     found = init(capsys, source, "--tokenizer", str(tokenizer))
     assert found["columns"] == {
         "doc_id": "id", "body": "text", "ents": "spans of track concepts", "url": "metadata, to select by",
-        "quality": "metadata, to select by",
+        "quality": "a number per document, f4: to weigh and select by",
     }  # fmt: skip
     assert found["doubts"] == []
     assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
@@ -68,7 +68,8 @@ def test_two_commands_from_a_file_with_names_of_its_own_to_a_dataset(
         assert spans.values.tolist() == [0, 1, 0]
         assert spans.scores.tolist() == [0.5, 0.25, 1.0]
         kept = dataset.spans("metadata", *dataset.document_range(2)).decode()
-        assert kept == [{"url": "http://a/2", "quality": 0.25}]
+        assert kept == [{"url": "http://a/2"}]
+        assert dataset.spans("quality", *dataset.document_range(2)).decode()[0].tolist() == [0.25]
     assert main(["init", "data/corpus", "--out", "run.yaml"]) == 0
 
 

@@ -1,6 +1,6 @@
 """Where spans lie in the token stream: from characters to tokens, overlaps resolved, eos appended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +71,7 @@ def place(
         fields = {name: _repeat_last(values, ends, lengths) for name, values in fields.items()}
     if batch.metadata is not None:
         spans[METADATA_TRACK] = _whole_documents(batch.metadata, tokens.offsets)
+    spans |= {name: _whole_documents(records, tokens.offsets) for name, records in batch.numbers.items()}
     return Placed(batch.ids, tokens, spans, fields, lost)
 
 
@@ -207,10 +208,10 @@ def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_
     return BulkSpans(start=base + start, end=base + end, record=record, data=data, offsets=ends)
 
 
-def _whole_documents(records: list[bytes], offsets: Ints) -> BulkSpans:
-    """One record for each document that has a token."""
-    some = np.flatnonzero(np.diff(offsets))
-    kept = [records[i] for i in some.tolist()]
+def _whole_documents(records: Sequence[bytes | None], offsets: Ints) -> BulkSpans:
+    """One record for each document that has a token, and a record."""
+    some = np.flatnonzero((np.diff(offsets) > 0) & [record is not None for record in records])
+    kept = [record for i in some.tolist() if (record := records[i]) is not None]
     return BulkSpans(
         start=offsets[some],
         end=offsets[some + 1],

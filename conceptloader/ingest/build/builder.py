@@ -203,6 +203,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
     }
     if columns.has_metadata:
         tracks[METADATA_TRACK] = TrackOptions(codec="msgpack", encoding=options.encoding)
+    for name, code in columns.numbers.items():
+        tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": code}, encoding=options.encoding)
     if columns.prefix is not None:
         tracks[PREFIX_TRACK] = TrackOptions(encoding=options.encoding, vocabulary=[PREFIX_NAME])
         fields["loss_mask"] = "u1"

@@ -67,7 +67,8 @@ class RowBatch:
     """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
 
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
-    conversations of which turns were dropped. prefixes: texts to put before the documents'.
+    conversations of which turns were dropped. prefixes: texts to put before the documents'. numbers: by track, an
+    encoded record per document, None for none.
     """
 
     ids: list[str]
@@ -78,3 +79,4 @@ class RowBatch:
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
     truncated: int = 0
     prefixes: list[str] | None = None
+    numbers: dict[str, list[bytes | None]] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class Columns:
         metadata: Column of a metadata object, or None.
         metadata_columns: Further columns that go into it.
         fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.
+        numbers: Columns with one number per document, and their types, e.g. {"quality": "f4"}: tracks of these names.
         ignored: Columns that may be there, and fields of spans, as COLUMN.FIELD.
         prefix: A template in Jinja over the columns of a record, for a text that is put in front of the document's.
     """
@@ -42,6 +43,7 @@ class Columns:
     metadata: str | None = None
     metadata_columns: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     prefix: str | None = None
 
@@ -56,6 +58,8 @@ class Columns:
         for name in self.span_fields:
             if name not in SPAN_FIELDS:
                 raise unknown("columns: span_fields", name, SPAN_FIELDS, "field of a span")
+        if taken := sorted({*self.tracks, METADATA_TRACK, PREFIX_TRACK} & self.numbers.keys()):
+            raise ConfigError("columns: numbers", repr(taken[0]), "no name of another track", "rename the column")
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
@@ -71,7 +75,8 @@ class Columns:
 
     def _roles(self) -> list[str]:
         metadata = [self.metadata] if self.metadata is not None else []
-        return [self.content, self.id, *self.tracks.values(), *metadata, *self.metadata_columns, *self.fields]
+        named = [*self.metadata_columns, *self.fields, *self.numbers]
+        return [self.content, self.id, *self.tracks.values(), *metadata, *named]
 
     def _named(self) -> list[str]:
         return [] if self.prefix is None else sorted(load_prefix(self.prefix).names)
@@ -107,11 +112,12 @@ class Columns:
             listed = f"column{'s' if unknown[1:] else ''} {', '.join(map(repr, unknown))}"
             return (
                 f"found {listed}, expected some of {', '.join(self.wanted())}; declare it (--track, "
-                "--metadata-column, --field) or omit it (--ignore-column)"
+                "--metadata-column, --field, --number) or omit it (--ignore-column)"
             )
         return None
 
     def to_json(self) -> dict[str, Any]:
         """What was in a dataset's options before there were prefixes, which are stored next to it."""
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: value for name, value in found.items() if name != "prefix" and (value or name != "span_fields")}
+        later = "span_fields", "numbers"
+        return {name: value for name, value in found.items() if name != "prefix" and (value or name not in later)}

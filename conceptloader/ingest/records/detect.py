@@ -25,6 +25,7 @@ def detect_columns(
     tracks: Sequence[str] = (),
     metadata_columns: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
+    numbers: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
     prefix: str | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
@@ -68,6 +69,7 @@ def detect_columns(
         metadata=metadata if metadata in found and metadata not in metadata_columns else None,
         metadata_columns=metadata_columns,
         fields=fields or {},
+        numbers=numbers or {},
         ignored=ignored,
         prefix=prefix,
     )

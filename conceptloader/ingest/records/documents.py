@@ -2,12 +2,14 @@
 
 import datetime
 import decimal
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
-from conceptloader.format.spec.codecs import MsgpackCodec
+from conceptloader.errors import InputError
+from conceptloader.format.spec.codecs import MsgpackCodec, NumpyCodec
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns
@@ -25,6 +27,8 @@ class Documents:
         self.texts: list[str] | None = None if columns.text is None else []
         self.metadata: list[bytes] | None = [] if columns.has_metadata else None
         self.prefixes: list[str] | None = None if columns.prefix is None else []
+        self.numbers: dict[str, list[bytes | None]] = {name: [] for name in columns.numbers}
+        self._codecs = {name: NumpyCodec({"dtype": code}) for name, code in columns.numbers.items()}
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises: ValueError that says what is wrong with it."""
@@ -32,6 +36,8 @@ class Documents:
         self.ids.append(check_id(record.get(columns.id)))
         if self.texts is not None and columns.text is not None:
             self.texts.append(check_text(record[columns.text], columns.text))
+        for name, records in self.numbers.items():
+            records.append(_number(record.get(name), name, self._codecs[name]))
         if self.metadata is not None:
             self.metadata.append(self._packer.encode(_metadata(record, columns)))
         if self.prefixes is not None and self._prefix is not None:
@@ -48,6 +54,7 @@ class Documents:
             metadata=self.metadata,
             fields=fields,
             prefixes=self.prefixes,
+            numbers=self.numbers,
         )
 
 
@@ -82,6 +89,18 @@ def check_text(value: Any, column: str) -> str:
                 f"{column}: found half of a surrogate pair at character {error.start}, expected text; repair the text"
             ) from error
     return value
+
+
+def _number(value: Any, column: str, codec: NumpyCodec) -> bytes | None:
+    """A record of one number; None where there is none. Raises: ValueError."""
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{column}: found {value!r:.100}, expected a finite number, or null for none")
+    try:
+        return codec.encode([value])
+    except InputError as error:
+        raise ValueError(f"{column}: found {value!r:.100}, expected a number that {codec.dtype} holds") from error
 
 
 def _metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:

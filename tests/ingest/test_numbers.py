@@ -1,0 +1,97 @@
+"""`--number NAME:TYPE`: a number per document becomes a track, which weighs the loss and selects documents."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+
+QUALITY = [0.5, None, 2, 0.25]
+ROWS = [{"id": f"d{k}", "text": "word " * (k + 3), "quality": value} for k, value in enumerate(QUALITY)]
+
+
+def build(folder: Path, kind: str, rows: list[dict[str, Any]], *more: str, code: str = "f4") -> int:
+    source = folder / f"in.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    else:
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--tokenizer", "bytes", "--workers", "1", "--quiet", "--number", f"quality:{code}", *more]
+    return main(["build", str(source), "--out", str(folder / "out"), *words])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_each_document_has_its_number(kind: str, tmp_path: Path) -> None:
+    rows = [{**row, "quality": None if row["quality"] is None else float(row["quality"])} for row in ROWS]
+    assert build(tmp_path, kind, rows) == 0
+    with cl.open_dataset(tmp_path / "out") as dataset:
+        for number, value in enumerate(QUALITY):
+            start, stop = dataset.document_range(number)
+            spans = dataset.spans("quality", start, stop)
+            assert [record.tolist() for record in spans.decode()] == ([] if value is None else [[value]])
+            if value is not None:
+                assert (spans.start.tolist(), spans.end.tolist()) == ([0], [stop - start])  # its eos too
+
+
+def test_it_weighs_the_loss_of_the_documents_tokens(tmp_path: Path) -> None:
+    assert build(tmp_path, "jsonl", ROWS) == 0
+    outputs = {"loss_weight": {"name": "quality", "outside": 7}, "cu_seqlens": True}
+    config = {
+        "seq_len": 32,
+        "order": "sequential",
+        "datasets": {"d": {"path": str(tmp_path / "out")}},
+        "outputs": outputs,
+    }
+    with cl.open_dataset(tmp_path / "out") as dataset:
+        wanted = np.concatenate(
+            [
+                np.full(np.diff(dataset.document_range(k))[0], 7 if value is None else value)
+                for k, value in enumerate(QUALITY)
+            ]
+        )
+    with cl.make_dataloader(config, micro_batch_size=1) as loader:
+        for k, batch in enumerate(loader):
+            assert batch["loss_weight"][0].tolist() == wanted[k * 32 + 1 : k * 32 + 33].tolist()  # of the labels
+
+
+def test_documents_are_selected_by_it(tmp_path: Path) -> None:
+    assert build(tmp_path, "jsonl", ROWS) == 0
+    words = ["filter", str(tmp_path / "out"), "--where", "quality > 0.3", "--out", str(tmp_path / "some")]
+    assert main(words) == 0
+    with cl.open_dataset(tmp_path / "some") as dataset:
+        assert [dataset.document_id(k) for k in range(dataset.num_documents)] == ["d0", "d2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "said"),
+    [
+        ("high", "f4", "quality: found 'high', expected a finite number"),
+        (True, "f4", "found True"),
+        (1e39, "f4", "a number that float32 holds"),
+        (300, "u1", "a number that uint8 holds"),
+        (0.5, "i4", "a number that int32 holds"),
+        ([1], "f4", "found [1]"),
+    ],
+)
+def test_what_is_no_such_number(
+    value: Any, code: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build(tmp_path, "jsonl", [ROWS[1], {**ROWS[1], "quality": value}], code=code) == 1
+    error = capsys.readouterr().err
+    assert "in.jsonl: line 2: quality" in error
+    assert said in error
+
+
+def test_names_and_types_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build(tmp_path, "jsonl", ROWS, code="float") == 2
+    assert "float" in capsys.readouterr().err
+    rows = [{**row, "metadata": {}} for row in ROWS]
+    assert build(tmp_path, "jsonl", rows, "--number", "metadata:f4", "--metadata-column", "quality") == 2
+    assert "'metadata', expected no name of another track" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "manifest.json").exists()

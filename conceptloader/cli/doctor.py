@@ -12,6 +12,7 @@ from conceptloader.batch.measure import Pass, drop_from_cache, measure
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, ConceptOptions, load_config, open_blend
 from conceptloader.cli.arguments import above_zero, add_root, positive
+from conceptloader.cli.checkup import check_up
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
@@ -19,12 +20,17 @@ from conceptloader.format.tools.verify import verify
 
 DESCRIPTION = """\
 Check a configuration, or a dataset, and its storage before a long run: whether it opens, whether files match their
-manifests (as `conceptloader verify`), and how fast shuffled windows are read. The first pass reads windows
-individually, for their latency; the second reads batches with the loader's threads. Of a dataset, all tracks of
-concepts are read, with the default outputs; a configuration is read as it is, but always shuffled.
+manifests (as `conceptloader verify`), what a few hundred of its samples have, and how fast shuffled windows are read.
+The first pass reads windows individually, for their latency; the second reads batches with the loader's threads. Of a
+dataset, all tracks of concepts are read, with the default outputs; a configuration is read as it is, for speed always
+shuffled.
 
   conceptloader doctor data/corpus
-  conceptloader doctor run.yaml --cold --tokens-per-second-needed 1.5e6
+  conceptloader doctor run.yaml --samples 1000000 --vocab-size 50304 --cold --tokens-per-second-needed 1.5e6
+
+Each line of the samples begins with ok or BAD: token ids beyond the model's vocabulary, datasets that are never drawn
+or too often, more than half of the labels without a loss, weights that are all 0, tracks without a concept, more than
+1 % of the spans lost by the build.
 
 "fetched/read" is the number of bytes that storage delivered per byte that the loader needed. Near 0, the page cache was
 measured. --cold drops the files from it first (no privileges needed), and reads every window at most once. Pages that
@@ -60,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,NAME",
         help='"" for none (default: all, or the configuration\'s)',
     )
+    add("--samples", type=positive, metavar="N", help="length of the run (default: one epoch of all datasets)")
+    add("--vocab-size", type=positive, metavar="V", help="rows of the model's embedding")
     add("--seed", type=int, metavar="N", help="seed of the shuffle (default: random)")
     add_root(add)
 
@@ -70,6 +78,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if problems:
         output.result({"source": masked(arguments.source), "problems": problems}, problems)
         return 1
+    findings = list(check_up(_as_it_is(arguments, blend), arguments.samples, arguments.vocab_size))
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.num_threads, loader.prefetch_batches))
     prefetch = max(loader.prefetch_batches, threads) if arguments.threads or loader.prefetch_batches else 0
@@ -105,10 +114,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "cold": arguments.cold,
         "single": _plain(single),
         "batches": _plain(batches),
+        "findings": [found._asdict() for found in findings],
         "needed": needed and {"tokens_per_second": needed, "headroom": speed / needed, "sufficient": speed >= needed},
     }
     output.result(value, _lines(value, arguments.seconds))
-    return 1 if needed and speed < needed else 0
+    return 1 if (needed and speed < needed) or not all(found.good for found in findings) else 0
 
 
 def _problems(blend: Blend, arguments: argparse.Namespace) -> list[str]:
@@ -155,6 +165,17 @@ def _open(arguments: argparse.Namespace) -> Blend:
     )
 
 
+def _as_it_is(arguments: argparse.Namespace, shuffled: Blend) -> Blend:
+    """The configuration with its own order, seed and skips."""
+    path = arguments.source
+    if "://" in path or os.path.isdir(path):
+        return shuffled
+    config = load_config(path)
+    return open_blend(
+        replace(config, tracks=shuffled.config.tracks, seq_len=shuffled.config.seq_len), shuffled.datasets
+    )
+
+
 def _plain(found: Pass) -> dict[str, Any]:
     return {
         **asdict(found),
@@ -173,6 +194,8 @@ def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
         yield f"files of {', '.join(value['unverified'])}: not compared with the manifest: they are in an object store"
     else:
         yield "files: sizes and spot checksums match the manifests"
+    for found in value["findings"]:
+        yield f"{'ok ' if found['good'] else 'BAD'}  {found['name']:<10}  {found['text']}"
     yield f"{value['threads']} threads, {value['prefetch']} batches prefetched"
     yield ""
     passes = {"single windows": value["single"], f"batches of {value['batches']['batch']}": value["batches"]}

@@ -1,0 +1,156 @@
+"""What a careful colleague looks at before a long run: a line each, good or bad."""
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from conceptloader.batch.layout import Batch
+from conceptloader.batch.open import open_reader
+from conceptloader.blend import Blend
+from conceptloader.blend.samples import kind_of
+from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.write.build import open_writer
+from conceptloader.ingest.build.lost import read_losses
+
+_BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at
+_MOST_WITHOUT_LOSS = 0.5  # of the labels; more of them are likely to be a mistake
+
+
+class Finding(NamedTuple):
+    """What was looked at, whether it is good, and a sentence."""
+
+    name: str
+    good: bool
+    text: str
+
+
+def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> Iterator[Finding]:
+    """Look at a configuration and at a few hundred of its samples.
+
+    Args:
+        blend: The configuration, opened.
+        num_samples: Of the run; by default one epoch of all datasets.
+        vocab_size: Rows of the model's embedding, if known.
+    """
+    total = num_samples or sum(blend.order.sizes)
+    yield _vocabulary(blend, vocab_size)
+    yield _epochs(blend, total)
+    yield from _documents(blend)
+    yield from _samples(blend, total)
+    yield from _unaligned(blend)
+    yield Finding("order", True, f"{blend.spec.hash}: equal on every node that reads this run")
+
+
+def _vocabulary(blend: Blend, size: int | None) -> Finding:
+    known = {name: ds.tokenizer for name, ds in blend.datasets.items() if ds.tokenizer is not None}
+    sizes = ", ".join(f"{name} {found.vocab_size:,} ({found.name})" for name, found in known.items())
+    try:
+        check_vocabulary(blend.datasets, size, "the model", "")
+    except ConfigError as error:
+        return Finding("vocabulary", False, f"{error.path}: {error.found}")
+    beside = "" if size is None else f"; the model has {size:,}"
+    return Finding("vocabulary", True, f"token ids: {sizes or 'of no known tokenizer'}{beside}")
+
+
+def _epochs(blend: Blend, total: int) -> Finding:
+    order = blend.order
+    try:
+        order.check_run(total)
+        counts = order.counts(total)
+    except ConfigError as error:
+        return Finding("epochs", False, str(error))
+    epochs = {name: count / size for name, count, size in zip(order.names, counts, order.sizes, strict=True)}
+    never = [name for name, count in epochs.items() if not count]
+    text = f"after {total:,} samples: " + ", ".join(f"{name} {count:.2f}" for name, count in epochs.items())
+    return Finding("epochs", not never, text + (f"; never drawn: {', '.join(never)}" if never else ""))
+
+
+def _documents(blend: Blend) -> Iterator[Finding]:
+    """How many documents a window, or the room of a sample, cuts."""
+    for view in blend.views:
+        if view is None or not view.dataset.num_documents:
+            continue
+        documents = view.dataset.num_documents
+        if kind_of(view) == "window":
+            text = f"at most {min(1.0, view.count / documents):.1%} of {documents:,} are cut by the end of a window"
+        else:
+            text = f"{_longer(view.dataset, blend.config.seq_len or 0):.1%} of {documents:,} are longer than a sample"
+        yield Finding("documents", True, f"{view.name}: {text}")
+
+
+def _longer(dataset: Dataset, seq_len: int) -> float:
+    """Share of some documents with more tokens than a sample has room for."""
+    some = np.random.default_rng(0).integers(0, dataset.num_documents, _DOCUMENTS)
+    lengths = np.array([np.diff(dataset.document_range(number))[0] for number in some.tolist()])
+    return float((lengths > seq_len + 1).mean())
+
+
+def _samples(blend: Blend, total: int) -> Iterator[Finding]:
+    """Random samples of the run: labels without loss, weights, concepts."""
+    reader, names = open_reader(blend), [member.dataset for member in blend.spec.members.values()]
+    chosen = np.random.default_rng(0).integers(0, total, (_BATCHES, _BATCH)).astype(np.uint64)
+    batches = [(samples, reader.read(samples)) for samples in chosen]
+    members = [blend.order.sample_many(samples)[0] for samples, _ in batches]
+    count = chosen.size
+    if "loss_mask" in batches[0][1]:
+        yield _loss(_by_dataset([1 - batch["loss_mask"] for _, batch in batches], members, names), count)
+    if "loss_weight" in batches[0][1]:
+        weights = _by_dataset([batch["loss_weight"] for _, batch in batches], members, names)
+        zero = [name for name, values in weights.items() if not values.any()]
+        each = (f"{name} {v.min():g} to {v.max():g}, {(v == 0).mean():.1%} are 0" for name, v in weights.items())
+        text = ", ".join(each)
+        yield Finding("weights", not zero, f"of the labels of {count:,} samples: {text}")
+    for track in reader.layout.tracks:
+        if track.numbers is not None or track.decoded:
+            continue
+        having = [name for name, ds in blend.datasets.items() if track.track in ds.tracks]
+        seen = np.unique(np.concatenate([concepts_of(batch, track.name) for _, batch in batches]))
+        known = max((len(blend.datasets[name].vocabulary(track.track) or ()) for name in having), default=0)
+        lacking = sorted(set(blend.datasets) - set(having))
+        of = f" of {known:,}" if known else ""
+        text = f"{track.name}: {len(seen):,}{of} concepts in {count:,} samples"
+        yield Finding("concepts", bool(len(seen)), text + _without(lacking))
+
+
+def _without(datasets: list[str]) -> str:
+    return f"; datasets without this track: {', '.join(datasets)}" if datasets else ""
+
+
+def _by_dataset(
+    values: list[npt.NDArray[Any]], members: list[npt.NDArray[Any]], names: list[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Rows of batches by the dataset of their sample."""
+    rows, of = np.concatenate(values), np.concatenate(members)
+    return {names[k]: rows[of == k] for k in np.unique(of).tolist()}
+
+
+def _loss(without: dict[str, npt.NDArray[Any]], count: int) -> Finding:
+    shares = {name: float(rows.mean()) for name, rows in without.items()}
+    text = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    good = all(share <= _MOST_WITHOUT_LOSS for share in shares.values())
+    return Finding("loss", good, f"labels without a loss in {count:,} samples: {text}")
+
+
+def concepts_of(batch: Batch, track: str) -> npt.NDArray[Any]:
+    """Ids of all concepts of a batch, in either layout."""
+    if f"{track}_values" in batch:
+        return np.asarray(batch[f"{track}_values"])
+    ids, counts = batch[f"{track}_ids"], batch[f"{track}_counts"]
+    return np.asarray(ids[np.arange(ids.shape[-1]) < counts[..., None]])
+
+
+def _unaligned(blend: Blend) -> Iterator[Finding]:
+    """Spans that got no token when the dataset was built here."""
+    for name, dataset in blend.datasets.items():
+        if "://" in dataset.path or not os.path.exists(os.path.join(dataset.path, fmt.BUILD)):
+            continue
+        for track, loss in read_losses(open_writer(dataset.path)).items():
+            if loss.spans:
+                text = f"{name}: {track}: {loss.lost:,} of {loss.spans:,} spans got no token when it was built"
+                yield Finding("spans", loss.lost <= 0.01 * loss.spans, text)

@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, TrackLayout
+from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, ConceptWeights, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import FormatError
@@ -38,12 +39,15 @@ def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | Non
 
 
 def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
-    """Give labels in spans of the track of loss weights the numbers of their spans.
+    """Give labels in spans of the track of loss weights the numbers of their spans, or the weights of their concepts.
 
     Raises: FormatError for a number that is not finite.
     """
-    index, *_, numbers = (batch.pop(name) for name in dict(track.arrays(*batch[LOSS_WEIGHT].shape)))
+    names = dict(track.arrays(*batch[LOSS_WEIGHT].shape))
+    arrays = {name.removeprefix(f"{track.name}_"): batch.pop(name) for name in names}
+    index = arrays["span_index"]
     rows, places = np.nonzero(index >= 0)
+    numbers = arrays["values"] if track.weights is None else _of_concepts(arrays["ids"], track.weights)
     found = numbers[rows, index[rows, places]]
     if not np.isfinite(found).all():
         raise FormatError(
@@ -53,6 +57,18 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
             "rebuild it, or quarantine these tokens",
         )
     batch[LOSS_WEIGHT][rows, places] = found
+
+
+def _of_concepts(ids: I64Array, weights: ConceptWeights) -> npt.NDArray[np.float32]:
+    """float32 [B, M]: what each span weighs, by its concepts int64 [B, M, K], -1 where there is none."""
+    table = np.full(max((concept for concept, _ in weights.of_id), default=-1) + 2, np.inf, np.float32)
+    for concept, weight in weights.of_id:
+        table[concept] = weight
+    least: npt.NDArray[np.float32] = table[np.minimum(ids, len(table) - 1)].min(
+        -1
+    )  # its last entry is that of all others, and of -1
+    least[np.isinf(least)] = weights.inside
+    return least
 
 
 class WithoutLoss:

@@ -60,6 +60,13 @@ class FieldLayout:
     outside: float = 1.0
 
 
+class ConceptWeights(NamedTuple):
+    """Weights of losses by concept: of_id of those that have one, inside of spans without such a concept."""
+
+    of_id: tuple[tuple[int, float], ...]
+    inside: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
     """The arrays of one track, with every limit decided.
@@ -67,7 +74,7 @@ class TrackLayout:
     scored: its records have scores. mark: tokens of spans beyond max_spans have TRUNCATED for an index. numbers: the
     type of a track of numbers, of which each span has one. decoded: its records are yielded as its codec decodes them;
     they are read as ragged bytes. item: the type of what a record has many of. source: its name in datasets, if that is
-    another. labels: it stands at the labels.
+    another. labels: it stands at the labels. weights: what its concepts weigh, if the weights of losses are by concept.
     """
 
     name: str
@@ -83,6 +90,7 @@ class TrackLayout:
     item: np.dtype[Any] = I8
     source: str = ""
     labels: bool = False
+    weights: ConceptWeights | None = None
 
     @cached_property
     def track(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
+from conceptloader.base.strict import unknown
 from conceptloader.batch.layout import (
     F4,
     I8,
@@ -16,6 +17,7 @@ from conceptloader.batch.layout import (
     LOSS_WEIGHT,
     U1,
     BatchLayout,
+    ConceptWeights,
     FieldLayout,
     TrackLayout,
 )
@@ -126,11 +128,14 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             fix=f"build them with it, {remedy}",
         )
     types = fields or {key: str(track.parameters.get("dtype", track.codec)) for key, track in tracks.items()}
-    if not set(types.values()) <= {"f2", "f4"}:
+    by_concept = {*types.values()} == {"concepts"}
+    if not by_concept and (given.concepts, given.inside) != (None, None):
+        raise ConfigError(where, f"concepts or inside, and {name!r} is no track of concepts", "one", "remove both")
+    if not by_concept and not {*types.values()} <= {"f2", "f4"}:
         raise ConfigError(
             where,
             f"{name!r} of type {', '.join(types.values())}",
-            "f2 or f4, as field or as track of codec numpy",
+            "f2 or f4, as field or as track of codec numpy, or a track of concepts everywhere",
             "rebuild it with that type",
         )
     field = FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True, missing=given.missing or 0.0)
@@ -143,7 +148,36 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             fix=f"set loss_weight: {{name: {name}, outside: 1}}",
         )
     track = _track_layout(name, ConceptOptions(), views, seq_len)
-    return replace(field, outside=given.outside), replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
+    track = replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
+    if by_concept:
+        track = replace(track, weights=_concept_weights(given, [view for view in views if name in view.tracks]))
+    return replace(field, outside=given.outside), track
+
+
+def _concept_weights(given: LossWeight, views: Sequence[View]) -> ConceptWeights:
+    """Weights by id. Raises ConfigError for names that no vocabulary has, or that mean several ids."""
+    where, found = f"outputs.{LOSS_WEIGHT}.concepts", dict[int, float]()
+    if given.concepts is None and given.inside is None:
+        raise ConfigError(
+            where, f"nothing for the track of concepts {given.name!r}", "weights by concept", "or set inside, or both"
+        )
+    names = {view.name: view.dataset.vocabulary(given.name) for view in views}
+    ids = {key: {name: k for k, name in enumerate(known)} for key, known in names.items() if known is not None}
+    for concept, weight in (given.concepts or {}).items():
+        numbers = {known[concept] for known in ids.values() if concept in known}
+        if not ids and concept.isdecimal():
+            numbers = {int(concept)}
+        if not numbers:
+            raise unknown(f"{where}.{concept}", concept, {name for known in ids.values() for name in known}, "concept")
+        if len(numbers) > 1:
+            raise ConfigError(
+                f"{where}.{concept}",
+                f"the ids {sorted(numbers)} in the datasets",
+                "one",
+                "build them with one vocabulary",
+            )
+        found[numbers.pop()] = weight
+    return ConceptWeights(tuple(sorted(found.items())), 1.0 if given.inside is None else given.inside)
 
 
 def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:

@@ -117,9 +117,15 @@ class PlainReader:
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:
         """The number of each span of the track of loss weights, at its labels."""
         weights, name = batch[LOSS_WEIGHT], track.name
-        index, numbers = batch[f"{name}_span_index"], batch[f"{name}_values"]
+        index = batch[f"{name}_span_index"]
         for row, place in np.argwhere(index >= 0).tolist():
-            weights[row, place] = numbers[row, index[row, place]]
+            span = index[row, place]
+            if track.weights is None:
+                weights[row, place] = batch[f"{name}_values"][row, span]
+            else:
+                ids = batch[f"{name}_ids"][row, span, : batch[f"{name}_counts"][row, span]].tolist()
+                known = dict(track.weights.of_id)
+                weights[row, place] = min((known[k] for k in ids if k in known), default=track.weights.inside)
             if not np.isfinite(weights[row, place]):
                 raise FormatError(f"track {track.track}", str(weights[row, place]), "a finite weight")
         for of_track, _ in track.arrays(*weights.shape):

@@ -25,7 +25,7 @@ from conceptloader.order import reference
 from conceptloader.storage.handles import HANDLES
 from tests.batch.compare import assert_same, plain_reader
 from tests.conftest import Tally
-from tests.oracle.corpora import DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
+from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
 from tests.oracle.data import read
 from tests.oracle.samples import Oracle, Sample, excluded, meaning
 from tests.scale import SOAK, scaled
@@ -141,7 +141,13 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
         of_field, of_track = {"name": "weight", "missing": 3}, {"name": "numbers", "missing": 0.5, "outside": -2}
         known = (read(Path(entry["path"])).codecs.get("numbers") for entry in config["datasets"].values())
         numbers = {codec[1]["dtype"] for codec in known if codec}
-        outputs["loss_weight"] = draw(st.sampled_from([None, of_field, *[of_track] * (numbers <= {"f2", "f4"})]))
+        named = draw(
+            st.dictionaries(st.sampled_from([f"concept-{k}" for k in range(CONCEPTS)]), st.sampled_from([0, 2.5]))
+        )
+        of_concepts = {"name": draw(st.sampled_from(TRACKS[:2])), "missing": 4, "outside": 1, "concepts": named}
+        of_concepts |= {"inside": draw(st.sampled_from([0, 0.5]))} if draw(st.booleans()) else {}
+        known = [None, of_field, of_concepts, *[of_track] * (numbers <= {"f2", "f4"})]
+        outputs["loss_weight"] = draw(st.sampled_from(known))
     if "flat" not in has:
         outputs["fields"] = {name: draw(st.sampled_from(["inputs", "labels"])) for name in some(draw, FIELDS)}
     config["tracks"] = {}

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from conceptloader.order.skips import Skip
     from conceptloader.torch.collate import collate_fn
     from conceptloader.torch.concepts import (
+        TrackTensors,
         annotation_status,
         noisy_or,
         sample_negatives,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         span_targets,
         token_concepts,
         token_values,
+        track,
     )
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.fim import FillInMiddle
@@ -106,8 +108,8 @@ _HOMES = {
     "order.sequential": "Sequential",
     "order.skips": "Skip",
     "torch.collate": "collate_fn",
-    "torch.concepts": "annotation_status noisy_or sample_negatives span_concepts span_mask span_targets "
-    "token_concepts token_values",
+    "torch.concepts": "TrackTensors annotation_status noisy_or sample_negatives span_concepts span_mask span_targets "
+    "token_concepts token_values track",
     "torch.dataset": "SampleDataset",
     "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
@@ -138,11 +140,12 @@ __all__ = [
     "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader", "LossLog",
     "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase", "Plan",
     "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanAlignment",
-    "StepMetrics", "Tokenizer", "TrackOptions", "TrainedLoader", "UnboundedLoaderError", "Windows", "__version__",
-    "adopt", "annotate", "annotation_status", "batch_digest", "build", "build_mixture", "collate_fn", "concat",
-    "create_writer", "decode", "derive_key", "errors", "finalize", "load_config", "log_steps", "make_dataloader",
-    "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode", "sample_negatives", "span_concepts",
-    "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts", "token_values", "trace", "verify",
+    "StepMetrics", "Tokenizer", "TrackOptions", "TrackTensors", "TrainedLoader", "UnboundedLoaderError", "Windows",
+    "__version__", "adopt", "annotate", "annotation_status", "batch_digest", "build", "build_mixture", "collate_fn",
+    "concat", "create_writer", "decode", "derive_key", "errors", "finalize", "load_config", "log_steps",
+    "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode",
+    "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts",
+    "token_values", "trace", "track", "verify",
 ]  # fmt: skip
 
 # Objects of the lower layers show themselves in notebooks, which is imported when one asks.

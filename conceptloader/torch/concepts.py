@@ -5,7 +5,7 @@ torch.compile can hold it. B samples, S = seq_len inputs, M = max_spans slots fo
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,55 @@ class Concepts(NamedTuple):
     ids: Tensor
     mask: Tensor
     cut: Tensor
+
+
+class TrackTensors(NamedTuple):
+    """The tensors of one track of a batch, None for those that its layout does not have.
+
+    Attributes:
+        span_index: int32 [B, S], the span of each input; -1 for none, -2 for one beyond max_spans.
+        num_spans: int32 [B].
+        spans: int32 [B, M, 2], [start, end) in the inputs.
+        flags: uint8 [B, M]; 1: begins before the inputs, 2: ends after them.
+        ids: int64 [B, M, K], concepts, -1 beyond the count; layout padded.
+        counts: int32 [B, M], of these.
+        values: int64 [m], concepts of all spans; layout ragged. Of a track of numbers [B, M], in its type.
+        offsets: int64 [B * M + 1]; slot k has values[offsets[k]:offsets[k + 1]].
+        scores: float32, in the shape of ids or values.
+        records: For each sample the decoded records of its spans; layout records.
+    """
+
+    span_index: Tensor
+    num_spans: Tensor
+    spans: Tensor
+    flags: Tensor
+    ids: Tensor | None = None
+    counts: Tensor | None = None
+    values: Tensor | None = None
+    offsets: Tensor | None = None
+    scores: Tensor | None = None
+    records: list[list[Any]] | None = None
+
+
+def track(batch: TensorBatch, name: str) -> TrackTensors:
+    """The tensors of a track, by attributes that editors and type checkers know.
+
+    Args:
+        batch: Batch with the track.
+        name: Track name.
+
+    Returns:
+        The batch's own tensors.
+
+    Raises:
+        ConfigError: If the batch has no such track.
+    """
+    found = {field: batch[f"{name}_{field}"] for field in TrackTensors._fields if f"{name}_{field}" in batch}
+    if "span_index" not in found:
+        known = [key.removesuffix("_span_index") for key in batch if key.endswith("_span_index")]
+        fix = "name it under `tracks` in the configuration"
+        raise ConfigError(f"track {name!r}", "no such track in the batch", f"one of {', '.join(known) or 'none'}", fix)
+    return TrackTensors(**found)
 
 
 def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None = None) -> Concepts:

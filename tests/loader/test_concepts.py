@@ -1,6 +1,7 @@
 """Concept tensors for a head: equal to plain loops over batches of a real loader, and never waiting for a device."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +196,29 @@ def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> 
     assert torch.equal(heads.annotation_status(batch, "concepts"), wanted.to(torch.uint8))
     assert bool(beyond.any())
     assert not heads.token_concepts(batch, "concepts", 2).mask[beyond].any()
+
+
+def test_a_track_by_attributes(batches: list[Batch]) -> None:
+    batch = batches[0]
+    found = cl.track(batch, "concepts")
+    for field, value in found._asdict().items():
+        assert value is batch.get(f"concepts_{field}")
+    assert (found.ids is None) == (found.values is not None)
+    with raises(ConfigError, "track 'concept'", "no such track", "one of concepts"):
+        cl.track(batch, "concept")
+
+
+def test_tracks_of_other_layouts_by_attributes(config: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a long enough text", "quality": 1}\n')
+    columns = cl.Columns(tracks={}, numbers={"quality": "f4"})
+    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes", columns=columns)
+    numbers = {"seq_len": 8, "datasets": {"d": {"path": str(tmp_path / "ds")}}, "tracks": {"quality": {}}}
+    for name, own, run in (
+        ("concepts", "records", {**config, "tracks": {"concepts": {"layout": "records"}}}),
+        ("quality", "values", numbers),
+    ):
+        with cl.make_dataloader(run, micro_batch_size=2) as loader:
+            batch = next(iter(loader))
+        filled = {field for field, value in cl.track(batch, name)._asdict().items() if value is not None}
+        assert filled == {"span_index", "num_spans", "spans", "flags", own}
+        assert {key for key in batch if key.startswith(name)} == {f"{name}_{field}" for field in filled}

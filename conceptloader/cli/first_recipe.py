@@ -19,7 +19,7 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.names import count_names, write_names
+from conceptloader.ingest.records.names import count_names, require_new, write_names
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 from conceptloader.storage.durable import write_file
@@ -74,6 +74,7 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
         if arguments.overwrite:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+        require_new(path)
         count, _ = write_names(path, count_names(sources, _columns(sources, found), track, MAX_LINE_BYTES))
         files[track] = path
         if count > _MANY:

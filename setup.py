@@ -28,7 +28,7 @@ assert VERSION is not None
 ADAPTERS = find_packages("integrations")
 
 TORCH = ["torch>=2.6"]
-INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1"]
+INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2"]
 MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
 LIGHTNING = [*TORCH, "lightning>=2.5"]
@@ -37,7 +37,6 @@ ACCELERATE = [*TORCH, "accelerate>=1.10"]
 OLMO = [*TORCH, "ai2-olmo-core>=3.0"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
-CHUNKS = [*INGEST, "duckdb>=1.2"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
 PLOT = ["matplotlib>=3.8"]
 VIEW = [*PLOT, "tokenizers>=0.19", "pyarrow>=14", "pandas>=2"]
@@ -48,7 +47,6 @@ TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
 TEST = [
     *DEMO,
     *REMOTE,
-    *CHUNKS,
     *HUB,
     *TRAINERS,
     *VIEW,
@@ -186,7 +184,6 @@ setup(
         "olmo": OLMO,
         "remote": REMOTE,
         "prometheus": ["prometheus-client"],
-        "chunks": CHUNKS,
         "hub": HUB,
         "plot": PLOT,
         "view": VIEW,

@@ -42,6 +42,6 @@ def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
                     f"tracks.{track}",
                     f"id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model would take them "
                     "for one",
-                    fix="build the datasets with one vocabulary, or, if you distinguish them by dataset_id, set "
-                    "allow_mixed_vocabularies: true",
+                    fix="build the datasets with one vocabulary (--vocabulary FILE), or, if you distinguish them by "
+                    "dataset_id, set allow_mixed_vocabularies: true",
                 )

@@ -78,7 +78,8 @@ def _documents(blend: Blend) -> Iterator[Finding]:
             continue
         documents = view.dataset.num_documents
         if kind_of(view) == "window":
-            text = f"at most {min(1.0, view.count / documents):.1%} of {documents:,} are cut by the end of a window"
+            text = f"at most {min(1.0, view.count / documents):.1%} of {documents:,} are cut by the end of a window; "
+            text += "`packing` keeps them whole"
         else:
             text = f"{_longer(view.dataset, blend.config.seq_len or 0):.1%} of {documents:,} are longer than a sample"
         yield Finding("documents", True, f"{view.name}: {text}")

@@ -40,7 +40,7 @@ A token is an input position of a batch, padding included. --tokens-per-second-n
 seq_len times the samples that its process reads per step, divided by the seconds per step. Loaders on one machine share
 storage and cores: pass the sum of their needs, and of their threads as --threads.
 
-Exit codes: 0 success, 1 too slow or corrupt data, 2 usage error.
+Exit codes: 0 success, 1 BAD, too slow or corrupt data, 2 usage error.
 """
 
 _SEQ_LEN = 4096
@@ -187,7 +187,7 @@ def _plain(found: Pass) -> dict[str, Any]:
 
 def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
     yield (
-        f"{value['source']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens, "
+        f"{value['source']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens in an epoch, "
         f"tracks: {', '.join(value['tracks']) or 'none'}"
     )
     if value["unverified"]:

@@ -67,9 +67,11 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Guess) -> dict[str, str]:
-    """Write the names of the concepts of each track. Returns: the files by track."""
-    files = {}
-    for track in found.named:
+    """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
+    files = dict(arguments.vocabulary)
+    if unknown := sorted(files.keys() - {*found.named}):
+        raise ConfigError("--vocabulary", f"track {unknown[0]!r}", f"one of {', '.join(found.named) or 'none'}")
+    for track in (name for name in found.named if name not in files):
         path = f"{os.path.splitext(arguments.out)[0]}.{track}.txt"
         if arguments.overwrite:
             with contextlib.suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ from itertools import chain, count
 import yaml
 
 from conceptloader.blend import load_config, open_blend
-from conceptloader.cli.arguments import add_root, positive, refuse_beside
+from conceptloader.cli.arguments import add_root, positive, refuse_beside, track_file
 from conceptloader.cli.first_recipe import write_recipe
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="raw files or their directories; or datasets, also by URL")
     add("--out", required=True, metavar="FILE", help="recipe or configuration to write, such as run.yaml")
+    meaning = "of raw files: names of a track's concepts, as an earlier dataset has them (default: they are collected)"
+    add("--vocabulary", action="append", default=[], type=track_file, metavar="[TRACK=]FILE", help=meaning)
     meaning = "of raw files: `bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME"
     add("--tokenizer", metavar="bytes|PATH", help=meaning)
     add(
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
         write_recipe(arguments, output)
     else:
-        refuse_beside("datasets", arguments, "tokenizer")
+        refuse_beside("datasets", arguments, "tokenizer", "vocabulary")
         _write_configuration(arguments, out, output)
 
 

@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     seen = _seen(asked, arguments)
     value: dict[str, Any] = {"seen": [one.to_dict() for one in seen]}
     lines = table([_row(one) for one in seen], _HEADER)
+    if not all(one.places for one in seen):
+        lines = [*lines, "? is not known: give --run-log, or --global-batch-size, --micro-batch-size and --dp-size"]
     for document in _documents(arguments):
         found = excluded_since(asked, document, arguments.dataset)
         value["left_out"] = [{"dataset": name, "document": n, "since": since} for (name, n), since in found.items()]

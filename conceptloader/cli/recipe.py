@@ -40,14 +40,15 @@ _CHUNKS = {
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    meaning = "YAML file with options (named as here), and a list of `inputs`"
+    meaning = "YAML file with options (named as here) and `inputs`, which the command line replaces"
     parser.add_argument("--recipe", metavar="FILE", help=meaning)
 
 
 def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """Return the command line with the options of its --recipe before its own.
 
-    Repeatable options are repeated for each item of a list, and for each KEY=VALUE of a mapping.
+    Repeatable options are repeated for each item of a list, and for each KEY=VALUE of a mapping. Inputs of the command
+    line replace those of the recipe.
 
     Raises: ConfigError for a file that is not a mapping, and for unknown or renamed options; ReadError.
     """
@@ -71,7 +72,20 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     if not isinstance(inputs, list):
         raise ConfigError(f"{file}: {INPUTS}", repr(inputs), "a list of files or directories")
     options = [word for key, value in found.items() for word in _option(command, file, key, value)]
-    return [given[0], *options, *given[1:], *map(str, inputs)]
+    return [given[0], *options, *given[1:], *([] if _has_inputs(command, given[1:]) else map(str, inputs))]
+
+
+def _has_inputs(command: argparse.ArgumentParser, words: Sequence[str]) -> bool:
+    """Whether the command line has INPUT itself, after the arguments that stand before it."""
+    rest, count = iter(words), 0
+    for word in rest:
+        if word == "--":
+            count += len([*rest])
+        elif not word.startswith("-"):
+            count += 1
+        elif "=" not in word and (action := command._option_string_actions.get(word)) and action.nargs is None:
+            next(rest, None)  # its value
+    return count > sum(action.dest != INPUTS for action in command._get_positional_actions())
 
 
 def _check_moved(where: str, option: str) -> None:

@@ -173,7 +173,7 @@ def _tracks(
         for ours, theirs in fields.items():
             found.call(ours, theirs)
         if "scores" in fields:
-            found.options.setdefault("scores", {})[track] = "f2"
+            found.options.setdefault("scores", {})[track] = "f4"
         for name in of_spans.keys() - {*fields.values()}:
             found.add("ignore-column", f"{column}.{name}")
         labels = {type(label) for s in some for label in _listed(s.get(fields["concepts"]))}

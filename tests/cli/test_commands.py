@@ -151,12 +151,25 @@ def test_a_recipe_says_what_the_command_line_would(
     assert one.tracks_fingerprint == other.tracks_fingerprint
     shell("build", "--recipe", "build.yaml", "--out", "elsewhere", "--eos-span=none")  # the command line wins
     assert cl.open_dataset("elsewhere").stream_fingerprint == one.stream_fingerprint
+    Path("second.jsonl").write_text('{"doc": "e", "text": "Two", "spans_topic": []}\n')
+    for number, words in enumerate(
+        [
+            ["second.jsonl", "--recipe", "build.yaml", "--out", "second0"],
+            ["--recipe", "build.yaml", "--out", "second1", "--quiet", "second.jsonl"],
+            ["--recipe=build.yaml", "--out", "second2", "--no-eos", "--", "second.jsonl"],
+        ]
+    ):
+        shell("build", *words)
+        assert cl.open_dataset(f"second{number}").document_id(0) == "e"
     Path("more.yaml").write_text(
         "track: quality\ncodec: numpy\nparameters: {dtype: f4}\ncolumn: {id: doc}\ninputs: [rows.jsonl]\nout: more\n"
     )
     Path("rows.jsonl").write_text('{"doc": "d1", "value": 0.5}\n')
     shell("annotate", "by-recipe", "--recipe", "more.yaml")
     assert cl.open_dataset("more").spans("quality", 0, 15).start.tolist() == [5]
+    Path("others.jsonl").write_text('{"doc": "d2", "value": 0.5}\n')
+    shell("annotate", "--recipe", "more.yaml", "by-recipe", "others.jsonl", "--out", "others")
+    assert cl.open_dataset("others").spans("quality", 0, 15).start.tolist() == [10]
 
 
 @pytest.mark.parametrize(

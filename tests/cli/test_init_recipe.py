@@ -190,3 +190,21 @@ def test_a_span_without_a_label_is_named(tmp_path: Path, capsys: pytest.CaptureF
     source = write(tmp_path / "in.jsonl", [row(0), row(1, ents=[*spans((0, 3, "red")), {"begin": 4, "end": 5}])])
     assert main(["init", str(source), "--out", "build.yaml", "--tokenizer", "bytes"]) == 1
     assert f"{source}: line 2: ents: found" in capsys.readouterr().err
+
+
+def test_a_second_dataset_with_the_vocabulary_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = tmp_path / "first.txt"
+    names.write_text("blue\nred\n")
+    source = write(tmp_path / "in.jsonl", [row(0)])
+    found = init(capsys, source, "--tokenizer", "bytes", "--vocabulary", str(names))
+    assert found["recipe"]["vocabulary"] == {"concepts": str(names)}
+    assert not Path("build.concepts.txt").exists()
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert dataset.vocabulary("concepts") == ["blue", "red"]
+    names.write_text("blue\n")
+    doubts = init(capsys, source, "--tokenizer", "bytes", "--vocabulary", str(names), "--overwrite")["doubts"]
+    assert any("unknown concept 'red'" in doubt for doubt in doubts)
+    words = ["--tokenizer", "bytes", "--vocabulary", f"topic={names}", "--overwrite"]
+    assert main(["init", str(source), "--out", "build.yaml", *words]) == 2
+    assert "track 'topic'" in capsys.readouterr().err

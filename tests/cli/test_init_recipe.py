@@ -208,3 +208,49 @@ def test_a_second_dataset_with_the_vocabulary_of_the_first(tmp_path: Path, capsy
     words = ["--tokenizer", "bytes", "--vocabulary", f"topic={names}", "--overwrite"]
     assert main(["init", str(source), "--out", "build.yaml", *words]) == 2
     assert "track 'topic'" in capsys.readouterr().err
+
+
+def test_two_columns_of_spans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the same names of fields they are two tracks; with other names the second one is left to `annotate`."""
+    rows = [row(k, ents=spans((0, 3, "red")), topics=spans((4, 9, "paint"))) for k in range(2)]
+    found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")
+    assert (found["columns"]["ents"], found["columns"]["topics"]) == (
+        "spans of track concepts",
+        "spans of track topics",
+    )
+    assert found["recipe"]["column"]["spans_topics"] == "topics"
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert dataset.vocabulary("topics") == ["paint"]
+        assert dataset.spans("topics", *dataset.document_range(0)).start.tolist() == [4]
+    rows = [row(k, ents=spans((0, 3, "red")), topics=[{"start": 4, "end": 9, "tag": "paint"}]) for k in range(2)]
+    found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes", "--overwrite")
+    assert found["columns"]["topics"] == "ignored"
+    assert any(doubt.startswith("topics: its fields are not called like") for doubt in found["doubts"])
+
+
+@pytest.mark.parametrize(
+    ("values", "role"),
+    [
+        ([1, 0.5], "a number per document, f4: to weigh and select by"),
+        ([1, 2], "metadata, to select by"),
+        ([1, "a"], "metadata, to select by"),
+        ([True, False], "metadata, to select by"),
+        ([{"a": 1}, {"a": 2}], "ignored"),
+        ([[1], [2]], "ignored"),
+    ],
+)
+def test_other_columns(values: list[Any], role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", [{"text": TEXT, "more": value} for value in values])
+    assert init(capsys, source, "--tokenizer", "bytes")["columns"]["more"] == role
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+
+
+def test_the_content_without_a_usual_name_is_the_longest_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in.jsonl", [{"title": "Paint", "story": TEXT}, {"title": TEXT, "story": TEXT * 2}])
+    found = init(capsys, source, "--tokenizer", "bytes")
+    assert found["columns"] == {"story": "text", "title": "metadata, to select by"}
+    write(source, [{"title": "Paint", "story": "short"}])
+    assert main(["init", str(source), "--out", "build.yaml", "--overwrite", "--tokenizer", "bytes"]) == 1

@@ -60,7 +60,8 @@ ELSEWHERE = {
     "batch/after": "batch/test_fields.py batch/test_concept_weights.py loader/test_loader.py",
     "batch/held": "remote/test_loader.py batch/test_passes.py",
     "batch/digest": "loader/test_digest.py",
-    "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
+    "batch/open": "batch/test_edges.py batch/test_concept_weights.py batch/test_fields.py loader/test_loader.py "
+    "batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",
     "batch/messages": "batch/test_messages.py batch/test_ids.py batch/test_fields.py packing/test_batches.py",
     "batch/measure": "batch/test_engine.py cli/test_doctor.py",

@@ -48,9 +48,8 @@ def concept(looked: Looked, query: Query) -> dict[str, Any]:
 
     `next` is where the following one continues. By the concept index if there is one, or else by reading the track.
     """
-    source, track = _track(looked, query)
+    source, track, number = asked_concept(looked, query)
     names = looked.vocabulary(source, track)
-    number = query.number("c", stop=1 << 32 if names is None else len(names), what="concept")
     first = window = query.number("from", 0, source.count, "window")
     until = time.monotonic() + _SECONDS
     hits: list[dict[str, Any]] = []
@@ -65,6 +64,13 @@ def concept(looked: Looked, query: Query) -> dict[str, Any]:
         hits, window = hits[:MOST_HITS], hits[MOST_HITS]["i"]
     return {"d": source.name, "t": track, "c": number, "name": None if names is None else names[number], "hits": hits,
             "from": first, "next": window if window < source.count else None, "count": source.count}  # fmt: skip
+
+
+def asked_concept(looked: Looked, query: Query) -> tuple[Source, str, int]:
+    """The dataset, track and concept `c` that are asked for."""
+    source, track = _track(looked, query)
+    names = looked.vocabulary(source, track)
+    return source, track, query.number("c", stop=1 << 32 if names is None else len(names), what="concept")
 
 
 def small(source: Source) -> bool:

@@ -14,7 +14,7 @@ from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
 from conceptloader.trace.losses import read_losses
 from conceptloader.trace.samples import trace_sample
-from conceptloader.viewer import corpus, windows
+from conceptloader.viewer import corpus, search, windows
 from conceptloader.viewer.source import Looked, Query
 
 POINTS = 96  # of the drawn mixture
@@ -152,7 +152,7 @@ def seen(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 _ANSWERS = (
-    about, windows.window, windows.document, corpus.concepts, corpus.concept, mixture, step, seen, corpus.stats,
-    corpus.damage, corpus.check,
+    about, windows.window, windows.document, search.search, corpus.concepts, corpus.concept, search.contexts, mixture,
+    step, seen, corpus.stats, corpus.damage, corpus.check,
 )  # fmt: skip
 PAGES: Mapping[str, Callable[[Looked, Query], dict[str, Any]]] = {answer.__name__: answer for answer in _ANSWERS}

@@ -20,6 +20,7 @@ VIEWS = {
     "overview": "",  # its tokens
     "window?d=web&i=7": "When this window is seen",
     "document?d=books&id=books-3": "When this document is seen",
+    "search?d=web&q=bird": "In 50 documents of 0 to",
     "concepts?d=web": "3 concepts",
     "concept?d=web&c=1": "animal in web, track concepts",
     "mixture": "Share of each dataset over the run",

@@ -1,14 +1,28 @@
 // The frame: the page for an address, the keys, error messages.
-import { ask, h, link, problem, table } from "./dom.js";
+import { ask, h, link, problem, quiet, table } from "./dom.js";
 import { conceptView, conceptsView, damageView, statsView } from "./corpus.js";
 import { mixtureView, overview, stepView } from "./run.js";
-import { documentView, windowView } from "./windows.js";
+import { documentView, searchView, windowView } from "./windows.js";
 
 // page: its function, and its place in the navigation.
 const VIEWS = {
   overview: [overview, "Overview"], window: [windowView, "Windows"], document: [documentView, "Documents"],
+  search: [searchView, null, "document"],
   concepts: [conceptsView, "Concepts"], concept: [conceptView, null, "concepts"], stats: [statsView, "Statistics"],
   mixture: [mixtureView, "Mixture", "", true], step: [stepView, "Steps", "", true], damage: [damageView, "Integrity"],
+};
+// What one sees there.
+const SAYS = {
+  overview: "Datasets, their tracks, and where the run is.",
+  window: "A training sample: its text, with the spans that annotate it. The lines below the text are spans, the innermost next to it.",
+  document: "A document of the input, with its spans.",
+  search: "Documents with a text in them.",
+  concepts: "How much of the text each concept annotates. Follow one to its spans.",
+  concept: "Where a concept stands: its spans in their context, and the windows that hold them.",
+  stats: "Lengths of documents and spans, and which concepts meet.",
+  mixture: "Which share of the run each dataset gives, by the weights and phases of the configuration.",
+  step: "The samples of one step, by rank, with their documents, concepts and losses.",
+  damage: "What the run leaves out as corrupt, and a check of the files.",
 };
 const KEYS = [
   ["1 ... 8", "the pages"], ["\u2190 \u2192", "previous, next"], ["r", "a random one"],
@@ -29,6 +43,7 @@ async function show() {
     about ??= await ask("about");
     if (!Object.hasOwn(VIEWS, view)) throw new Error(`there is no page ${view}: follow a link above`);
     content = await VIEWS[view][0](Object.fromEntries(new URLSearchParams(query)), about);
+    content.prepend(quiet(SAYS[view]));
   } catch (error) {
     content = problem(error);
   }

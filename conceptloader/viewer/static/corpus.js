@@ -28,6 +28,9 @@ export async function conceptView(parameters, about) {
   const last = (found.next ?? found.count) - 1;
   return h("article", {},
     h("h1", {}, label(found.name ?? `concept ${found.c}`), h("span", { class: "quiet" }, ` in ${found.d}, track ${found.t}`)),
+    later(ask("contexts", { d: found.d, t: found.t, c: found.c }), (read) => h("div", { class: "sides" },
+      read.strongest.length > 0 && inContext("Strongest", read.strongest, read, found),
+      inContext("Random", read.random, read, found))),
     card(`In ${plural(found.hits.length, "window")} of ${count(found.from)} to ${count(last)}`,
       h("p", { class: "tools quiet" }, found.hits.map((hit) => h("span", {},
         link(count(hit.i), "window", { d: found.d, i: hit.i }), ` ${plural(hit.tokens, "token")}`))),
@@ -36,6 +39,14 @@ export async function conceptView(parameters, about) {
         h("button", { "data-key": "r", onclick: random }, "From a random window"))),
     about.run && found.hits.length > 0
       && seen({ d: found.d, i: found.hits.map((hit) => hit.i).join(",") }, about, "one of these windows"));
+}
+
+function inContext(title, spans, read, { d }) {
+  const item = (one) => h("li", {}, one.before, h("span", { class: "found" }, one.match), one.after, " ",
+    one.i !== null && link(`window ${count(one.i)}`, "window", { d, i: one.i }),
+    one.score !== null && h("span", { class: "quiet" }, ` score ${Number(one.score.toPrecision(3))}`));
+  return card(title, quiet(`Of ${plural(read.found, "span")} that were read.`),
+    spans.length > 0 ? h("ul", { class: "contexts" }, spans.map(item)) : quiet("none"));
 }
 
 export async function statsView(parameters, about) {

@@ -31,7 +31,8 @@ export async function documentView(parameters, about) {
     h("div", { class: "tools" },
       datasets(about, found.d, (d) => address("document", { d })),
       pager("document", found.n, found.count, to),
-      field("by id", found.id ?? "", (id) => address("document", { d: found.d, id }), { size: 18 })),
+      field("by id", found.id ?? "", (id) => address("document", { d: found.d, id }), { size: 18 }),
+      field("search", "", (q) => address("search", { d: found.d, q }), { size: 18, type: "search" })),
     quiet(`${plural(found.length, "token")}, here from ${count(found.from)} to ${count(end)}. `,
       end < found.length && link("Continue. ", "document", { d: found.d, n: found.n, from: end }),
       found.windows.map((i) => link(`Window ${count(i)}`, "window", { d: found.d, i })),
@@ -40,15 +41,48 @@ export async function documentView(parameters, about) {
     about.run && seen({ d: found.d, n: found.n }, about, "this document"));
 }
 
+export async function searchView(parameters, about) {
+  const to = (more) => address("search", { d: parameters.d, q: parameters.q, ...more });
+  const tools = h("div", { class: "tools" },
+    datasets(about, parameters.d ?? about.sources[0].name, (d) => to({ d })),
+    field("search", parameters.q ?? "", (q) => to({ q }), { size: 24, type: "search", "data-key": "/" }));
+  if (!parameters.q) return h("article", {}, tools);
+  const found = await ask("search", parameters);
+  const end = found.next ?? found.count;
+  const item = (hit) => h("li", {}, link(label(hit.id ?? `document ${count(hit.n)}`), "document", { d: found.d, n: hit.n }),
+    " ", hit.before, h("span", { class: "found" }, hit.match), hit.after);
+  return h("article", {}, tools,
+    card(`In ${plural(found.hits.length, "document")} of ${count(found.from)} to ${count(end - 1)}`,
+      h("progress", { max: found.count, value: end, "aria-label": "documents read" }),
+      h("ul", { class: "contexts" }, found.hits.map(item)),
+      found.next === null ? quiet("All documents were read.")
+        : link("Continue", "search", { d: found.d, q: found.q, from: found.next }, { class: "button", "data-key": "ArrowRight" })));
+}
+
 export const datasets = (about, name, to) => (
   about.sources.length > 1 && choice("dataset", about.sources.map((one) => one.name), name, to));
 
 const isConcept = (span) => typeof span.c === "number";
 const keyOf = (span) => (isConcept(span) ? `${span.t}:${span.c}` : span.t);
-const hueOf = (span) => hue(isConcept(span) ? span.c : span.t);
+
+// A colour for each concept of a window, its own one unless that is too near to the colour of one with more tokens.
+function colours(spans) {
+  const tokens = new Map();
+  for (const span of spans) tokens.set(keyOf(span), [(tokens.get(keyOf(span))?.[0] ?? 0) + span.e - span.s, span]);
+  const found = new Map();
+  for (const [key, [, span]] of [...tokens].sort((a, b) => b[1][0] - a[1][0])) {
+    let one = hue(isConcept(span) ? span.c : span.t);
+    const near = (other) => Math.min(Math.abs(other - one), 360 - Math.abs(other - one)) < 24;
+    for (let tries = 0; tries < 15 && [...found.values()].some(near); tries++) one = (one + 47) % 360;
+    found.set(key, one);
+  }
+  return found;
+}
 
 function textView(found, parameters, view) {
   const hidden = new Set(parameters.hide ? parameters.hide.split("|") : []);
+  const chosen = colours(found.spans);
+  const hueOf = (span) => chosen.get(keyOf(span));
   const tokens = found.ids.map((id, k) => h("span", { "data-k": k }, found.pieces ? found.pieces[k] : `${id} `));
   const text = h("div", { class: "text", tabindex: 0, dir: "auto", "aria-label": "text" });
   const starts = new Map(found.documents.filter((one) => one.n >= 0).map((one) => [one.start, one]));
@@ -103,10 +137,10 @@ function textView(found, parameters, view) {
       found.tokens_in_all > found.ids.length && h("p", { class: "warning" },
         `The first ${count(found.ids.length)} of ${count(found.tokens_in_all)} tokens.`),
       text, detail),
-    legend(found, hidden, toggle));
+    legend(found, hidden, toggle, hueOf));
 }
 
-function legend(found, hidden, toggle) {
+function legend(found, hidden, toggle, hueOf) {
   const totals = new Map();
   for (const span of found.spans) {
     const one = totals.get(keyOf(span)) ?? { key: keyOf(span), span, tokens: 0 };

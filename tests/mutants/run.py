@@ -56,7 +56,7 @@ for line in sys.stdin:
         os.dup2(1, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what runs in the background; tests need it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background; tests need it
         status = pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-mnot slow", *WHOLE, *tests])
         sys.stdout.flush()
         os._exit(status)

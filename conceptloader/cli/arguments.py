@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -65,6 +65,15 @@ task = kind("K/N with K below N, such as 0/16", _pair("/"), lambda pair: pair[0]
 track_file = kind("FILE or TRACK=FILE", _track_file, all)
 _root = kind("a directory that is there, or a URL", str, lambda path: "://" in path or os.path.isdir(path))
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
+
+
+def by_track(files: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """What `track_file` made of an option that is repeated. Raises: ConfigError for a track that is given twice."""
+    tracks = [track for track, _ in files]
+    for track in tracks:
+        if tracks.count(track) > 1:
+            raise ConfigError("--vocabulary", f"two files for track {track!r}", "one per track")
+    return dict(files)
 
 
 def add_choice(add: Add, name: str, words: str, meaning: str) -> None:

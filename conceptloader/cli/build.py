@@ -3,10 +3,9 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from conceptloader.cli import building, chunks, other_builds
-from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive, refuse_beside, track_file
+from conceptloader.cli.arguments import add_out, add_pairs, by_track, chosen, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
@@ -111,11 +110,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             strict=arguments.bad_records is None,
             **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
-    vocabularies: dict[str, Any] = {}
-    for track, file in arguments.vocabulary:
-        if track in vocabularies:
-            raise ConfigError("--vocabulary", f"two files for track {track!r}", "one per track")
-        vocabularies[track] = load_vocabulary(file)
+    vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:

@@ -17,6 +17,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.build.lost import read_losses
+from conceptloader.order.sequential import Sequential
 
 _BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at
 _MOST_WITHOUT_LOSS = 0.5  # of the labels; more of them are likely to be a mistake
@@ -42,7 +43,8 @@ def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> I
     yield _vocabulary(blend, vocab_size)
     yield _epochs(blend, total)
     yield from _documents(blend)
-    yield from _samples(blend, total)
+    finite = blend.order.num_samples if isinstance(blend.order, Sequential) else total
+    yield from _samples(blend, min(total, finite))
     yield from _unaligned(blend)
     yield Finding("order", True, f"{blend.spec.hash}: equal on every node that reads this run")
 
@@ -96,39 +98,40 @@ def _samples(blend: Blend, total: int) -> Iterator[Finding]:
     """Random samples of the run: labels without loss, weights, concepts."""
     reader, names = open_reader(blend), [member.dataset for member in blend.spec.members.values()]
     chosen = np.random.default_rng(0).integers(0, total, (_BATCHES, _BATCH)).astype(np.uint64)
-    batches = [(samples, reader.read(samples)) for samples in chosen]
-    members = [blend.order.sample_many(samples)[0] for samples, _ in batches]
-    count = chosen.size
-    if "loss_mask" in batches[0][1]:
-        yield _loss(_by_dataset([1 - batch["loss_mask"] for _, batch in batches], members, names), count)
-    if "loss_weight" in batches[0][1]:
-        weights = _by_dataset([batch["loss_weight"] for _, batch in batches], members, names)
+    tracks = [track for track in reader.layout.tracks if track.holds_concepts]
+    without, given, count = list[npt.NDArray[Any]](), list[npt.NDArray[Any]](), chosen.size
+    seen: dict[str, set[int]] = {track.name: set() for track in tracks}
+    for samples in chosen:  # of a batch is kept what is said of it
+        batch = reader.read(samples)
+        without += [1 - batch["loss_mask"].mean(1)] if "loss_mask" in batch else []
+        given += [batch["loss_weight"].copy()] if "loss_weight" in batch else []
+        for track in tracks:
+            seen[track.name].update(np.unique(_concepts_of(batch, track.name)).tolist())
+    members = blend.order.sample_many(chosen.reshape(-1))[0]
+    if without:
+        yield _loss(_by_dataset(without, members, names), count)
+    if given:
+        weights = _by_dataset(given, members, names)
         zero = [name for name, values in weights.items() if not values.any()]
         each = (f"{name} {v.min():g} to {v.max():g}, {(v == 0).mean():.1%} are 0" for name, v in weights.items())
         text = ", ".join(each)
         yield Finding("weights", not zero, f"of the labels of {count:,} samples: {text}")
-    for track in reader.layout.tracks:
-        if track.numbers is not None or track.decoded:
-            continue
+    for track in tracks:
         having = [name for name, ds in blend.datasets.items() if track.track in ds.tracks]
-        seen = np.unique(np.concatenate([concepts_of(batch, track.name) for _, batch in batches]))
         known = max((len(blend.datasets[name].vocabulary(track.track) or ()) for name in having), default=0)
         lacking = sorted(set(blend.datasets) - set(having))
         of = f" of {known:,}" if known else ""
-        text = f"{track.name}: {len(seen):,}{of} concepts in {count:,} samples"
-        yield Finding("concepts", bool(len(seen)), text + _without(lacking))
-
-
-def _without(datasets: list[str]) -> str:
-    return f"; datasets without this track: {', '.join(datasets)}" if datasets else ""
+        text = f"{track.name}: {len(seen[track.name]):,}{of} concepts in {count:,} samples"
+        text += f"; datasets without this track: {', '.join(lacking)}" if lacking else ""
+        yield Finding("concepts", bool(seen[track.name]), text)
 
 
 def _by_dataset(
-    values: list[npt.NDArray[Any]], members: list[npt.NDArray[Any]], names: list[str]
+    values: list[npt.NDArray[Any]], members: npt.NDArray[Any], names: list[str]
 ) -> dict[str, npt.NDArray[Any]]:
     """Rows of batches by the dataset of their sample."""
-    rows, of = np.concatenate(values), np.concatenate(members)
-    return {names[k]: rows[of == k] for k in np.unique(of).tolist()}
+    rows = np.concatenate(values)
+    return {names[k]: rows[members == k] for k in np.unique(members).tolist()}
 
 
 def _loss(without: dict[str, npt.NDArray[Any]], count: int) -> Finding:
@@ -138,7 +141,7 @@ def _loss(without: dict[str, npt.NDArray[Any]], count: int) -> Finding:
     return Finding("loss", good, f"labels without a loss in {count:,} samples: {text}")
 
 
-def concepts_of(batch: Batch, track: str) -> npt.NDArray[Any]:
+def _concepts_of(batch: Batch, track: str) -> npt.NDArray[Any]:
     """Ids of all concepts of a batch, in either layout."""
     if f"{track}_values" in batch:
         return np.asarray(batch[f"{track}_values"])

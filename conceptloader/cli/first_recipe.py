@@ -3,11 +3,12 @@
 import argparse
 import contextlib
 import os
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import yaml
 
+from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
@@ -41,7 +42,8 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
     sources = find_sources(arguments.inputs)
-    rows = [row for _, row in islice(read_rows(sources[0], MAX_LINE_BYTES), ROWS)]
+    numbered = chain.from_iterable(read_rows(source, MAX_LINE_BYTES) for source in sources)
+    rows = [row for _, row in islice(numbered, ROWS)]
     found = guess(rows)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
@@ -68,7 +70,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
 
 def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Guess) -> dict[str, str]:
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
-    files = dict(arguments.vocabulary)
+    files = by_track(arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
         raise ConfigError("--vocabulary", f"track {unknown[0]!r}", f"one of {', '.join(found.named) or 'none'}")
     for track in (name for name in found.named if name not in files):
@@ -77,7 +79,8 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         require_new(path)
-        count, _ = write_names(path, count_names(sources, _columns(sources, found), track, MAX_LINE_BYTES))
+        names = count_names(sources, track, found.options.get("column", {}), MAX_LINE_BYTES)
+        count, _ = write_names(path, names)
         files[track] = path
         if count > _MANY:
             found.doubts.append(f"{path}: {count:,} names of concepts; are these labels?")

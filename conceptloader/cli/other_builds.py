@@ -13,7 +13,6 @@ from conceptloader.format.tools.reencode import reencode
 from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.chunks.atlas import atlas
 from conceptloader.ingest.records.columns import MAIN_TRACK
-from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.names import count_names, require_new, write_names
 
@@ -94,9 +93,8 @@ def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
         raise ConfigError("build --vocabulary-only", f"{len(arguments.track)} tracks", "one", "collect them one by one")
     require_new(arguments.out)
     track, limit = (arguments.track or [MAIN_TRACK])[0], arguments.max_line_bytes
-    sources = find_sources(arguments.inputs)
-    columns = detect_columns(sources, dict(arguments.column), tracks=[track], max_line_bytes=limit)
-    kept, rarer = write_names(arguments.out, count_names(sources, columns, track, limit), arguments.min_count)
+    names = count_names(find_sources(arguments.inputs), track, dict(arguments.column), limit)
+    kept, rarer = write_names(arguments.out, names, arguments.min_count)
     value: dict[str, Any] = {"file": arguments.out, "names": kept, "left_out": rarer}
     output.result(value, [f"{arguments.out}: {kept:,} names, {rarer:,} rarer ones skipped"])
     return 0

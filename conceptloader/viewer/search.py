@@ -56,9 +56,9 @@ def contexts(looked: Looked, query: Query) -> dict[str, Any]:
     source, track, concept = asked_concept(looked, query)
     tokenizer = _decoder(looked, source)
     until, found = time.monotonic() + _SECONDS, dict[tuple[int, int], float | None]()
-    for span, score in _spans(source, track, concept):
+    for span, score in _spans(source, track, concept, until):
         found[span] = score
-        if len(found) >= _SPANS or time.monotonic() >= until:
+        if len(found) >= _SPANS:
             break
     chosen = random.Random(concept).sample(sorted(found), min(len(found), _SHOWN))
     scores = {span: score for span, score in found.items() if score is not None}
@@ -76,8 +76,11 @@ def _decoder(looked: Looked, source: Source) -> TextTokenizer:
     return tokenizer
 
 
-def _spans(source: Source, track: str, concept: int) -> Iterator[tuple[tuple[int, int], float | None]]:
-    """((start, stop) in the tokens of the dataset, score) of spans with the concept, from places all over it."""
+def _spans(source: Source, track: str, concept: int, until: float) -> Iterator[tuple[tuple[int, int], float | None]]:
+    """((start, stop) in the tokens of the dataset, score) of spans with the concept, from places all over it.
+
+    until: when reading ends, also if nothing was found, as time.monotonic() says it.
+    """
     starts = sorted(random.Random(0).sample(range(source.count), min(source.count, _STARTS)))
     each = -(-_SPANS // len(starts))
     for first, last in zip([0, *starts[1:]], [*starts[1:], source.count], strict=True):
@@ -88,6 +91,8 @@ def _spans(source: Source, track: str, concept: int) -> Iterator[tuple[tuple[int
                     here = [*_of_window(source, track, concept, window)]
                     given += len(here)
                     yield from here
+            if time.monotonic() >= until:
+                return
             if found.next >= last or given >= each:
                 break
 

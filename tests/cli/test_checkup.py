@@ -117,3 +117,29 @@ def test_packs_and_documents(data: Path, tmp_path: Path, capsys: Capture) -> Non
     lengths = [11 * (4 + k % 5) + 1 for k in range(40)]
     share = np.mean(np.array(lengths)[np.random.default_rng(0).integers(0, 40, 1000)] > 33)
     assert found["documents"]["text"] == f"web: {share:.1%} of 40 are longer than a sample"
+
+
+def test_more_samples_than_a_finite_order_has(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    found = doctor(data, tmp_path, capsys, "--samples", "100000", code=1, order="sequential")
+    assert [name for name, one in found.items() if not one["good"]] == ["epochs"]
+
+
+def test_a_track_of_a_codec_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
+    class Plain:
+        def encode(self, value: bytes) -> bytes:
+            return value
+
+        def decode(self, record: memoryview) -> bytes:
+            return bytes(record)
+
+        def check(self, record: bytes | memoryview) -> None:
+            pass
+
+    options = cl.BuildOptions(
+        tokenizer=cl.Tokenizer(name="bytes", vocab_size=257), tracks={"own": cl.TrackOptions(codec="own")}
+    )
+    build = cl.create_writer(tmp_path / "ds", options, codecs={"own": Plain()})
+    with build.shard(0) as shard:
+        shard.add_document([65] * 99, {"own": [(0, 9, b"x")]})
+    cl.finalize(tmp_path / "ds")
+    doctor(tmp_path, tmp_path, capsys, code=0, datasets=["ds"])

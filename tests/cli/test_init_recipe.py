@@ -1,12 +1,9 @@
 """`init` of raw files: a recipe that `build` takes, and what is wrong with the rows before anything long runs."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -14,6 +11,7 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.ingest.build import builder
 from tests.corpora import tokenizers as corpora
+from tests.corpora.records import write_rows as write
 
 TEXT = "Red paint, then blue paint and more red. As it says on the tin, the paint is for doors and for windows."
 SPANS = [(0, 3, "red", 0.5), (16, 20, "blue", 0.25), (36, 39, "red", 1.0)]
@@ -23,15 +21,6 @@ def row(number: int, **more: Any) -> dict[str, Any]:
     spans = [{"begin": a, "end": b, "label": label, "score": score, "by": "me"} for a, b, label, score in SPANS]
     found = {"doc_id": f"d{number}", "body": TEXT, "url": f"http://a/{number}", "quality": number / 8, "ents": spans}
     return {**found, **more}
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -254,3 +243,24 @@ def test_the_content_without_a_usual_name_is_the_longest_text(
     assert found["columns"] == {"story": "text", "title": "metadata, to select by"}
     write(source, [{"title": "Paint", "story": "short"}])
     assert main(["init", str(source), "--out", "build.yaml", "--overwrite", "--tokenizer", "bytes"]) == 1
+
+
+def test_an_empty_first_file_and_a_track_given_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text("\n")
+    source = write(tmp_path / "b.jsonl", [row(0)])
+    words = ["init", str(tmp_path / "a.jsonl"), str(source), "--out", "build.yaml", "--tokenizer", "bytes"]
+    assert main(words) == 0
+    assert yaml.safe_load(Path("build.yaml").read_text())["column"]["text"] == "body"
+    names = tmp_path / "names.txt"
+    names.write_text("red\nblue\n")
+    twice = ["--vocabulary", str(names), "--vocabulary", f"concepts={names}"]
+    assert main([*words, "--overwrite", *twice]) == 2
+    assert "two files for track 'concepts'" in capsys.readouterr().err
+
+
+def test_names_are_collected_by_column_whatever_else_is_there(tmp_path: Path) -> None:
+    """As `build --vocabulary-only` did before it knew --column: the content does not matter."""
+    source = write(tmp_path / "in.jsonl", [row(0, text="a", tokens=[1])])
+    words = ["--vocabulary-only", "--out", "names.txt", "--column", "spans=ents", "--column", "concepts=label"]
+    assert main(["build", str(source), *words]) == 0
+    assert Path("names.txt").read_text() == "red\nblue\n"

@@ -159,6 +159,16 @@ def build(
     return build_dataset(sources, out, options, workers=workers, **build_more)
 
 
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Rows of any columns as Parquet or JSONL (.gz), by the name of the file."""
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows)), path)
+    else:
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
 def content(path: Path) -> dict[str, bytes]:
     """All files of a directory."""
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}

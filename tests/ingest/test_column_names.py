@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
 from tests.corpora.records import content
+from tests.corpora.records import write_rows as write
 
 TEXT = "Red paint, then blue paint and more red."
 SPANS = [(0, 3, "red", 0.5), (16, 20, "blue", 0.25), (36, 39, "red", 1.0)]
@@ -35,14 +34,6 @@ def rows(names: dict[str, str], single: bool = False, more: dict[str, Any] | Non
 
     spans = [[span(*one) for one in SPANS], [span(*SPANS[0])], []]
     return [{names["id"]: f"d{k}", names["text"]: TEXT, names["spans"]: found} for k, found in enumerate(spans)]
-
-
-def write(path: Path, found: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(found), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in found))
-    return path
 
 
 def build(source: Path, out: Path, *more: str) -> int:

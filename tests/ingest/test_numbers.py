@@ -1,27 +1,21 @@
 """`--number NAME:TYPE`: a number per document becomes a track, which weighs the loss and selects documents."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
+from tests.corpora.records import write_rows
 
 QUALITY = [0.5, None, 2, 0.25]
 ROWS = [{"id": f"d{k}", "text": "word " * (k + 3), "quality": value} for k, value in enumerate(QUALITY)]
 
 
 def build(folder: Path, kind: str, rows: list[dict[str, Any]], *more: str, code: str = "f4") -> int:
-    source = folder / f"in.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), source)
-    else:
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = write_rows(folder / f"in.{kind}", rows)
     words = ["--tokenizer", "bytes", "--workers", "1", "--quiet", "--number", f"quality:{code}", *more]
     return main(["build", str(source), "--out", str(folder / "out"), *words])
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
 from tests.corpora.chunked import KINDS, Chunked, make
+from tests.corpora.records import write_rows as write
 
 NAMES = ["cat", "dog", "red"]
 SPANS = [
@@ -21,14 +20,6 @@ SPANS = [
     {"start": 4, "end": 6, "concepts": [], "scores": []},
     {"start": 6, "end": 8, "concepts": [2], "scores": [0.3]},
 ]
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def rows(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -138,3 +138,18 @@ def test_concepts_of_a_window_have_colours_of_their_own(tmp_path: Path, browser:
     assert len(hues) == len(ids)
     gaps = [b - a for a, b in zip(hues, [*hues[1:], hues[0] + 360], strict=True)]
     assert min(gaps) >= 24
+
+
+def test_a_concept_that_is_nowhere_is_not_searched_for_long(scored: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    real = search.concept_windows
+
+    def counted(*arguments: Any) -> Any:
+        for found in real(*arguments):
+            looks.append(found)
+            yield found
+
+    monkeypatch.setattr(search, "concept_windows", counted)
+    monkeypatch.setattr(search, "_SECONDS", -1)
+    assert ask(scored, "contexts", c=7)["random"] == []
+    assert len(looks) == 1

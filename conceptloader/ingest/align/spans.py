@@ -210,7 +210,7 @@ def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_
 
 def _whole_documents(records: Sequence[bytes | None], offsets: Ints) -> BulkSpans:
     """One record for each document that has a token, and a record."""
-    some = np.flatnonzero((np.diff(offsets) > 0) & [record is not None for record in records])
+    some = np.flatnonzero((np.diff(offsets) > 0) & np.array([record is not None for record in records], bool))
     kept = [record for i in some.tolist() if (record := records[i]) is not None]
     return BulkSpans(
         start=offsets[some],

@@ -11,8 +11,6 @@ from conceptloader.ingest.build.plan import Piece
 from conceptloader.ingest.build.shard import Progress, ShardJob, filler_of, read_piece
 from conceptloader.ingest.records.inputs import Source
 
-_FILES = 3
-
 
 def try_rows(job: ShardJob, options: BuildOptions) -> Progress:
     """Place the first block of rows of up to three inputs, in a directory that is removed again.
@@ -29,7 +27,7 @@ def try_rows(job: ShardJob, options: BuildOptions) -> Progress:
         InputError: A file cannot.
     """
     count = len(job.sources)
-    numbers = sorted({0, count // 2, count - 1})[:_FILES]
+    numbers = sorted({0, count // 2, count - 1})
     done = Progress()
     with TemporaryDirectory() as directory:
         build = create_writer(directory, options)

@@ -14,6 +14,12 @@ METADATA_TRACK = "metadata"
 PREFIX_NAME = "metadata"  # the only name in PREFIX_TRACK
 LISTS = "concepts", "scores"
 SPAN_FIELDS = "start", "end", *LISTS
+SPANS_PREFIX = "spans_"
+
+
+def column_of(track: str) -> str:
+    """The usual name of the column with the spans of a track."""
+    return "spans" if track == MAIN_TRACK else SPANS_PREFIX + track
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.records.columns import MAIN_TRACK, SPAN_FIELDS, Columns
+from conceptloader.ingest.records.columns import MAIN_TRACK, SPAN_FIELDS, SPANS_PREFIX, Columns, column_of
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
 from conceptloader.ingest.records.records import read_record
@@ -14,7 +14,6 @@ from conceptloader.ingest.template import load_prefix
 
 log = logging.getLogger(__name__)
 
-_PREFIX = "spans_"
 _OURS = "text", "tokens", "id", "spans", "metadata", *SPAN_FIELDS
 
 
@@ -44,7 +43,7 @@ def detect_columns(
     path, there = first_columns(sources, max_line_bytes)
     found, names = there - set(ignored), names or {}
     for ours in names:
-        if ours not in _OURS and not ours.startswith(_PREFIX):
+        if ours not in _OURS and not ours.startswith(SPANS_PREFIX):
             raise unknown(f"--column {ours}", ours, _OURS, "column or field of a span")
     text, tokens = names.get("text"), names.get("tokens")
     if text is None and tokens is None:
@@ -56,8 +55,9 @@ def detect_columns(
                 "choose (--column text=NAME or tokens=NAME) and ignore the other (--ignore-column)",
             )
         text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
-    spans = {name for name in found - set(names.values()) | names.keys() if name == "spans" or name.startswith(_PREFIX)}
-    spans |= {_column_of(track) for track in tracks}
+    usual = found - set(names.values()) | names.keys()
+    spans = {name for name in usual if name == column_of(MAIN_TRACK) or name.startswith(SPANS_PREFIX)}
+    spans |= {column_of(track) for track in tracks}
     columns = {_track_of(name): names.get(name, name) for name in sorted(spans, key=_track_of)}
     metadata = names.get("metadata", "metadata")
     result = Columns(
@@ -82,11 +82,7 @@ def detect_columns(
 
 
 def _track_of(column: str) -> str:
-    return MAIN_TRACK if column == "spans" else column.removeprefix(_PREFIX)
-
-
-def _column_of(track: str) -> str:
-    return "spans" if track == MAIN_TRACK else _PREFIX + track
+    return MAIN_TRACK if column == "spans" else column.removeprefix(SPANS_PREFIX)
 
 
 def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tuple[str, set[str]]:

@@ -6,18 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.vocabulary import dump_vocabulary
-from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.columns import column_of
 from conceptloader.ingest.records.inputs import Source, read_rows
 from conceptloader.storage.durable import write_file
 
 
-def count_names(sources: Sequence[Source], columns: Columns, track: str, max_line_bytes: int) -> "Counter[str]":
+def count_names(
+    sources: Sequence[Source], track: str, theirs: Mapping[str, str], max_line_bytes: int
+) -> "Counter[str]":
     """How often each name stands in the spans of a track. Concepts that are ids have none.
 
-    Raises: InputError naming file and line, and if there are no names at all.
+    theirs: what columns and fields of spans are called, where that differs. Raises: InputError naming file and line,
+    and if there are no names at all.
     """
-    column, names = columns.tracks[track], Counter[str]()
-    labels = columns.span_fields.get("concepts", "concepts")
+    ours, names = column_of(track), Counter[str]()
+    column, labels = theirs.get(ours, ours), theirs.get("concepts", "concepts")
     for source in sources:
         for number, record in read_rows(source, max_line_bytes, column):
             spans = record.get(column)

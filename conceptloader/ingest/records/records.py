@@ -41,6 +41,7 @@ class RecordParser:
             read = partial(_read_tokens, columns.tokens, json.dumps(columns.tokens).encode("ascii"))
         self._columns, self._concepts, self._read = columns, concepts, read or read_record
         self._known = frozenset([*columns.wanted(), *columns.ignored])
+        self._renamed = {column for column in columns.tracks.values() if columns.renames(column)}
 
     def parse(self, rows: Sequence[Any]) -> RowBatch:
         """The documents of `rows`. Raises: BadRow, row = index into `rows`."""
@@ -62,7 +63,7 @@ class RecordParser:
             for track, column in columns.tracks.items():
                 if record.get(column) is not None:
                     found = record[column]
-                    if columns.renames(column) and isinstance(found, list):
+                    if column in self._renamed and isinstance(found, list):
                         found = [_renamed(span, column, columns) for span in found]
                     spans[track].add(len(documents.ids) - 1, found, column)
 

@@ -61,12 +61,10 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
 
 def _of_concepts(ids: I64Array, weights: ConceptWeights) -> npt.NDArray[np.float32]:
     """float32 [B, M]: what each span weighs, by its concepts int64 [B, M, K], -1 where there is none."""
-    table = np.full(max((concept for concept, _ in weights.of_id), default=-1) + 2, np.inf, np.float32)
-    for concept, weight in weights.of_id:
-        table[concept] = weight
-    least: npt.NDArray[np.float32] = table[np.minimum(ids, len(table) - 1)].min(
-        -1
-    )  # its last entry is that of all others, and of -1
+    known = np.array([*(concept for concept, _ in weights.of_id), np.iinfo(np.int64).max])  # ascending
+    values = np.array([*(weight for _, weight in weights.of_id), np.inf], np.float32)
+    at = np.searchsorted(known, ids)
+    least: npt.NDArray[np.float32] = np.where(known[at] == ids, values[at], np.float32(np.inf)).min(-1)
     least[np.isinf(least)] = weights.inside
     return least
 

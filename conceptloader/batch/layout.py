@@ -61,7 +61,7 @@ class FieldLayout:
 
 
 class ConceptWeights(NamedTuple):
-    """Weights of losses by concept: of_id of those that have one, inside of spans without such a concept."""
+    """Weights of losses by concept: of_id of those that have one, ascending; inside of spans without such a concept."""
 
     of_id: tuple[tuple[int, float], ...]
     inside: float

@@ -161,14 +161,14 @@ def _concept_weights(given: LossWeight, views: Sequence[View]) -> ConceptWeights
         raise ConfigError(
             where, f"nothing for the track of concepts {given.name!r}", "weights by concept", "or set inside, or both"
         )
-    names = {view.name: view.dataset.vocabulary(given.name) for view in views}
-    ids = {key: {name: k for k, name in enumerate(known)} for key, known in names.items() if known is not None}
+    names = [view.dataset.vocabulary(given.name) for view in views if given.concepts]
+    ids = [{name: k for k, name in enumerate(known)} for known in names if known is not None]
     for concept, weight in (given.concepts or {}).items():
-        numbers = {known[concept] for known in ids.values() if concept in known}
-        if not ids and concept.isdecimal():
+        numbers = {known[concept] for known in ids if concept in known}
+        if not ids and concept.isdecimal() and int(concept) < 1 << 32:
             numbers = {int(concept)}
         if not numbers:
-            raise unknown(f"{where}.{concept}", concept, {name for known in ids.values() for name in known}, "concept")
+            raise unknown(f"{where}.{concept}", concept, {name for known in ids for name in known}, "concept")
         if len(numbers) > 1:
             raise ConfigError(
                 f"{where}.{concept}",

@@ -230,8 +230,8 @@ class Config(Section):
         temperature: Weights are raised to 1 / temperature.
         phases: Changes of weights, by sample.
         skip: Jumps of the sample index.
-        quarantine: Documents or tokens without loss, from the first sample on.
-        exclude: Documents or tokens without loss, from a sample on.
+        quarantine: Tokens that no sample reads.
+        exclude: Documents that no sample reads from some sample on.
         packing: Whole documents in every sample, in place of windows.
         on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.

@@ -102,3 +102,10 @@ def test_concepts_of_a_track_of_numbers(data: Path, tmp_path: Path) -> None:
     )
     with raises(ConfigError, "outputs.loss_weight", "'concepts' is no track of concepts"):
         weights(tmp_path, "ds", concepts={"red": 0})
+
+
+def test_any_id_may_have_a_weight(data: Path) -> None:
+    """Without a table as long as the ids are large."""
+    assert weights(data, "ids", concepts={"1": 0, "4294967295": 0}) == expected(1, 1, 0, 0, 1, 1)
+    with raises(ConfigError, "outputs.loss_weight.concepts.4294967296", "an unknown concept"):
+        weights(data, "ids", concepts={"4294967296": 0})

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from conceptloader.order.mixture import Mixture, Phase
     from conceptloader.order.partition import Partition, Plan
     from conceptloader.order.permutation import Permutation
+    from conceptloader.order.progress.found import find_state
     from conceptloader.order.progress.runlog import RunLog, RunStart
     from conceptloader.order.progress.spec import OrderSpec
     from conceptloader.order.schedule import BatchSchedule
@@ -102,6 +103,7 @@ _HOMES = {
     "order.mixture": "Mixture Phase",
     "order.partition": "Partition Plan",
     "order.permutation": "Permutation",
+    "order.progress.found": "find_state",
     "order.progress.runlog": "RunLog RunStart",
     "order.progress.spec": "OrderSpec",
     "order.schedule": "BatchSchedule",
@@ -142,7 +144,7 @@ __all__ = [
     "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanAlignment",
     "StepMetrics", "Tokenizer", "TrackOptions", "TrackTensors", "TrainedLoader", "UnboundedLoaderError", "Windows",
     "__version__", "adopt", "annotate", "annotation_status", "batch_digest", "build", "build_mixture", "collate_fn",
-    "concat", "create_writer", "decode", "derive_key", "errors", "finalize", "load_config", "log_steps",
+    "concat", "create_writer", "decode", "derive_key", "errors", "finalize", "find_state", "load_config", "log_steps",
     "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode",
     "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts",
     "token_values", "trace", "track", "verify",

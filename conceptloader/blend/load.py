@@ -167,4 +167,5 @@ def _resolved(config: Config, base: Path) -> Config:
         if config.allowed_roots is None
         else tuple(absolute(r, f"allowed_roots[{k}]") for k, r in enumerate(config.allowed_roots)),
         megatron_cache=config.megatron_cache and absolute(config.megatron_cache, "megatron_cache"),
+        continue_from=config.continue_from and absolute(config.continue_from, "continue_from"),
     )

@@ -238,6 +238,8 @@ class Config(Section):
         allow_mixed_vocabularies: Accept tracks of one name with different vocabularies.
         allowed_roots: Further directories of files of the datasets.
         megatron_cache: The --data-cache-path of a Megatron run to be taken over, with order megatron only.
+        continue_from: A checkpoint of another trainer, directory or file: its run goes on here, at its position. A
+            checkpoint of this trainer comes first.
         outputs: Tensors of a batch.
         tracks: Tracks of a batch, by name.
         loader: Threads, prefetching, time-outs.
@@ -275,6 +277,7 @@ class Config(Section):
     allow_mixed_vocabularies: bool = False
     allowed_roots: tuple[str, ...] | None = None
     megatron_cache: str | None = None
+    continue_from: str | None = None
     outputs: Outputs = dataclasses.field(default_factory=Outputs)
     tracks: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
     loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)

@@ -12,10 +12,13 @@ from conceptloader.trace import Run
 
 
 def add_run_arguments(
-    parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"
+    parser: argparse.ArgumentParser,
+    name: str = "CONFIG",
+    meaning: str = "configuration of the run, a YAML file",
+    needed: bool = True,
 ) -> None:
     """Add the configuration, and the options that define its steps."""
-    parser.add_argument("config", metavar=name, help=meaning)
+    parser.add_argument("config", metavar=name, help=meaning, nargs=None if needed else "?")
     group = parser.add_argument_group("steps").add_argument
     group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
     group("--global-batch-size", type=positive, metavar="N", help="without a run log: samples per step, over all ranks")

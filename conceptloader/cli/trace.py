@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from conceptloader.base.terminal import printable
-from conceptloader.cli.arguments import chosen, not_negative, positive, refuse_beside, refuse_without, steps
+from conceptloader.cli.arguments import (
+    chosen,
+    not_negative,
+    positive,
+    refuse_all_but,
+    refuse_beside,
+    refuse_without,
+    steps,
+)
+from conceptloader.cli.checkpoint import show_checkpoint
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
@@ -23,6 +32,12 @@ inserted (--prefix) are spans of the track prefix.
   conceptloader trace run.yaml --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
   conceptloader trace run.yaml --run-log checkpoints --steps 0:20000 --format parquet --out steps.parquet
+
+--checkpoint shows whose order a checkpoint of any trainer holds, at which sample, and, with a configuration, what a
+resume with it does.
+
+  conceptloader trace --checkpoint checkpoints/step-1200
+  conceptloader trace run.yaml --checkpoint checkpoints/step-1200
 
 --steps writes a table, a row per document of a sample: --format jsonl (default) or parquet.
 
@@ -45,11 +60,12 @@ _OF_LOSSES = "top", "baseline", "track"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    add_run_arguments(parser, needed=False)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
     what.add_argument("--steps", type=steps, metavar="A:B", help="table of steps A to B - 1")
+    what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
     add_table_arguments(parser)
     parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
     group = parser.add_argument_group("samples of ranks").add_argument
@@ -64,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.checkpoint is not None:
+        refuse_all_but("--checkpoint", arguments, "config")
+        return show_checkpoint(arguments, output)
+    if arguments.config is None:
+        raise ConfigError("trace", "no configuration", "CONFIG, the YAML file of the run")
     if arguments.indices_only:
         refuse_beside("--indices-only", arguments, "sample", "format", "out", "losses", *_OF_LOSSES)
         return _show_indices(arguments, output)

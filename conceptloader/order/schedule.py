@@ -87,6 +87,12 @@ class BatchSchedule:
         """The same rule, counted on from another known position (a restart)."""
         return replace(self, step=step, consumed=consumed)
 
+    def after(self, samples: int) -> "BatchSchedule":
+        """The same steps behind so many samples of other ones: from there on the rule holds as from 0 here."""
+        (_, first), *rest = self.rule
+        rule = ((0, first), *((at + samples, size) for at, size in rest))
+        return replace(self, rule=rule, consumed=self.consumed + samples)
+
     def rounded_down(self, multiple: int) -> "BatchSchedule":
         """Every size rounded down to a multiple of `multiple` (Megatron's --decrease-batch-size-if-needed)."""
         multiple = as_count(multiple, "micro_batch_size * dp_size")

@@ -15,8 +15,9 @@ class SampleDataset(Dataset[TensorBatch]):
     """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
 
     Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only assigns indices
-    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any start
-    method: it pickles, and it may be used by many threads.
+    (EpochSampler). With `continue_from` in the configuration, index 0 is the sample at which that run goes on, so that
+    the key has to stay there. With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of
+    any start method: it pickles, and it may be used by many threads.
 
     Args:
         config: Path of a YAML file, or what was read from one.
@@ -24,7 +25,7 @@ class SampleDataset(Dataset[TensorBatch]):
     """
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
-        self.blend = open_blend(config)
+        self.blend, self.count_start = open_blend(config).continued()
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
 
@@ -41,5 +42,6 @@ class SampleDataset(Dataset[TensorBatch]):
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:
         """Samples by index; read and kept together for `collate_fn`. Raises ConfigError for an invalid index."""
-        batch = self._reader.read(np.array([as_count(k, "sample index", 0) for k in indices], np.uint64))
+        samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
+        batch = self._reader.read(np.array(samples, np.uint64))
         return Rows(self._reader.layout, to_tensors(batch))

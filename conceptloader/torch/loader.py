@@ -18,7 +18,7 @@ from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.progress.state import OrderState, saved_count
+from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.agreement import require_same, start_facts
@@ -43,11 +43,12 @@ class Loader:
         micro_batch_size: Samples of a batch that is yielded.
         global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
             rank.
-        consumed_samples: Where to start, in samples over all ranks; load_state_dict sets it too, and checks the order.
-            A global batch starts there.
+        consumed_samples: Where to start, in samples over all ranks; load_state_dict and `continue_from` in the
+            configuration set it too, and check the order. A global batch starts there.
         num_samples: End of the run; by default none, or the end of the data with order sequential.
-        epoch_samples: A loop ends at each multiple of it, and `len` counts its micro batches; by default the run is one
-            epoch. The order runs through epochs of this kind: they divide nothing else.
+        epoch_samples: A loop ends at each multiple of it, counted from where the run was continued with
+            `continue_from`, and `len` counts its micro batches; by default the run is one epoch. The order runs through
+            epochs of this kind: they divide nothing else.
         last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
             "partial" with order sequential, so that every window is read once, else "drop".
         scheme: How ranks share a global batch. See order/partition.py.
@@ -82,7 +83,12 @@ class Loader:
         batch_transform: Callable[[TensorBatch], Any] | None = None,
         check_ranks: Any = False,
     ) -> None:
-        blend = self.blend = open_blend(config)
+        blend, self.count_start = open_blend(config).continued()
+        self.blend = blend
+        if self.count_start and consumed_samples:
+            raise ConfigError(
+                "consumed_samples", f"found {consumed_samples} with continue_from, which says it", fix="omit it"
+            )
         self.partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
         self.partition.check_rank(dp_rank)
         self.dp_rank, self.check_ranks = dp_rank, check_ranks
@@ -106,7 +112,10 @@ class Loader:
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self._log: str | os.PathLike[str] | None = None
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
-        self._begin(as_count(consumed_samples, "consumed_samples", 0))
+        if self.count_start:
+            self._begin(self.count_start, self.count_start, 0)
+        else:
+            self._begin(as_count(consumed_samples, "consumed_samples", 0))
         if self.num_samples is not None:
             blend.order.check_run(self.num_samples)
             if not self._plan.count():
@@ -276,7 +285,8 @@ class Loader:
 
     def _epoch(self, begin: int) -> Iterator[tuple[U64Array, int]]:
         """(samples, samples of all ranks then consumed) of this rank's micro batches from there to the epoch's end."""
-        end = None if self.epoch_samples is None else (begin // self.epoch_samples + 1) * self.epoch_samples
+        epoch = self.epoch_samples
+        end = None if epoch is None else begin + epoch - (begin - self.count_start) % epoch
         for task in self._plan.rest(self.dp_rank, begin):
             yield task
             if end is not None and task[1] >= end:
@@ -351,8 +361,9 @@ class Loader:
         consumed = as_count(consumed_samples, "consumed_samples", 0)
         begun = self._plan.step_start(consumed)
         step = self.steps_at(begun)
-        more = {"step_start": begun} if step is None else {"step_start": begun, "step": step}
-        return OrderState(spec=self.blend.spec, consumed=consumed, more=more).leaf()
+        more = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        known = {key: value for key, value in more.items() if value is not None}
+        return OrderState(spec=self.blend.spec, consumed=consumed, more=known).leaf()
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
@@ -360,7 +371,7 @@ class Loader:
         """Resume where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
 
         Args:
-            state: What `state_dict` returned, of any rank.
+            state: What `state_dict` returned, of any rank; also of another trainer's, as find_state gives it.
             allow_changed: Names of differences to accept, as the error gives them, or their beginning ("datasets").
             new_stage: The configuration is another one on purpose from here on: its datasets and phases hold from this
                 position, those of the state before it.
@@ -378,10 +389,10 @@ class Loader:
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
         reader = open_reader(blend, self.dp_rank)
-        step = saved_count(saved.more, "step", where) if "step" in saved.more else None
-        self._begin(consumed, saved_count(saved.more, "step_start", where), step)
+        count_start = saved.count("count_start", where, 0)
+        self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
-        self.blend, self._reader, self.fresh = blend, reader, True
+        self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.

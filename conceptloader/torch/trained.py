@@ -123,7 +123,7 @@ class TrainedLoader(Loader):
             f"the trainer has made {step} steps, but this loader stands at {trained} samples, {ours} (the next takes "
             f"{self.step_samples}): samples would be {lost}",
             fix="resume trainer and loader from one checkpoint that holds the state of both, with the global batch "
-            "size of the run",
+            "size of the run; where another trainer began it, set continue_from in the configuration",
         )
 
     def __iter__(self) -> Iterator[TensorBatch]:
@@ -199,6 +199,8 @@ class EvaluationLoader:
 
 def check_each_once(blend: Blend, samples: int, option: str) -> None:
     """Raise ConfigError unless an evaluation of so many samples reads each window once, or fewer of them."""
+    if blend.config.continue_from is not None:
+        raise ConfigError("continue_from", f"found in the configuration of {option}, which is no run", fix="omit it")
     order = blend.order
     order.check_run(samples)
     sizes = zip(order.names, order.sizes, order.counts(samples), strict=True)

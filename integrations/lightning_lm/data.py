@@ -162,7 +162,7 @@ class Acknowledge(pl.Callback):
         """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
         loader, position = self._loader, self._loader.consumed_samples
         epoch, a_step = loader.epoch_samples, loader.micro_batches_per_step
-        if epoch is not None and position % loader.step_samples:
+        if epoch is not None and (position - loader.count_start) % loader.step_samples:
             raise ConfigError(
                 "global_batch_size",
                 f"found {loader.step_samples} at {position} samples, from where its steps end elsewhere than an "
@@ -186,7 +186,7 @@ class Acknowledge(pl.Callback):
         current = progress.current.ready * loader.micro_batches // progress.total.ready
         if epoch is not None and not limited and current:
             group = loader.partition.group
-            current = (loader.consumed_samples - group) % epoch // group + 1
+            current = (loader.consumed_samples - loader.count_start - group) % epoch // group + 1
         for count, ready in (progress.current, current), (progress.total, loader.micro_batches):
             shift = ready - count.ready
             for name in ("ready", "started", "processed", "completed"):

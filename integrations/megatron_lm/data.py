@@ -37,7 +37,8 @@ class MegatronData:
         micro_batch_size: samples of a micro batch.
         valid, test: YAMLs of the evaluation data; without them `split`, as in --split, cuts it off the training data.
         stage: pipeline stages that get concept tensors, see options.Stage.
-        consumed: samples that the run has trained so far.
+        consumed: samples that Megatron has trained so far. Those of a run that another trainer began (`continue_from`)
+            come before them.
         saved: what state() gave when the checkpoint was written; None at the start of a run.
         accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
@@ -73,7 +74,7 @@ class MegatronData:
         if config is None:
             files |= in_place(dataset_config, saved, consumed, accept)
         train, self.valid, self.test = self._open(files, named=config is not None)
-        train = continued(train, saved, consumed, accept)
+        train, self.count_start = continued(train, saved, consumed, accept, self._continue_from)
         if isinstance(train, OurSplit):
             train, *evaluated = with_one_layout([train, *self.valid, *self.test])
             self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]
@@ -81,7 +82,9 @@ class MegatronData:
         self.fields = self._fields()
         opened = {"train": [train], "valid": self.valid, "test": self.test}
         named = {f"{name} {k}" if k else name: one for name, each in opened.items() for k, one in enumerate(each)}
-        require_same_data(named, consumed_samples=consumed, micro_batch_size=micro_batch_size, stage=stage)
+        require_same_data(
+            named, consumed_samples=self.count_start + consumed, micro_batch_size=micro_batch_size, stage=stage
+        )
 
     def _open(self, files: Mapping[str, Any], named: bool) -> tuple[SampleSource, list[Any], list[Any]]:
         """Splits of the run, as the configurations have them from sample 0 on. named: by a YAML."""
@@ -90,6 +93,7 @@ class MegatronData:
         valid: list[Any]
         test: list[Any]
         configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed)
+        self._continue_from = configs[0].continue_from
         if rules.by_document and configs[0].packing is None:
             raise ConfigError(
                 "--sft",
@@ -140,8 +144,9 @@ class MegatronData:
         return self.train.spec
 
     def state(self, consumed: int | None = None) -> dict[str, str]:
-        """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
-        return OrderState(spec=self.spec, consumed=consumed).leaf()
+        """What to keep with a checkpoint at `consumed` samples of Megatron's count, or wherever it says: one string."""
+        position = None if consumed is None else self.count_start + consumed
+        return OrderState(spec=self.spec, consumed=position, more={"count_start": self.count_start}).leaf()
 
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.
@@ -185,11 +190,12 @@ class MegatronData:
         Args:
             is_built_on_rank: As in Megatron; by default true on tensor-parallel rank 0 of the first and the last stage.
             vp_stage: Of the pipeline stage, None without virtual stages.
-            first: Sample of the run at which the training dataset begins (--phase-transition-iterations).
+            first: Sample of Megatron's count at which the training dataset begins (--phase-transition-iterations).
 
         Raises:
             ConfigError: If the run is longer than the data may give.
         """
+        first += self.count_start
         if self.sizes[0]:
             self.train.check(first + self.sizes[0])
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
@@ -226,7 +232,8 @@ class MegatronData:
         """Micro batches of this data-parallel rank from the consumed samples on, for get_batch and the schedules."""
         if dataset is None:
             return None
-        loader = data_loader(dataset, self.micro_batch_size, self.consumed - dataset.first, num_workers)
+        consumed = self.count_start + self.consumed
+        loader = data_loader(dataset, self.micro_batch_size, consumed - dataset.first, num_workers)
         return SplitIterator(iter(loader))
 
     def concepts(

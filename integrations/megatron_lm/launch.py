@@ -1,4 +1,4 @@
-"""What changes Megatron: three patches, listed in `patches`, through which its training loop reaches the run.
+"""What changes Megatron: four patches, listed in `patches`, through which its training loop reaches the run.
 
 `-m conceptloader.launch` calls `install` before an unmodified script; a custom script may call it at its top.
 Each patch is a method of Run, and Run calls MegatronData, which has the samples and all that follows from them.
@@ -87,19 +87,18 @@ class Run:
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
         if args.rank == 0 and isinstance(data.train, OurSplit):
-            data.train.blend.look_ahead(args.consumed_train_samples)
+            data.train.blend.look_ahead(data.count_start + args.consumed_train_samples)
         self.note(data, args)
         self.args, self.reader = args, None
-        plan = plan_of(args)
+        plan = plan_of(args, data.count_start)
         self.meter = Meter(plan.schedule) if callbacks else None
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         return data
 
     def note(self, data: MegatronData, args: Namespace) -> None:
-        """What decides the samples from here on, for checkpoints and in the run log."""
-        args.conceptloader = data.state()  # Megatron saves its arguments with every checkpoint
+        """What decides the samples from here on, in the run log."""
         if args.rank == 0 and args.save:
-            plan = plan_of(args)
+            plan = plan_of(args, data.count_start)
             Path(args.save).mkdir(parents=True, exist_ok=True)
             start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
             RunLog(args.save).append(start, data.spec)
@@ -124,11 +123,21 @@ class Run:
         stock(checkpoint_args, *args, **kwargs)
         self.saved = getattr(checkpoint_args, "conceptloader", None)
 
+    def save(self, stock: Callable[..., Any], args: Namespace, *rest: Any, **kwargs: Any) -> Any:
+        """In front of generate_state_dict, which puts Megatron's arguments into the checkpoint: our state among them.
+
+        Loading calls it as well, before there are data.
+        """
+        if self.data is not None and self.args is args:
+            args.conceptloader = self.data.state(args.consumed_train_samples)
+        return stock(args, *rest, **kwargs)
+
     def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace) -> int:
         """See launch.set_weights. All ranks compare what they are about to do."""
-        data, plan = self.data, plan_of(args)
+        data = self.data
         if data is None or not isinstance(data.train, OurSplit):
             raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
+        plan = plan_of(args, data.count_start)
         first, edge = plan.schedule.range_of(plan.schedule.step)
         start, blend = new_weights(data.train.blend, weights, plan, edge, at)
         require_agreement(start, first, blend.spec, args.world_size, None)
@@ -182,6 +191,14 @@ def patches(run: Run) -> list[Patch]:
             parameters="checkpoint_args",
             caller="load_checkpoint",
             line="check_checkpoint_args(checkpoint_args",
+        ),
+        # The last moment before a checkpoint is written: by now Megatron has counted the samples of its steps.
+        Patch(
+            target="megatron.training.checkpointing:generate_state_dict",
+            by=run.save,
+            parameters="args",
+            caller="save_checkpoint",
+            line="state_dict = generate_state_dict(",
         ),
     ]
 

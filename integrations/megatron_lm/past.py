@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.errors import ResumeError
+from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.resume import ChangedPast
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
@@ -20,18 +21,31 @@ SampleSource = OurSplit | StockSplit
 
 
 def continued(
-    split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
-) -> SampleSource:
-    """The split with which a run resumes from a checkpoint at `consumed` samples.
+    split: SampleSource,
+    saved: Mapping[str, Any] | None,
+    counted: int,
+    accept: Collection[str],
+    continue_from: str | None,
+) -> tuple[SampleSource, int]:
+    """The split with which a run resumes from a checkpoint, and the samples of it that Megatron does not count.
 
-    saved: conceptloader's state in it, None in a checkpoint of Megatron's own loader (`order: megatron`).
+    saved: conceptloader's state in it, None in a checkpoint of Megatron's own loader (`order: megatron`). counted:
+    samples that Megatron has consumed. continue_from: checkpoint of another trainer, whose run begins here.
 
     Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
     """
-    if not consumed:
-        return split
+    state = None
     if saved is not None:
         state = OrderState.read(saved, WHERE)
+    elif continue_from is not None and not counted:
+        state = to_continue(continue_from)
+    start = 0 if state is None else state.count("count_start", WHERE, 0)
+    consumed = start + counted
+    return (_resumed(split, state, consumed, accept) if consumed else split), start
+
+
+def _resumed(split: SampleSource, state: OrderState | None, consumed: int, accept: Collection[str]) -> SampleSource:
+    if state is not None:
         if state.consumed not in (None, consumed):
             raise ResumeError(
                 WHERE,
@@ -79,9 +93,10 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         return None
     for folder in filter(None, dict.fromkeys((args.load, args.save))):
         log = RunLog(folder)
-        before = [start for start in log.starts if start.consumed < consumed]
+        begun = next((start.consumed for start in log.starts[:1] if not start.step), 0)  # where Megatron's count began
+        before = [start for start in log.starts if start.consumed < begun + consumed]
         if before and LOG in accept:
-            return OrderState(spec=log.spec(before[-1]), consumed=None).leaf()
+            return OrderState(spec=log.spec(before[-1]), more={"count_start": begun}).leaf()
         if before:
             raise ResumeError(
                 "checkpoint",

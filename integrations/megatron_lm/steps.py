@@ -9,11 +9,15 @@ from conceptloader.order.schedule import BatchSchedule
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
-def plan_of(args: Namespace) -> Plan:
-    """Steps, micro batches and ranks from the step on that is trained now, or next."""
+def plan_of(args: Namespace, count_start: int) -> Plan:
+    """Steps, micro batches and ranks from the step on that is trained now, or next.
+
+    count_start: samples of the run before the first one that Megatron counts.
+    """
     partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
     iteration = getattr(args, "curr_iteration", args.iteration)
-    return Plan(partition=partition, schedule=batch_schedule(args).at(iteration, args.consumed_train_samples))
+    schedule = batch_schedule(args).at(iteration, args.consumed_train_samples).after(count_start)
+    return Plan(partition=partition, schedule=schedule)
 
 
 def batch_schedule(args: Namespace) -> BatchSchedule:

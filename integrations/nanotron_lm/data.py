@@ -181,6 +181,8 @@ def open_stage(
     start = 0
     if saved is None:
         _require_known_past(blend, options, in_stage, tokens or {}, earlier or {})
+        if not in_stage:
+            blend, start = blend.continued()
     else:
         start, begins = saved.start_of(name, in_stage)
         allowed = options.allow_changed

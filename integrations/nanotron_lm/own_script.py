@@ -51,7 +51,8 @@ def build_dataloader(
         seed: Used if the configuration has none.
         position_ids: True for models that take them (Qwen2).
         model_inputs: See NanotronOptions.
-        consumed_samples: Trained so far, over all ranks.
+        consumed_samples: Trained so far, over all ranks, since this script began the run or continued it from another
+            trainer.
         step: Steps trained so far.
         steps: Last step of the run, to check and log what it will read.
         checkpoint: Folder that save_state() wrote; what decided past samples is compared with it. Required with
@@ -101,8 +102,8 @@ def save_state(loader: DataLoader[Any], folder: str | os.PathLike[str], *, consu
     Args:
         loader: What `build_dataloader` returned.
         folder: Of the checkpoint.
-        consumed_samples: Trained so far, over the whole run.
+        consumed_samples: Trained so far, since this script began the run or continued it from another trainer.
     """
     dataset = loader.dataset
     assert isinstance(dataset, StageDataset)
-    dataclasses.replace(dataset.state(), consumed=consumed_samples).write(Path(folder))
+    dataclasses.replace(dataset.state(), consumed=dataset.stage_start + consumed_samples).write(Path(folder))

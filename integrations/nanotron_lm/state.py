@@ -7,7 +7,7 @@ from typing import Any
 
 from conceptloader.errors import ResumeError
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.progress.state import OrderState, saved_count, sealed
+from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.storage.durable import write_file
 
 NAME = "conceptloader.json"
@@ -28,8 +28,8 @@ class State:
     def write(self, folder: Path) -> None:
         """Write NAME into `folder`, completely or not at all."""
         more = {"data_stage": self.stage, "data_stage_start": self.stage_start}
-        data = sealed(OrderState(spec=self.spec, consumed=self.consumed, more=more).fields())
-        write_file(str(folder / NAME), (json.dumps(data, indent=2) + "\n").encode())
+        state = OrderState(spec=self.spec, consumed=self.consumed, more=more)
+        write_file(str(folder / NAME), (json.dumps(state.leaf()) + "\n").encode())
 
     @classmethod
     def read(cls, folder: Path) -> "State | None":

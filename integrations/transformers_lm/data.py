@@ -208,16 +208,18 @@ class Progress(transformers.TrainerCallback, ExportableState):
         if state.global_step and _LEAF in saved:
             self._loader.load_state_dict(saved[_LEAF])
         self._loader.check_step(state.global_step)
-        if self._loader.consumed_samples != state.global_step * self._loader.step_samples:
+        trained = self._loader.consumed_samples - self._loader.count_start
+        if trained != state.global_step * self._loader.step_samples:
             raise ConfigError(
                 "per_device_train_batch_size x gradient_accumulation_steps x processes",
                 f"{self._loader.step_samples} samples a step",
-                f"what the run began with: {state.global_step} steps took {self._loader.consumed_samples}",
+                f"what the run began with: {state.global_step} steps took {trained}",
                 "the Trainer counts its epochs in steps of one size",
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A step is trained; the epoch, which the Trainer counts from its own start, is the loader's."""
-        assert self._loader is not None
-        self._loader.acknowledge_step(state.global_step)
-        state.epoch = self._loader.consumed_samples / (self._loader.epoch_samples or 1)
+        loader = self._loader
+        assert loader is not None
+        loader.acknowledge_step(state.global_step)
+        state.epoch = (loader.consumed_samples - loader.count_start) / (loader.epoch_samples or 1)

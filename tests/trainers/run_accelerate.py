@@ -55,7 +55,8 @@ def train(launch: Launch) -> None:
                 optimizer.zero_grad()
             step += accelerator.sync_gradients and not plain
             if not launch.bare and not plain:
-                assert loader.consumed_samples == min(step * launch.batch, options.get("num_samples", 1000))
+                trained = loader.consumed_samples - loader.count_start
+                assert trained == min(step * launch.batch, options.get("num_samples", 1000))
                 loader.check_step(step)
             done = accelerator.step - before
             if done == (launch.save_at - first) * launch.accumulate + launch.mid:

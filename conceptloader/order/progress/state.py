@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.hashing import canonical_json, fingerprint
@@ -19,7 +19,8 @@ KEY = "conceptloader"
 VERSION = 1
 
 Plain = dict[str, Any]
-_MORE = ("step_start", "step", "data_stage", "data_stage_start")  # of loaders, and of nanotron
+Default = TypeVar("Default", int, None)
+_MORE = ("step_start", "step", "count_start", "data_stage", "data_stage_start")  # the last two are of nanotron
 _ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_dict_at gives"
 
 
@@ -81,7 +82,8 @@ class OrderState:
     """What a checkpoint keeps of a run's data.
 
     spec: the order from sample 0 of the run on. consumed: how many samples of it are consumed, over all ranks; None
-    where the framework saves its own count. more: what an adapter keeps as well.
+    where only the framework's own count says it. more: step_start, where the step began; step, the trainer's number of
+    it; count_start, samples of the run before those that this trainer counts; and what nanotron keeps.
     """
 
     spec: OrderSpec
@@ -123,8 +125,16 @@ class OrderState:
     def position(self, where: str) -> int:
         """Consumed samples. Raises ResumeError if the state does not say."""
         if self.consumed is None:
-            raise ResumeError(where, "corrupt (consumed_samples is missing)", fix=_ELSEWHERE)
+            raise ResumeError(
+                where,
+                "the trainer that saved it kept the number of consumed samples elsewhere",
+                fix="give it: conceptloader.find_state(checkpoint, consumed_samples=N) returns the state with it",
+            )
         return self.consumed
+
+    def count(self, key: str, where: str, default: Default) -> int | Default:
+        """A number among `more`. Raises ResumeError if it is none."""
+        return saved_count(self.more, key, where) if key in self.more else default
 
 
 def saved_count(fields: Mapping[str, Any], key: str, where: str) -> int:

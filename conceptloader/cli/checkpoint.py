@@ -1,0 +1,49 @@
+"""What `conceptloader trace --checkpoint` shows: whose order a checkpoint holds, and what a resume from it does."""
+
+import argparse
+
+from conceptloader.blend import open_blend
+from conceptloader.cli.output import Output
+from conceptloader.order.progress.found import locate_state
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState
+
+
+def show_checkpoint(arguments: argparse.Namespace, output: Output) -> None:
+    """Raises ResumeError if a resume with the configuration, as far as one is given, would be refused."""
+    path, state = locate_state(arguments.checkpoint)
+    value = {"file": str(path), "spec_hash": state.spec.hash, "consumed_samples": state.consumed, **state.more}
+    lines = [f"{path}: state of an order with the hash {state.spec.hash}", *_position(state), *_order(state.spec)]
+    if arguments.config is not None:
+        consumed = state.position(str(path))
+        resumed = open_blend(arguments.config).resume(state.spec, consumed).spec.hash
+        ahead = "as planned" if resumed == state.spec.hash else "by this configuration, which has changed"
+        lines.append(f"{arguments.config}: resumes at sample {consumed:,}; those ahead are {ahead}")
+        value |= {"resumes_at": consumed, "resumed_spec_hash": resumed}
+    output.result({**value, "spec": state.spec.to_dict()}, lines)
+
+
+def _position(state: OrderState) -> list[str]:
+    if state.consumed is None:
+        return ["  samples consumed: the trainer keeps that number elsewhere"]
+    told = {
+        "step_start": "of the step that was begun at sample",
+        "step": "steps of the trainer up to there:",
+        "count_start": "of another trainer's before this one's count:",
+        "data_stage": "data stage",
+        "data_stage_start": "of data stages before:",
+    }
+    known = [f"{text} {state.more[key]}" for key, text in told.items() if key in state.more]
+    return [f"  samples consumed: {state.consumed:,}" + f" ({', '.join(known)})" * bool(known)]
+
+
+def _order(spec: OrderSpec) -> list[str]:
+    lines = [f"  order: {spec.order}, seed {spec.seed}"]
+    for name, member in spec.members.items():
+        cut = "documents" if member.seq_len is None else f"of {member.seq_len:,} tokens"
+        lines.append(f"  {name}: {member.windows:,} {cut}, fingerprint {member.stream_fingerprint}")
+    for phase in spec.phases:
+        total = sum(phase.weights.values())
+        shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in phase.weights.items())
+        lines.append(f"  from sample {phase.start:,}: {shares}" + " (set live)" * (phase.start in spec.live))
+    return lines

@@ -1,0 +1,117 @@
+"""The state in a checkpoint of any trainer, without its classes and without unpickling: one string that proves itself.
+
+Trainers save the state as JSON, within pickles, zip archives that store and files of torch.distributed.checkpoint. All
+of them keep a string in one piece, so that its first key is looked for, and its checksum says that it is whole.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conceptloader.errors import ResumeError
+from conceptloader.order.progress.state import OrderState
+
+_PLAIN, _WITHIN_JSON = b'{"checksum":"', rb'"{\"checksum\":\"'
+_LONGEST = 1 << 24
+_LARGE = 1 << 26  # files of weights: read only if no smaller file has a state
+
+
+def find_state(checkpoint: str | os.PathLike[str], *, consumed_samples: int | None = None) -> dict[str, str]:
+    """The state of the loader in a checkpoint of any trainer, for `load_state_dict`.
+
+    Args:
+        checkpoint: Directory or file of one checkpoint, as the trainer wrote it.
+        consumed_samples: The position, for checkpoints of trainers that keep it elsewhere (Megatron-Bridge, and
+            Megatron-LM with conceptloader 0.2.0).
+
+    Returns:
+        What `state_dict` had returned.
+
+    Raises:
+        ResumeError: There is none, there are several that differ, or its position is unknown or another one.
+    """
+    return locate_state(checkpoint, consumed_samples)[1].leaf()
+
+
+def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | None = None) -> tuple[Path, OrderState]:
+    """The file that has the state of a checkpoint, and the state; see find_state."""
+    found: dict[str, tuple[Path, OrderState]] = {}
+    for path in _files(Path(checkpoint)):
+        if found and path.stat().st_size > _LARGE:
+            break
+        for fields in _states(path):
+            state = OrderState.read(fields, str(path))
+            found.setdefault(state.leaf().popitem()[1], (path, state))
+    where = str(checkpoint)
+    if not found:
+        raise ResumeError(
+            where, "none of its files holds a state of conceptloader", fix="give the directory of one checkpoint"
+        )
+    if len(found) > 1:
+        listed = "; ".join(f"{path}: {state.consumed} samples" for path, state in found.values())
+        raise ResumeError(
+            where, f"found {len(found)} states that differ ({listed})", fix="give the directory or file of one"
+        )
+    path, state = found.popitem()[1]
+    if consumed_samples is not None:
+        if state.consumed not in (None, consumed_samples):
+            raise ResumeError(where, f"it was saved at {state.consumed} samples", str(consumed_samples))
+        state = replace(state, consumed=consumed_samples)
+    return path, state
+
+
+def to_continue(checkpoint: str) -> OrderState:
+    """The state from which a run goes on in another trainer, which counts samples and steps from 0 again.
+
+    Raises ResumeError if it was saved within a step, whose gradients no other trainer has.
+    """
+    where = f"continue_from {checkpoint}"
+    state = locate_state(checkpoint)[1]
+    consumed = state.position(where)
+    begun = state.count("step_start", where, consumed)
+    if begun != consumed:
+        raise ResumeError(
+            where,
+            f"it was saved at {consumed} samples, within the step that began at {begun}: the gradients of the samples "
+            "between are lost",
+            fix="take a checkpoint between two steps",
+        )
+    return replace(state, more={"count_start": consumed})
+
+
+def _files(path: Path) -> list[Path]:
+    """Of a checkpoint, smallest first."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ResumeError(str(path), "no such directory or file", "a local checkpoint")
+    return sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: (file.stat().st_size, file))
+
+
+def _states(path: Path) -> Iterator[dict[str, Any]]:
+    """What begins like a state in the bytes of a file, those of samplers left out."""
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for mark in (_PLAIN, _WITHIN_JSON):
+                at = data.find(mark)
+                while at >= 0:
+                    fields = _parse(data[at : at + _LONGEST])
+                    if "spec" in fields:
+                        yield fields
+                    at = data.find(mark, at + len(mark))
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """The object at the beginning of `data`, as it is or as a JSON string of it; {} if it is none."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(data.decode("ascii", "replace"))
+        value = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

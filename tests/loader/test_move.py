@@ -1,0 +1,141 @@
+"""A run that another trainer began: its state is found in any checkpoint, and the run goes on here."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+import yaml
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.progress.state import OrderState
+from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+from tests.loader.test_state import KEY, after, make, taken
+from tests.raises import raises
+
+Config = dict[str, Any]
+
+
+@pytest.fixture
+def saved(config: Config, tmp_path: Path) -> Path:
+    """A checkpoint at 16 samples, among other files."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    torch.save({"weights": torch.zeros(1000), "data": after(config, 2)}, folder / "all.pt")
+    (folder / "notes.txt").write_text('{"checksum":"no state')
+    return folder
+
+
+def written(folder: Path, kind: str, state: dict[str, str]) -> None:
+    if kind == "torch":
+        torch.save({"model": torch.zeros(5), "loader": state}, folder / "x.ckpt")
+    elif kind == "pickle":
+        (folder / "x.pkl").write_bytes(pickle.dumps({"loader": state}))
+    elif kind == "json":
+        (folder / "x.json").write_text(json.dumps({"attributes": {"loader": state}}, indent=2))
+    else:
+        dcp.save({"model": torch.zeros(5), "loader": dict(state)}, checkpoint_id=folder / "dcp")
+
+
+@pytest.mark.parametrize("kind", ["torch", "pickle", "json", "dcp"])
+def test_the_state_is_found_in_files_of_every_kind(config: Config, tmp_path: Path, kind: str) -> None:
+    state = after(config, 2)
+    written(tmp_path, kind, state)
+    written(tmp_path, kind, state)  # as another rank saves it
+    assert cl.find_state(tmp_path) == state
+    assert (
+        cl.find_state(next(file for file in tmp_path.rglob("*") if file.is_file() and b"checksum" in file.read_bytes()))
+        == state
+    )
+
+
+def test_what_is_no_single_state_is_refused(config: Config, saved: Path) -> None:
+    with raises(ResumeError, saved.parent / "nothing", "no such directory"):
+        cl.find_state(saved.parent / "nothing")
+    with raises(ResumeError, saved / "notes.txt", "none of its files"):
+        cl.find_state(saved / "notes.txt")
+    (saved / "other.json").write_text(json.dumps(after(config, 3)))
+    with raises(ResumeError, saved, "24 samples", fix="file of one"):
+        cl.find_state(saved)
+    assert cl.find_state(saved / "other.json") == after(config, 3)
+    state = after(config, 2)[KEY]
+    (saved / "other.json").write_text(json.dumps({KEY: state.replace('"consumed_samples":16', '"consumed_samples":8')}))
+    with raises(ResumeError, saved / "other.json", "edited"):
+        cl.find_state(saved)
+
+
+def test_a_state_without_a_position_is_given_one(config: Config, saved: Path) -> None:
+    bare = saved / "bare.json"
+    bare.write_text(json.dumps(OrderState(spec=make(config).blend.spec).leaf()))
+    with raises(ResumeError, fix="consumed_samples=N"):
+        make({**config, "continue_from": str(bare)})
+    with raises(ResumeError, fix="consumed_samples=N"):
+        make(config).load_state_dict(cl.find_state(bare))
+    loader = make(config)
+    loader.load_state_dict(cl.find_state(bare, consumed_samples=24))
+    assert taken(loader, 1) == list(range(24, 32))
+    with raises(ResumeError, saved / "all.pt", "16 samples", "24"):
+        cl.find_state(saved / "all.pt", consumed_samples=24)
+
+
+def test_a_run_goes_on_with_the_steps_of_a_new_trainer(config: Config, saved: Path) -> None:
+    """From its own checkpoints too, where `continue_from` is still in the configuration."""
+    moved = {**config, "continue_from": str(saved)}
+    loader = TrainedLoader(moved, micro_batch_size=4, global_batch_size=8)
+    loader.check_step(0)
+    batches = iter(loader)
+    assert [k for _ in range(4) for k in next(batches)["sample_index"].tolist()] == list(range(16, 32))
+    loader.acknowledge_step(2)
+    assert (loader.consumed_samples, loader.steps, loader.count_start) == (32, 2, 16)
+    resumed = TrainedLoader(moved, micro_batch_size=2, global_batch_size=8)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.check_step(2)
+    assert (taken(resumed, 1), resumed.count_start) == ([32, 33], 16)
+    plain = make(config)  # and back
+    plain.load_state_dict(loader.state_dict())
+    assert taken(plain, 1) == list(range(32, 40))
+    again = make({**config, "continue_from": str(saved)}, epoch_samples=24)
+    assert taken(again) == list(range(16, 40)), "epochs count from there"
+    assert taken(again) == list(range(40, 64))
+    dataset = cl.SampleDataset({**config, "continue_from": str(saved)})
+    assert [dataset[k]["sample_index"] for k in (0, 5)] == [16, 21]
+
+
+def test_a_run_is_not_continued_where_that_has_no_meaning(config: Config, saved: Path) -> None:
+    moved = {**config, "continue_from": str(saved)}
+    with raises(ConfigError, "consumed_samples", "continue_from"):
+        make(moved, consumed_samples=8)
+    with raises(ConfigError, "continue_from", "evaluation"):
+        EvaluationLoader(moved, micro_batch_size=4, num_samples=24)
+    with raises(ResumeError, found="seed: saved 5, now 6"):
+        make({**moved, "seed": 6})
+    within = saved / "within.json"
+    within.write_text(json.dumps(after(config, 1, global_batch_size=16)))
+    with raises(ResumeError, found="8 samples, within the step that began at 0", fix="between two steps"):
+        make({**moved, "continue_from": str(within)})
+
+
+def test_trace_says_what_a_checkpoint_holds(
+    config: Config, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(config))
+    hash_ = make(config).blend.spec.hash
+    assert main(["trace", str(path), "--checkpoint", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    for part in (f"{saved / 'all.pt'}: state of an order with the hash {hash_}", "samples consumed: 16", "seed 5"):
+        assert part in printed
+    assert f"{path}: resumes at sample 16; those ahead are as planned" in printed
+    assert main(["trace", "--checkpoint", str(saved), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["consumed_samples"], found["step"], found["spec_hash"]) == (16, 2, hash_)
+    path.write_text(yaml.safe_dump({**config, "seed": 6}))
+    assert main(["trace", str(path), "--checkpoint", str(saved)]) == 1
+    assert "seed: saved 5, now 6" in capsys.readouterr().err
+    for words in (["trace", "--step", "0"], ["trace", "--checkpoint", str(saved), "--rank", "0"]):
+        assert main(words) == 2

@@ -1,5 +1,6 @@
 """Unmodified pretrain_gpt.py of Megatron-LM checkouts (MEGATRON_SRC): divided, killed and resumed."""
 
+import json
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import conceptloader as cl
 from conceptloader.blend import load_config, open_blend
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -97,6 +99,34 @@ def test_other_sizes_on_resume(checkout: Path, data: Path, tmp_path: Path) -> No
         same_losses(resumed, whole, rounding=1e-6 if name == "mbs1" else 0.0)
         for rank in layout.readers:
             assert resumed.samples(rank) == layout.planned(rank, SAVED)
+
+
+@each_checkout
+@pytest.mark.parametrize("kind", ["torch_dist", "torch"])
+def test_a_run_that_another_trainer_began(checkout: Path, kind: str, data: Path, tmp_path: Path) -> None:
+    """Killed and resumed on one rank; then a plain loader takes it back. Megatron's own counts begin at 0."""
+    begun, at, checkpoint = tmp_path / "plain.json", 3 * BATCH, [*saving(tmp_path / "a"), "--ckpt-format", kind]
+    config = write_config(data / f"{kind}.yaml", seq_len=64, continue_from=str(begun))
+    plain = cl.make_dataloader(write_config(data / "plain.yaml", seq_len=64), micro_batch_size=BATCH)
+    begun.write_text(json.dumps(plain.state_dict_at(at)))
+    killed = pretrain(checkout, tmp_path / "killed", DP2, *checkpoint, config=config, kill_after=6 * 2 + 1)
+    assert killed.returncode != 0
+    resumed = ended(pretrain(checkout, tmp_path / "resumed", ALONE, *checkpoint, config=config))
+    for rank in (0, 1):
+        expected = [[at + k for k in row] for row in DP2.planned(rank)]
+        assert killed.samples(rank) == expected[: len(killed.samples(rank))]
+        assert len(killed.samples(rank)) > 2 * SAVED
+    assert resumed.samples(0) == [[at + k for k in row] for row in ALONE.planned(0, SAVED)]
+    starts = RunLog(tmp_path / "a").starts
+    assert [(start.step, start.consumed) for start in starts] == [(0, at), (SAVED, at + SAVED * BATCH)]
+    saved = next((tmp_path / "a").glob(f"iter_*{STEPS}"))
+    plain.load_state_dict(cl.find_state(saved))
+    assert plain.consumed_samples == at + STEPS * BATCH
+
+    other = write_config(data / "other.yaml", continue_from=str(tmp_path / "a"))
+    refused = pretrain(checkout, tmp_path / "refused", ALONE, config=other)
+    assert refused.returncode != 0
+    assert f"found 2 states that differ ({tmp_path / 'a'}" in refused.output
 
 
 @each_checkout

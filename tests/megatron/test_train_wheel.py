@@ -1,14 +1,20 @@
 """The example's training script on the megatron-core wheel alone: GPTModel, DDP, pipeline schedules, checkpoints."""
 
+import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import yaml
 
+import conceptloader as cl
 from conceptloader.order.partition import Partition
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT, Finished, torchrun
+from tests.nanotron import support as nanotron
 
 SCRIPT = ROOT / "examples/megatron/train.py"
+NANOTRON = ROOT / "tests/nanotron/wheel_train.py"
 STEPS, SAVED, BATCH = 6, 3, 8
 INTERLEAVED = ("--pp", "2", "--chunks", "2")
 DP2 = ("--num-workers", "1", "--micro-batch-size", "1", "--recompute")
@@ -76,3 +82,44 @@ def test_killed_and_resumed_at_other_sizes(tmp_path: Path) -> None:
 def close(one: Finished, other: Finished, step: int) -> None:
     """But for rounding, which early steps of Adam enlarge. Other samples change a loss by 1e-2."""
     assert float(one.losses[step][0]) == pytest.approx(float(other.losses[step][0]), abs=1e-4), step
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_moves_to_nanotron_and_on_to_megatron(tmp_path: Path) -> None:
+    """nanotron goes on where a plain loader was, is killed and resumed; Megatron takes over from its checkpoint."""
+    config = write_config(write_datasets(tmp_path / "data") / "data.yaml", seq_len=64)
+    plain = cl.make_dataloader(config, micro_batch_size=BATCH)
+    rows = [ids for batch in islice(plain, 3 * STEPS) for ids in batch["input_ids"].tolist()]
+    begun = tmp_path / "plain.json"
+    begun.write_text(json.dumps(plain.state_dict_at(2 * BATCH)))
+
+    moved = write_config(tmp_path / "data/nanotron.yaml", seq_len=64, continue_from=str(begun))
+    checkpoints, tokens = tmp_path / "nanotron", list[list[int]]()
+    for name, options in {"killed": {"dp": 2}, "resumed": {"resume": True, "micro_batches": 4}}.items():
+        given = nanotron.wheel_config(checkpoints, steps=STEPS, interval=SAVED, **options)  # type: ignore[arg-type]
+        given["model"]["model_config"]["vocab_size"] = 256
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(given))
+        run = nanotron.torchrun(
+            tmp_path / name, options.get("dp", 1), [str(NANOTRON), str(tmp_path / f"{name}.yaml"), str(moved)],
+            env={"NANOTRON_SRC": ""}, kill=(1, SAVED + 1) if name == "killed" else None,
+        )  # fmt: skip
+        assert (run.returncode == 0) == (name == "resumed"), run.output[-4000:]
+        steps = range(SAVED) if name == "killed" else range(SAVED, STEPS)
+        for step in steps:  # each with micro batches of 2 on one rank or two
+            parts = zip(*(rank[step + 1]["batches"] for rank in run.steps), strict=True)
+            tokens += [ids for part in parts for batch in part for ids in batch["input_ids"]]
+    at = (2 + STEPS) * BATCH
+    assert tokens == rows[2 * BATCH : at]
+
+    taken = write_config(tmp_path / "data/megatron.yaml", continue_from=str(checkpoints / str(STEPS)))
+    for name in ("first", "resumed"):
+        steps = SAVED if name == "first" else STEPS
+        ended = train(tmp_path / name / "run", taken, *DP2, "--steps", str(steps), "--save", str(tmp_path / "megatron"))
+        assert ended.returncode == 0, ended.errors
+        for rank in (0, 1):
+            first = 0 if name == "first" else SAVED
+            samples = planned(2, 1, rank, first=first)[: (steps - first) * BATCH // 2]
+            assert ended.samples(rank) == [[at + k for k in row] for row in samples]
+    plain.load_state_dict(cl.find_state(tmp_path / "megatron" / f"step-{STEPS}"))
+    assert plain.consumed_samples == at + STEPS * BATCH

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from setuptools import Command, Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
+from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a build frontend need not have it there
@@ -25,6 +26,7 @@ VERSION = re.search(
 )
 assert VERSION is not None
 
+PACKAGES = find_packages(include=["conceptloader", "conceptloader.*"])
 ADAPTERS = find_packages("integrations")
 
 TORCH = ["torch>=2.6"]
@@ -150,6 +152,15 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", f"manylinux_2_17_{machine()}.musllinux_1_1_{machine()}"
 
 
+class Editable(editable_wheel):
+    """A path in a .pth file, which type checkers read too: the package itself finds integrations/ at run time."""
+
+    def finalize_options(self) -> None:
+        if self.mode != "strict":
+            self.distribution.packages, self.distribution.package_dir = PACKAGES, {"": "."}
+        super().finalize_options()
+
+
 build.sub_commands = [*build.sub_commands, ("build_kernels", None)]
 
 setup(
@@ -163,7 +174,7 @@ setup(
     python_requires=">=3.10,<3.15",  # the versions that were tested
     # Listed by name: a plain find_packages() would install a top-level package called `integrations`.
     packages=[
-        *find_packages(include=["conceptloader", "conceptloader.*"]),
+        *PACKAGES,
         *(f"conceptloader.integrations.{name}" for name in ADAPTERS),
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
@@ -171,7 +182,7 @@ setup(
     install_requires=["numpy>=1.26", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     setup_requires=linkers_of_the_build(),
     distclass=Platform,
-    cmdclass={"build_kernels": BuildKernels, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_kernels": BuildKernels, "bdist_wheel": PlatformWheel, "editable_wheel": Editable},
     extras_require={
         "torch": TORCH,
         "ingest": INGEST,

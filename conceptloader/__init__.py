@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from conceptloader.order.schedule import BatchSchedule
     from conceptloader.order.sequential import Sequential
     from conceptloader.order.skips import Skip
-    from conceptloader.torch.collate import collate_fn
+    from conceptloader.torch.collate import TensorBatch, collate_fn
     from conceptloader.torch.concepts import (
         TrackTensors,
         annotation_status,
@@ -109,7 +109,7 @@ _HOMES = {
     "order.schedule": "BatchSchedule",
     "order.sequential": "Sequential",
     "order.skips": "Skip",
-    "torch.collate": "collate_fn",
+    "torch.collate": "TensorBatch collate_fn",
     "torch.concepts": "TrackTensors annotation_status noisy_or sample_negatives span_concepts span_mask span_targets "
     "token_concepts token_values track",
     "torch.dataset": "SampleDataset",
@@ -142,12 +142,12 @@ __all__ = [
     "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader", "LossLog",
     "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase", "Plan",
     "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanAlignment",
-    "StepMetrics", "Tokenizer", "TrackOptions", "TrackTensors", "TrainedLoader", "UnboundedLoaderError", "Windows",
-    "__version__", "adopt", "annotate", "annotation_status", "batch_digest", "build", "build_mixture", "collate_fn",
-    "concat", "create_writer", "decode", "derive_key", "errors", "finalize", "find_state", "load_config", "log_steps",
-    "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode",
-    "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts",
-    "token_values", "trace", "track", "verify",
+    "StepMetrics", "TensorBatch", "Tokenizer", "TrackOptions", "TrackTensors", "TrainedLoader",
+    "UnboundedLoaderError", "Windows", "__version__", "adopt", "annotate", "annotation_status", "batch_digest",
+    "build", "build_mixture", "collate_fn", "concat", "create_writer", "decode", "derive_key", "errors", "finalize",
+    "find_state", "load_config", "log_steps", "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset",
+    "open_writer", "reencode", "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing",
+    "to_prometheus", "token_concepts", "token_values", "trace", "track", "verify",
 ]  # fmt: skip
 
 # Objects of the lower layers show themselves in notebooks, which is imported when one asks.

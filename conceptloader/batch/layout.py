@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from conceptloader.kernels.records import TRUNCATED as TRUNCATED
 
 Batch = dict[str, Any]
 """Arrays by name; max_seqlen is an int."""
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
 Block = npt.NDArray[np.uint8]
 Allocate = Callable[[int], Block]
 """Bytes -> a block of memory, not initialized, in which the arrays of a batch are laid out."""
@@ -240,7 +241,7 @@ class Carving(NamedTuple):
         return share(arrays) if "tokens" in arrays else arrays
 
 
-def share(batch: Batch) -> Batch:
+def share(batch: AnyBatch) -> AnyBatch:
     """A batch with `tokens`, with input_ids and labels as views of these. Arrays or tensors."""
     batch["input_ids"], batch["labels"] = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
     return batch

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,32 @@ from conceptloader.batch.layout import Batch, BatchLayout, share
 from conceptloader.errors import ConfigError
 
 T = TypeVar("T")
-TensorBatch = dict[str, Any]
-"""Tensors by name; max_seqlen is an int."""
+Name = TypeVar("Name", bound=str)
+# What a batch has beside fields and tracks, whose names are known at run time only.
+TensorKey = Literal[
+    "input_ids", "labels", "tokens", "loss_mask", "loss_weight", "position_ids", "document_ids", "cu_seqlens",
+    "dataset_id", "sample_index", "sample_seed",
+]  # fmt: skip
+IntKey = Literal["max_seqlen", "consumed_samples"]
+
+if TYPE_CHECKING:
+
+    class TensorBatch(dict[str, Any]):
+        """A plain dict, as pytrees and trainers know it, to everything but type checkers and editors.
+
+        Not a TypedDict: checkers refuse keys that it does not name, and its use as a dict.
+        """
+
+        @overload
+        def __getitem__(self, key: TensorKey, /) -> torch.Tensor: ...
+        @overload
+        def __getitem__(self, key: IntKey, /) -> int: ...
+        @overload  # a variable: editors complete the keys above, which `str` would contain
+        def __getitem__(self, key: Name, /) -> Any: ...  # pyright: ignore[reportInvalidTypeVarUse]
+        def __getitem__(self, key: str, /) -> Any: ...
+
+else:
+    TensorBatch = dict[str, Any]
 
 
 def to_tensors(batch: Batch) -> TensorBatch:
@@ -23,7 +47,7 @@ def to_tensors(batch: Batch) -> TensorBatch:
     PyTorch knows by a tensor's storage which of its blocks a copy reads from. The storage of torch.from_numpy begins at
     the array, so that only the array at the start of a block would keep it from being used again during a copy.
     """
-    tensors: TensorBatch = {}
+    tensors = TensorBatch()
     for name, value in batch.items():
         if "tokens" in batch and name in ("input_ids", "labels"):
             continue  # they share the tensor of `tokens`, not only its memory
@@ -79,10 +103,10 @@ def on_device(
     waiting: deque[tuple[T, TensorBatch, Any]] = deque()
     for task, batch in batches:
         with torch.cuda.stream(stream):
-            copied = {
-                name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+            copied = TensorBatch(
+                (name, value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value)
                 for name, value in batch.items()
-            }
+            )
             waiting.append((task, share(copied) if as_read and "tokens" in copied else copied, stream.record_event()))
         if len(waiting) > 1:
             yield _arrived(*waiting.popleft(), device)
@@ -117,7 +141,7 @@ class Rows(Shown, Sequence[TensorBatch]):
         return self.layout.sample(self.batch, k % len(self))
 
 
-def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
+def collate_fn(samples: Sequence[dict[str, Any]]) -> TensorBatch:
     """`collate_fn` of a DataLoader over a SampleDataset: the batch as it was read, without another copy.
 
     Samples that were fetched individually are stacked, lists of records put into one list.
@@ -132,5 +156,4 @@ def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
         return samples.batch
     lists = {name: [sample[name] for sample in samples] for name in samples[0] if isinstance(samples[0][name], list)}
     arrays = [{name: value for name, value in sample.items() if name not in lists} for sample in samples]
-    stacked: TensorBatch = torch.utils.data.default_collate(arrays)
-    return {**stacked, **lists}
+    return TensorBatch(torch.utils.data.default_collate(arrays), **lists)

@@ -4,7 +4,7 @@ Shapes depend on the batch's layout alone, never on what was read: nothing here 
 torch.compile can hold it. B samples, S = seq_len inputs, M = max_spans slots for the spans of a sample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,6 @@ from torch.nn.functional import logsigmoid, pad
 
 from conceptloader.batch import layout
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import TensorBatch
 
 NOT_ANNOTATED, NO_CONCEPT, ANNOTATED, TRUNCATED = 0, 1, 2, 3
 
@@ -57,7 +56,7 @@ class TrackTensors(NamedTuple):
     records: list[list[Any]] | None = None
 
 
-def track(batch: TensorBatch, name: str) -> TrackTensors:
+def track(batch: Mapping[str, Any], name: str) -> TrackTensors:
     """The tensors of a track, by attributes that editors and type checkers know.
 
     Args:
@@ -78,7 +77,7 @@ def track(batch: TensorBatch, name: str) -> TrackTensors:
     return TrackTensors(**found)
 
 
-def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None = None) -> Concepts:
+def span_concepts(batch: Mapping[str, Any], track: str, k: int, *, rank: Tensor | None = None) -> Concepts:
     """At most `k` concepts of each span.
 
     Of a span with more, the first k of its record are kept; with `rank` the k concepts of the lowest rank: with their
@@ -108,7 +107,7 @@ def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None
 
 
 def token_concepts(
-    batch: TensorBatch,
+    batch: Mapping[str, Any],
     tracks: str | Sequence[str],
     k: int,
     *,
@@ -155,7 +154,7 @@ def token_concepts(
     return Concepts(ids[..., :k], kept[..., :k], cut + (mask.sum(-1) - k).clamp(min=0))
 
 
-def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
+def token_values(batch: Mapping[str, Any], track: str, *, missing: float) -> Tensor:
     """The number of the span that each input is in.
 
     In samples of a dataset without the track, which a batch does not distinguish, all inputs are of none. Weights of
@@ -177,7 +176,7 @@ def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
     return torch.where(index >= 0, expanded, torch.full_like(expanded, missing))
 
 
-def annotation_status(batch: TensorBatch, track: str) -> Tensor:
+def annotation_status(batch: Mapping[str, Any], track: str) -> Tensor:
     """Return per token whether it is annotated.
 
     A loss for "this concept is not here" belongs to NO_CONCEPT and ANNOTATED tokens only: the others are unknown.
@@ -196,7 +195,7 @@ def annotation_status(batch: TensorBatch, track: str) -> Tensor:
     return result
 
 
-def span_mask(batch: TensorBatch, track: str) -> Tensor:
+def span_mask(batch: Mapping[str, Any], track: str) -> Tensor:
     """Which slots hold a span.
 
     Args:
@@ -211,7 +210,7 @@ def span_mask(batch: TensorBatch, track: str) -> Tensor:
     return mask
 
 
-def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id: int = 0) -> Tensor:
+def span_targets(batch: Mapping[str, Any], track: str, num_concepts: int, *, first_id: int = 0) -> Tensor:
     """1 for each concept `first_id`, `first_id` + 1, ... that a span has (multi-hot).
 
     Slots without a span are all 0: mask them by `span_mask`.
@@ -241,7 +240,7 @@ def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first_id:
     return targets[:, :num_concepts].view(*counts.shape, num_concepts)
 
 
-def noisy_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
+def noisy_or(logits: Tensor, batch: Mapping[str, Any], track: str) -> Tensor:
     """Log-probability that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over its tokens.
 
     Args:
@@ -285,7 +284,7 @@ def sample_negatives(
     return Concepts(drawn, ~held, held.sum(-1))
 
 
-def _counts(batch: TensorBatch, track: str) -> Tensor:
+def _counts(batch: Mapping[str, Any], track: str) -> Tensor:
     """int64 [B, M]: concepts of each slot."""
     if f"{track}_counts" in batch:
         counts: Tensor = batch[f"{track}_counts"]
@@ -299,7 +298,7 @@ def _counts(batch: TensorBatch, track: str) -> Tensor:
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
 
 
-def _padded(batch: TensorBatch, track: str, k: int, *, everything: bool) -> tuple[Tensor, Tensor]:
+def _padded(batch: Mapping[str, Any], track: str, k: int, *, everything: bool) -> tuple[Tensor, Tensor]:
     """(ids [B, M, n], counts [B, M]). n: at least the first k, or all that the layout has room for."""
     counts = _counts(batch, track)
     if f"{track}_ids" in batch:

@@ -1,6 +1,6 @@
 """Loaders for trainers: samples are consumed when the trainer acknowledges them, not when they are yielded."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -135,7 +135,7 @@ class TrainedLoader(Loader):
             batch = next(batches, None)
             if batch is None:
                 return
-            yield {**batch, POSITION: self._handed_out}
+            yield TensorBatch(batch, **{POSITION: self._handed_out})
 
     def _check_turn(self, loop: int) -> None:
         if self._loop != loop:
@@ -222,7 +222,7 @@ def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "mo
             raise unknown(option, name, known, "key of a batch")
 
 
-def trained_labels(batch: TensorBatch) -> torch.Tensor:
+def trained_labels(batch: Mapping[str, Any]) -> torch.Tensor:
     """The batch's labels, int64 [B, S], with -100, which losses ignore, where its loss_mask is 0."""
     labels: torch.Tensor = batch["labels"]
     return labels.masked_fill(batch["loss_mask"] == 0, IGNORED) if "loss_mask" in batch else labels

@@ -18,7 +18,7 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_same, start_facts
-from conceptloader.torch.collate import TensorBatch, collate_fn
+from conceptloader.torch.collate import collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import check_tensors
 
@@ -39,7 +39,7 @@ class BridgeSamples(SampleDataset):
         self.model_inputs = as_names(model_inputs, "model_inputs")
         check_tensors(self.model_inputs, batch_layout(blend))
 
-    def collate_fn(self, samples: Sequence[TensorBatch]) -> TensorBatch:
+    def collate_fn(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; `model_inputs`."""
         batch = collate_fn(samples)
         return {

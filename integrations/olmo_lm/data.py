@@ -160,7 +160,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             extra["index"] = batch["sample_index"]
         if "cu_seqlens" in batch:
             extra |= document_lengths(batch["cu_seqlens"], *batch["input_ids"].shape)
-        labels = trained_labels(dict(batch))
+        labels = trained_labels(batch)
         if "loss_mask" in batch:
             extra["instance_mask"] = (labels != IGNORED).any().expand(len(labels))
         return {"input_ids": batch["input_ids"], "labels": labels, **extra}

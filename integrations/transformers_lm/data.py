@@ -4,14 +4,14 @@ The Trainer counts steps; what they took is steps x global batch. It would shuff
 their number alone, and skip batches by reading them: here the loader stands where the checkpoint says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
 from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import Rows, TensorBatch, collate_fn
+from conceptloader.torch.collate import Rows, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_each_once, check_tensors, trained_labels
 
@@ -22,7 +22,7 @@ with imported("transformers_lm: transformers", "pip install 'transformers[torch]
 _LEAF = "loader"
 
 
-def for_model(batch: TensorBatch, model_inputs: Sequence[str] = ()) -> TensorBatch:
+def for_model(batch: Mapping[str, Any], model_inputs: Sequence[str] = ()) -> dict[str, Any]:
     """The keywords of a causal language model, and `model_inputs` of the batch under their names.
 
     `shift_labels` belong to the token before, as the batch's labels do; transformers' losses take them as they are.
@@ -44,7 +44,7 @@ class collate:
     def __init__(self, model_inputs: Sequence[str] = ()) -> None:
         self.model_inputs = as_names(model_inputs, "model_inputs")
 
-    def __call__(self, samples: Sequence[TensorBatch]) -> TensorBatch:
+    def __call__(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if isinstance(samples, Rows):
             check_tensors(self.model_inputs, samples.layout)
         return for_model(collate_fn(samples), self.model_inputs)

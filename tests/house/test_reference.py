@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 
@@ -14,7 +14,9 @@ NOTHING = (None, "None", inspect.Signature.empty)
 PUBLIC = {
     name: value
     for name in dir(cl)
-    if callable(value := getattr(cl, name)) and not (inspect.isclass(value) and issubclass(value, Exception))
+    if callable(value := getattr(cl, name))
+    and not (inspect.isclass(value) and issubclass(value, Exception))
+    and get_origin(value) is None  # a type such as dict[str, Any]
 }
 
 

@@ -82,6 +82,12 @@ def test_editable_install(mode: str, source: Path, empty_venv: str, tmp_path: Pa
     run(*pip, "--editable", source, cwd=tmp_path)
     for name, file in imported_from(empty_venv, tmp_path).items():
         assert file.is_relative_to(source), name
+    # Type checkers read .pth files, but run no code of these. The adapters are elsewhere in a checkout.
+    names = ["conceptloader", *(ADAPTERS if mode == "strict" else [])]
+    script = "".join(f"import {name}\n" for name in names)
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-conceptloader.*]\nfollow_imports = skip\n")
+    how = ["--config-file", tmp_path / "mypy.ini", "--python-executable", empty_venv, "--cache-dir", tmp_path / "cache"]
+    assert "Success" in run(sys.executable, "-m", "mypy", *how, "-c", script, cwd=tmp_path)
 
 
 def test_checkout_without_an_install(source: Path, empty_venv: str, tmp_path: Path) -> None:

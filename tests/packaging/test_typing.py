@@ -6,18 +6,33 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import torch
 
 import conceptloader as cl
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.collate import IntKey, TensorKey
 
 GOOD = """\
+from typing import Any
+
 import conceptloader as cl
+
+def plain(batch: dict[str, Any]) -> list[str]:
+    return [name for name, value in batch.items() if value.dtype]
 
 loader = cl.make_dataloader("run.yaml", micro_batch_size=4)
 for batch in loader:
     for sample in cl.decode(batch, loader):
         text: str = sample.text
+    longest: int = batch["max_seqlen"]
+    batch["input_ids"].shape, batch["concepts_ids"].shape, batch[plain(batch)[0]].shape
+    spans = cl.track(batch, "concepts").spans
+    cl.token_concepts({**batch, "more": 3}, "concepts", k=2)
+    batch["more"] = 3
+    copied: cl.TensorBatch = batch
     break
 summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabularies={"concepts": ["red"]}, overwrite=True)
 tokens: int = summary.tokens
@@ -59,6 +74,8 @@ def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
         'cl.Mixture(["3"])': "list-item",
         'cl.open_dataset("a").windows("8")': "arg-type",
         "cl.EpochSampler(10, rank='1')": "arg-type",
+        'wrong: str = batch["max_seqlen"]': "assignment",
+        "batch[3]": "call-overload",
     }
     script = GOOD + "".join(f"{line}\n" for line in bad)
     lines = mypy(script, checkout, tmp_path).splitlines()
@@ -67,6 +84,18 @@ def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
     assert {int(line.split(":")[1]) for line in errors} == set(range(first, first + len(bad))), "\n".join(lines)
     for number, kind in enumerate(bad.values(), first):
         assert any(line.startswith(f"script.py:{number}:") and f"[{kind}]" in line for line in errors), errors
+
+
+def test_the_keys_that_editors_complete_are_those_of_a_batch(tmp_path: Path) -> None:
+    write_dataset(tmp_path, random_documents(20, tracks={"quality": 3}))
+    outputs: dict[str, Any] = dict.fromkeys(("document_ids", "cu_seqlens", "shared_labels", "sample_seed"), True)
+    outputs |= {"loss_weight": {"name": "quality", "inside": 1, "outside": 1}}
+    config = {"seq_len": 8, "datasets": {"a": {"path": str(tmp_path)}}, "outputs": outputs}
+    with cl.TrainedLoader(config, micro_batch_size=2) as loader:
+        batch = next(iter(loader))
+    assert type(batch) is dict  # a pytree, and what torch.load takes by itself
+    for kind, keys in ((torch.Tensor, TensorKey), (int, IntKey)):
+        assert {name for name, value in batch.items() if isinstance(value, kind)} == set(get_args(keys))
 
 
 def test_checkers_and_the_import_at_run_time_know_the_same_names(checkout: Path) -> None:

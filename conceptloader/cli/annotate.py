@@ -18,6 +18,7 @@ from conceptloader.cli.arguments import (
 )
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
+from conceptloader.errors import ConfigError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.lost import Losses, TrackLoss
 from conceptloader.ingest.chunks.build import annotate_chunked
@@ -40,6 +41,8 @@ The value is `concepts` for codec concepts, and `value` for other codecs. Docume
 
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
+  conceptloader annotate data/web scores.jsonl --number quality:f4 --column id=doc_id --out data/web-quality
+  conceptloader annotate data/web --recipe annotate.yaml    # `init data/web spans.jsonl --out annotate.yaml` writes one
 
 Offsets are in characters (Unicode code points) of the document's text if the dataset was built from text, else in
 tokens. --offset-unit states which; it is required where both are possible. The text is decoded from the tokens, which
@@ -49,7 +52,7 @@ A recipe (--recipe) with `chunks`, as in build, reads files with a row per chunk
 documents, whose text (or tokens) must be that of the dataset (docs/annotations.md).
 """
 
-USAGE = "DATASET INPUT [INPUT ...] --track NAME --out DIR [options]"
+USAGE = "DATASET INPUT [INPUT ...] --track NAME|--number NAME:TYPE --out DIR [options]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_workers(add)
 
     group = parser.add_argument_group("the track").add_argument
-    group("--track", required=True, metavar="NAME", help="name of the new track")
+    group("--track", metavar="NAME", help="name of the new track")
+    meaning = "instead of --track: a track of the number in this column, such as quality:f4"
+    add_pairs(group, "--number", "NAME:TYPE", meaning)
     group("--codec", choices=["concepts", "numpy", "msgpack", "json"], default="concepts")
     group("--parameters", type=json_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
     group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
@@ -82,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    _track(arguments)
     if arguments.chunks is not None:
         refuse_beside("chunks", arguments, "offset_unit", "ignore_column", "parameters")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -123,3 +129,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
     output.result(value, lines + (joined.lines() if joined else []))
     return 0
+
+
+def _track(arguments: argparse.Namespace) -> None:
+    """What --number stands for. Raises: ConfigError."""
+    if len(arguments.number) + (arguments.track is not None) != 1:
+        raise ConfigError("annotate", "expected either --track or one --number")
+    for name, dtype in arguments.number:
+        refuse_beside("--number", arguments, "codec", "parameters", "vocabulary", "chunks")
+        arguments.track, arguments.codec, arguments.parameters = name, "numpy", {"dtype": dtype}
+        arguments.column = [("value", name), *arguments.column]

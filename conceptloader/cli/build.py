@@ -167,7 +167,7 @@ def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output
         f"tracks: {', '.join(f'{name} ({codec})' for name, codec in tracks.items()) or 'none'}",
         f"tokenizer: {named}; mode: {made.mode}",
         f"tried: the first {tried.documents:,} documents of up to three files: {tried.tokens:,} tokens",
-        *tried.losses.lines(),
+        *tried.losses.lines(options.max_unaligned_spans),
         *(f"{path}: {where}: {problem}" for path, where, problem in tried.bad),
     ]
     output.result(value, lines)

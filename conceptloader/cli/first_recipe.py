@@ -1,9 +1,10 @@
-"""What `init` does for raw files: a recipe of a build, tried on the first rows."""
+"""What `init` does for raw files: a recipe of `build` or `annotate`, tried on the first rows."""
 
 import argparse
 import contextlib
 import os
-from itertools import chain, islice
+from collections.abc import Sequence
+from itertools import chain, count, islice
 from typing import Any
 
 import yaml
@@ -11,17 +12,20 @@ import yaml
 from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.format.read.files import load_manifest
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, try_annotations
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
+from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.build.trial import try_rows
-from conceptloader.ingest.recipe import ROWS, Guess, guess
+from conceptloader.ingest.recipe import ROWS, Guess, guess, guess_annotations
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records.names import count_names, require_new, write_names
-from conceptloader.ingest.records.tokenizer import load_tokenizer
+from conceptloader.ingest.records.tokenizer import changes_text, load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 from conceptloader.storage.durable import write_file
 
@@ -42,8 +46,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
     sources = find_sources(arguments.inputs)
-    numbered = chain.from_iterable(read_rows(source, MAX_LINE_BYTES) for source in sources)
-    rows = [row for _, row in islice(numbered, ROWS)]
+    rows = _first_rows(sources)
     found = guess(rows)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
@@ -58,14 +61,51 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
         recipe["tokenizer"] = arguments.tokenizer
     recipe |= found.options | ({"vocabulary": names} if names else {})
     missing = _MISSING["tokens" if content == "tokens" else "text"] if arguments.tokenizer is None else None
-    write_file(os.path.abspath(arguments.out), _text(arguments.out, sources[0], len(rows), found, recipe, missing))
-    value = {"path": arguments.out, "recipe": recipe, "columns": found.roles, "doubts": found.doubts}
-    lines = [f"{arguments.out}: a recipe by the first {len(rows):,} rows of {sources[0].path}"]
-    lines += [f"  {column}: {role}" for column, role in found.roles.items()]
-    lines += [f"look at {doubt}" for doubt in found.doubts]
-    if missing is not None:
-        lines.append(f"complete it: {missing.partition(' ')[0]} is missing")
-    output.result(value, [*lines, f"then: conceptloader build --recipe {arguments.out}"])
+    _write("build", arguments.out, f"the first {len(rows):,} rows of {sources[0].path}", found, recipe, missing, output)
+
+
+def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
+    """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
+    sources = find_sources(inputs)
+    rows = _first_rows(sources)
+    manifest, _ = load_manifest(dataset, arguments.root)
+    found = guess_annotations(rows, ids=bool((manifest.shards.files["documents.hash"].size > 0).any()))
+    if not found.roles:
+        raise InputError(
+            sources[0].path,
+            f"columns {', '.join(rows[0] if rows else ()) or 'none'}",
+            "one that names the document, and spans with start, end and concepts",
+            "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
+        )
+    names = _vocabularies(arguments, sources, found)
+    free = (f"concepts{number}" for number in chain([""], count(2)))
+    track = next(name for name in free if name not in manifest.tracks)
+    recipe: dict[str, Any] = {"inputs": inputs, "out": f"{dataset.rstrip('/')}-{track}", "track": track}
+    recipe |= {"root": arguments.root} if arguments.root else {}
+    recipe |= {"tokenizer": arguments.tokenizer} if arguments.tokenizer is not None else {}
+    recipe |= found.options | ({"vocabulary": names["concepts"]} if names else {})
+    options = AnnotateOptions(
+        track=track,
+        parameters=recipe.get("parameters"),
+        vocabulary=load_vocabulary(names["concepts"]) if names else None,
+        tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
+        ignored=recipe.get("ignore-column", ()),
+        columns=recipe.get("column", {}),
+        overlap=recipe.get("overlap", "error"),
+    )
+    losses, bad = Losses(), list[tuple[str, str, str]]()
+    try:
+        losses = try_annotations(dataset, inputs, options, arguments.root, ROWS, lambda *one: bad.append(one))
+    except ConceptloaderError as error:
+        found.doubts.append(str(error))
+    _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
+    where = f"the first {len(rows):,} rows of {sources[0].path}"
+    _write(f"annotate {dataset}", arguments.out, where, found, recipe, None, output)
+
+
+def _first_rows(sources: list[Source]) -> list[dict[str, Any]]:
+    numbered = chain.from_iterable(read_rows(source, MAX_LINE_BYTES) for source in sources)
+    return [row for _, row in islice(numbered, ROWS)]
 
 
 def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Guess) -> dict[str, str]:
@@ -79,11 +119,12 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         require_new(path)
-        names = count_names(sources, track, found.options.get("column", {}), MAX_LINE_BYTES)
-        count, _ = write_names(path, names)
+        flat = "start" in found.roles.values()
+        names = count_names(sources, track, found.options.get("column", {}), MAX_LINE_BYTES, flat=flat)
+        kept, _ = write_names(path, names)
         files[track] = path
-        if count > _MANY:
-            found.doubts.append(f"{path}: {count:,} names of concepts; are these labels?")
+        if kept > _MANY:
+            found.doubts.append(f"{path}: {kept:,} names of concepts; are these labels?")
     return files
 
 
@@ -107,9 +148,12 @@ def _try(sources: list[Source], found: Guess, given: str | None, names: dict[str
     tokens = "tokens" in found.roles.values()
     try:
         columns = Columns(ignored=found.options.get("ignore-column", ())) if chat else _columns(sources, found)
+        tokenizer = None if tokens and given is None else load_tokenizer(given or "bytes")
+        if tokenizer is not None and (changed := changes_text(tokenizer.definition)):
+            found.doubts.append(f"tokenizer: {changed}: `annotate` will need offsets in tokens")
         options = IngestOptions(
             columns=columns,
-            tokenizer=None if tokens and given is None else load_tokenizer(given or "bytes"),
+            tokenizer=tokenizer,
             vocab_size=_ANY if tokens and given is None else None,
             vocabularies={track: load_vocabulary(path) for track, path in names.items()},
             scores=found.options.get("scores", {}),
@@ -120,22 +164,36 @@ def _try(sources: list[Source], found: Guess, given: str | None, names: dict[str
     except ConceptloaderError as error:
         found.doubts.append(str(error))
         return
-    found.doubts += tried.losses.lines()
-    found.doubts += [f"{path}: {where}: {problem}" for path, where, problem in tried.bad[:_SHOWN]]
-    if more := len(tried.bad) - _SHOWN:
-        found.doubts += [f"{more:,} more such rows of {tried.documents + len(tried.bad):,}"] * (more > 0)
+    _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
 
 
-def _text(out: str, source: Source, rows: int, found: Guess, recipe: dict[str, Any], missing: str | None) -> bytes:
-    """The recipe with comments."""
+def _doubt(found: Guess, losses: list[str], bad: Sequence[tuple[str, str, str]], rows: int) -> None:
+    """Add what a trial of these rows found."""
+    found.doubts += losses + [f"{path}: {where}: {problem}" for path, where, problem in bad[:_SHOWN]]
+    if (more := len(bad) - _SHOWN) > 0:
+        found.doubts.append(f"{more:,} more such rows of {rows:,}")
+
+
+def _write(
+    command: str, out: str, where: str, found: Guess, recipe: dict[str, Any], missing: str | None, output: Output
+) -> None:
+    """Write the recipe with comments, and say what is in it. where: the rows that it is guessed from."""
     width = max(map(len, found.roles))
-    lines = [
-        f"# A recipe of conceptloader build, guessed from the first {rows:,} rows of {source.path}. Check it, then:",
-        f"#   conceptloader build --recipe {out}",
+    comments = [
+        f"# A recipe of conceptloader {command.split()[0]}, guessed from {where}. Check it, then:",
+        f"#   conceptloader {command} --recipe {out}",
         "#",
         *(f"# {column:<{width}}  {role}" for column, role in found.roles.items()),
         *(["#", "# Look at:"] if found.doubts else []),
         *(f"#   {doubt}" for doubt in found.doubts),
         *([f"# {missing}"] if missing is not None else []),
     ]
-    return ("\n".join(lines) + "\n" + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)).encode()
+    text = "\n".join(comments) + "\n" + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+    write_file(os.path.abspath(out), text.encode())
+    lines = [f"{out}: a recipe by {where}"]
+    lines += [f"  {column}: {role}" for column, role in found.roles.items()]
+    lines += [f"look at {doubt}" for doubt in found.doubts]
+    if missing is not None:
+        lines.append(f"complete it: {missing.partition(' ')[0]} is missing")
+    value = {"path": out, "recipe": recipe, "columns": found.roles, "doubts": found.doubts}
+    output.result(value, [*lines, f"then: conceptloader {command} --recipe {out}"])

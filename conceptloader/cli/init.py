@@ -9,7 +9,7 @@ import yaml
 
 from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.arguments import add_root, positive, refuse_beside, track_file
-from conceptloader.cli.first_recipe import write_recipe
+from conceptloader.cli.first_recipe import write_annotate_recipe, write_recipe
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
@@ -22,6 +22,11 @@ concept names. These rows are tried as a build would take them, and what is wron
 
   conceptloader init corpus.parquet --tokenizer tokenizer.json --out build.yaml
   conceptloader build --recipe build.yaml
+
+For a dataset and annotations of its documents write a recipe of `annotate`, in the same way.
+
+  conceptloader init data/web annotations.jsonl --out annotate.yaml
+  conceptloader annotate data/web --recipe annotate.yaml
 
 For datasets write a configuration: their paths, weights by size, and their tracks of concepts. It is opened before it
 is written, which checks that it works.
@@ -37,7 +42,8 @@ _SEQ_LEN = 4096
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help="raw files or their directories; or datasets, also by URL")
+    meaning = "raw files or their directories; datasets, also by URL; or a dataset and annotations"
+    add("inputs", nargs="+", metavar="INPUT", help=meaning)
     add("--out", required=True, metavar="FILE", help="recipe or configuration to write, such as run.yaml")
     meaning = "of raw files: names of a track's concepts, as an earlier dataset has them (default: they are collected)"
     add("--vocabulary", action="append", default=[], type=track_file, metavar="[TRACK=]FILE", help=meaning)
@@ -60,9 +66,13 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if not os.path.isdir(os.path.dirname(out)):
         raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="create it")
     raw = [path for path in arguments.inputs if _is_raw(path)]
-    if raw and len(raw) < len(arguments.inputs):
-        raise ConfigError("init", f"raw files ({raw[0]}) and datasets", "one kind", "build the raw files first")
-    if raw:
+    datasets = [path for path in arguments.inputs if path not in raw]
+    if raw and datasets:
+        if len(datasets) > 1:
+            raise ConfigError("init", f"annotations ({raw[0]}) and {len(datasets)} datasets", "one dataset")
+        refuse_beside(f"annotations ({raw[0]})", arguments, "seq_len")
+        write_annotate_recipe(arguments, datasets[0], raw, output)
+    elif raw:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
         write_recipe(arguments, output)
     else:

@@ -14,6 +14,7 @@ ROWS = 1000  # that are looked at
 _TEXT = "text", "content", "body", "document", "raw_content", "article", "passage", "code"
 _TOKENS = "tokens", "input_ids", "token_ids"
 _ID = "id", "doc_id", "document_id", "docid", "uuid", "guid", "_id", "key", "url"
+_DOCUMENT = "document", "doc", "nr", "document_number", "number", "index", *_ID
 _SPANS = "spans", "annotations", "entities", "labels"
 _START = "start", "begin", "start_char", "char_start", "start_offset", "from"
 _END = "end", "stop", "end_char", "char_end", "end_offset", "to"
@@ -74,14 +75,61 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess:
         found.doubts.append("no column of text, and none of token ids that is called " + " or ".join(_TOKENS))
         return found
     taken = content or tokens or ""
-    if missing := len(rows) - len(values[taken]):
-        found.doubts.append(f"{taken}: {missing:,} of {len(rows):,} rows have none: --bad-records lists them")
     _id(found, values, kinds, len(rows))
     _tracks(found, values, kinds, [row.get(taken) for row in rows], rows)
     for name, kind in kinds.items():
         if name not in found.roles:
             _rest(found, name, kind, values, tokens)
+    _lacking(found, values, len(rows))
     return found
+
+
+def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
+    """Roles of the columns of rows that annotate documents of a dataset with concepts.
+
+    Args:
+        rows: The first ones, as Python objects; each has a list of spans, or is a span.
+        ids: Whether the dataset keeps ids; else numbers name its documents.
+
+    Returns:
+        Options of `annotate`, roles and doubts. There are no roles where nothing names a document or can be a span.
+    """
+    found = Guess()
+    values = {name: _there(rows, name) for name in dict.fromkeys(_names(rows))}
+    kinds = {name: _kind(some) for name, some in values.items()}
+    by_id = _first(_ID, kinds, "text", "integer") if ids else None
+    document = by_id or _first(_DOCUMENT, kinds, "integer") or ""
+    rest = {name: kind for name, kind in kinds.items() if name != document}
+    if flat := _span_fields(rest):
+        lists: dict[Any, list[Any]] = {}
+        for row in rows:
+            lists.setdefault(row.get(document), []).append({name: row.get(name) for name in rest})
+        grouped = [{"spans": spans} for spans in lists.values()]
+        _tracks(found, {"spans": [*lists.values()]}, {"spans": "objects"}, [None] * len(grouped), grouped, one=True)
+        found.roles = {theirs: ours for ours, theirs in flat.items()}
+    else:
+        _tracks(found, values, rest, [None] * len(rows), rows, one=True)
+    if not document or not found.roles:
+        return Guess()
+    found.roles = {document: "id" if by_id else "document", **found.roles}
+    found.call(found.roles[document], document)
+    of_spans = [name.removeprefix("spans.") if flat else name for name in found.options.pop("ignore-column", ())]
+    ignored = [*of_spans, *(name for name in rest if name not in found.roles and name not in of_spans)]
+    if ignored:
+        found.options["ignore-column"] = ignored
+        found.roles |= dict.fromkeys(ignored, "ignored")
+    if scores := found.options.pop("scores", None):
+        found.options["parameters"] = {"scores": scores["concepts"]}
+    _lacking(found, {**values, **dict.fromkeys(of_spans, ())}, len(rows))
+    return found
+
+
+def _lacking(found: Guess, values: Mapping[str, Sequence[Any]], rows: int) -> None:
+    """Columns that some rows lack."""
+    for name, role in found.roles.items():
+        if role != "ignored" and 0 < (there := len(values[name])) < rows:
+            fix = ": --bad-records lists them" if role in ("text", "tokens") else ""
+            found.doubts.append(f"{name}: {rows - there:,} of {rows:,} rows have none{fix}")
 
 
 def _names(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
@@ -149,8 +197,9 @@ def _tracks(
     kinds: Mapping[str, str],
     contents: Sequence[Any],
     rows: Sequence[Mapping[str, Any]],
+    one: bool = False,
 ) -> None:
-    """Columns of spans; all have the names of the first one's fields."""
+    """Columns of spans, or the likeliest one; all have the names of the first one's fields."""
     likely = {name: k for k, name in enumerate(_SPANS)}
     columns = [name for name, kind in kinds.items() if kind == "objects" and name not in found.roles]
     named: dict[str, str] | None = None
@@ -182,6 +231,8 @@ def _tracks(
         else:
             found.doubts.append(f"{column}: labels are numbers, which become ids of concepts without names")
         _look_at(found, column, fields, [row.get(column) for row in rows], contents)
+        if one:
+            return
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -212,7 +263,7 @@ def _look_at(
             None in place or s.get(fields["concepts"]) is None for place, s in zip(places, some or (), strict=True)
         )
         wrong["overlap"] += sum(start < before for (start, _), before in zip(whole, furthest, strict=False))
-        wrong["are beyond their document"] += sum(end > len(content or "") for _, end in whole)
+        wrong["are beyond their document"] += sum(content is not None and end > len(content) for _, end in whole)
     total = sum(len(some or ()) for some in spans)
     for what, count in wrong.items():
         if count:

@@ -180,3 +180,32 @@ def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, 
     assert [record.tolist() for record in document["scores"].decode()] == [[0.5]]
     shell("annotate", *second, *names, "--column", "begin=start", "--out", tmp_path / "three", code=2)
     assert "columns: found 'begin'" in shell.stderr
+
+
+def test_annotate_takes_a_number_per_document_by_its_column(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    """As `build --number` does."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"nr": 1, "quality": 0.5}\n{"nr": 0, "quality": 2}\n')
+    words = ["annotate", dataset, rows, "--column", "document=nr"]
+    shell(*words, "--number", "quality:f4", "--out", tmp_path / "one")
+    ds = cl.open_dataset(tmp_path / "one")
+    assert [ds[k]["quality"].decode()[0].tolist() for k in range(2)] == [[2.0], [0.5]]
+    other = ["--number", "worth:f8", "--column", "value=quality", "--out", tmp_path / "two"]
+    shell(*words, *other)
+    assert cl.open_dataset(tmp_path / "two").tracks["worth"].parameters == {"dtype": "f8"}
+    for wrong in (["--number", "a:f4", "--track", "a"], [], ["--number", "a:f4", "--number", "b:f4"]):
+        shell(*words, *wrong, "--out", tmp_path / "three", code=2)
+        assert "expected either --track or one --number" in shell.stderr
+    shell(*words, "--number", "quality:f4", "--codec", "json", "--out", tmp_path / "three", code=2)
+    assert "found --number and --codec" in shell.stderr
+    shell(*words, "--number", "quality:x9", "--out", tmp_path / "three", code=2)
+
+
+def test_adopt_refuses_tokens_that_the_tokenizer_does_not_have(shell: Shell, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.npy"
+    tokens.write_bytes(bytes([5, 99, 7]))
+    words = ["adopt", tokens, "--dtype", "uint8", "--tokenizer-name", "mine", "--vocab-size"]
+    shell(*words, 99, "--out", tmp_path / "data", code=1)
+    assert f"{tokens}: found token 99, expected ids below 99, as 'mine' has them" in shell.stderr
+    assert not (tmp_path / "data").exists()
+    shell(*words, 100, "--out", tmp_path / "data")

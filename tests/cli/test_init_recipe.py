@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tokenizers import normalizers
 
 import conceptloader as cl
 from conceptloader.cli import main
@@ -31,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def init(capsys: pytest.CaptureFixture[str], source: Path | str, *more: str) -> dict[str, Any]:
     """What the command says as JSON."""
     capsys.readouterr()
-    assert main(["init", str(source), "--out", "build.yaml", "--json", *more]) == 0
+    assert main(["init", "--out", "build.yaml", "--json", str(source), *more]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -72,6 +73,12 @@ def spans(*places: tuple[int, int, Any]) -> list[dict[str, Any]]:
 
 BAD = {
     "half null": ([row(0), without(1, "body"), row(2), without(3, "body")], "body: 2 of 4 rows have none"),
+    "a number is half null": ([row(0), row(1, quality=None)], "quality: 1 of 2 rows have none"),
+    "an id is missing": ([row(0), without(1, "doc_id"), row(2)], "doc_id: 1 of 3 rows have none"),
+    "no token": (
+        [row(0, ents=spans((0, 3, "red"), (12, 13, "blue")))],
+        "above 1.00% (max-unaligned-spans) a build fails",
+    ),
     "beyond": ([row(0, ents=spans((0, 3, "red"), (90, 999, "blue")))], "1 of 2 spans are beyond their document"),
     "overlapping": ([row(0, ents=spans((0, 9, "red"), (4, 12, "blue")))], "1 of 2 spans overlap"),
     "numbers": ([row(0, ents=spans((0, 3, 7)))], "labels are numbers, which become ids"),
@@ -85,8 +92,10 @@ def test_what_is_wrong_is_said_before_a_build(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, said = BAD[case]
-    found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")
+    (tmp_path / "tokenizer.json").write_text(corpora.byte_level().to_str(), "utf-8")
+    found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "tokenizer.json")
     assert any(said in doubt for doubt in found["doubts"])
+    assert said.endswith("beyond their document") or not any("beyond" in doubt for doubt in found["doubts"])
     assert f"#   {found['doubts'][0]}" in Path("build.yaml").read_text()
 
 
@@ -264,3 +273,79 @@ def test_names_are_collected_by_column_whatever_else_is_there(tmp_path: Path) ->
     words = ["--vocabulary-only", "--out", "names.txt", "--column", "spans=ents", "--column", "concepts=label"]
     assert main(["build", str(source), *words]) == 0
     assert Path("names.txt").read_text() == "red\nblue\n"
+
+
+def test_a_tokenizer_of_another_family_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its tokens do not give the text back, which offsets in characters of later annotations would need."""
+    tokenizer = corpora.byte_level()
+    tokenizer.normalizer = normalizers.NFKC()
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
+    found = init(capsys, write(tmp_path / "in.jsonl", [row(0)]), "--tokenizer", "tokenizer.json")
+    assert found["doubts"] == ["tokenizer: the normalizer NFKC: `annotate` will need offsets in tokens"]
+
+
+SPANS_TO_THE_END = [*row(0)["ents"], {"begin": 94, "end": 102, "label": "red", "score": 0.0, "by": "me"}]
+LISTS = [{"nr": 1, "note": "x", "ents": [{**one, "id": 7} for one in SPANS_TO_THE_END]}]
+SPAN_EACH = [{"nr": 1, "note": "x", **{k: v for k, v in one.items() if k != "by"}} for one in SPANS_TO_THE_END]
+
+
+@pytest.mark.parametrize(("rows", "ids"), [(LISTS, False), (SPAN_EACH, False), (LISTS, True), (SPAN_EACH, True)])
+def test_two_commands_from_annotations_with_names_of_their_own_to_a_track(
+    rows: list[dict[str, Any]], ids: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lists of spans, and a span a row; documents by number and by id; over tokens that were adopted."""
+    (tmp_path / "tokenizer.json").write_text(corpora.byte_level().to_str(), "utf-8")
+    write(tmp_path / "in.jsonl", [{"text": TEXT, **({"id": f"d{k}"} if ids else {})} for k in range(2)])
+    assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "tokenizer.json", "--quiet"]) == 0
+    if ids:
+        rows = [{"doc_id": f"d{one['nr']}", **{k: v for k, v in one.items() if k != "nr"}} for one in rows]
+    source = write(tmp_path / "rows.jsonl", rows)
+    found = init(capsys, "web", str(source))
+    assert found["columns"]["doc_id" if ids else "nr"] == ("id" if ids else "document")
+    assert found["columns"]["note"] == "ignored"
+    assert found["doubts"] == []
+    assert main(["annotate", "web", "--recipe", "build.yaml"]) == 0
+    with cl.open_dataset("web-concepts") as dataset:
+        spans = dataset.spans("concepts", *dataset.document_range(1))
+        assert [dataset.vocabulary("concepts")[k] for k in spans.values] == ["red", "blue", "red", "red"]
+        assert spans.scores.tolist() == [0.5, 0.25, 1.0, 0.0]
+        assert len(dataset.spans("concepts", *dataset.document_range(0)).start) == 0
+    again = init(capsys, "web-concepts", str(source), "--overwrite")
+    assert (again["recipe"]["track"], again["recipe"]["out"]) == ("concepts2", "web-concepts-concepts2")
+
+
+ANNOTATIONS = {
+    "overlap": ([{"id": "d0", "spans": spans((0, 9, "red"), (4, 12, "blue"))}], "1 of 2 spans overlap"),
+    "beyond": ([{"id": "d0", "spans": spans((0, 999, "red"))}], "document 0: found [0, 999), expected"),
+    "no token": (
+        [{"id": "d0", "spans": spans((12, 13, "red"), (94, 102, "red"))}],
+        "above 1.00% (max-unaligned-spans) a build fails",
+    ),
+    "unknown": ([{"id": "d7", "spans": spans((0, 3, "red"))}], "found id 'd7', expected one of the 1 documents"),
+    "numbers": ([{"id": "d0", "spans": spans((0, 3, 5))}], "labels are numbers"),
+    "half null": ([{"id": "d0", "spans": spans((0, 3, "red"))}, {"id": "d0"}], "spans: 1 of 2 rows have none"),
+    "wrong": ([{"id": "d0", "spans": spans((3, 0, "red"))}], "line 1: spans[0]: found [3, 0)"),
+}
+
+
+@pytest.mark.parametrize("case", ANNOTATIONS)
+def test_what_is_wrong_with_annotations_is_said_before(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, said = ANNOTATIONS[case]
+    (tmp_path / "tokenizer.json").write_text(corpora.byte_level().to_str(), "utf-8")
+    write(tmp_path / "in.jsonl", [{"text": TEXT, "id": "d0"}])
+    assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "tokenizer.json", "--quiet"]) == 0
+    doubts = init(capsys, "web", str(write(tmp_path / "rows.jsonl", rows)))["doubts"]
+    assert any(said in doubt for doubt in doubts), doubts
+
+
+def test_rows_that_are_no_annotations_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "in.jsonl", [{"text": TEXT, "id": "d0"}])
+    assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "bytes", "--quiet"]) == 0
+    for rows in ([{"id": "d0", "quality": 0.5}], [{"name": 3, "start": 0, "end": 3, "label": "red"}]):
+        source = write(tmp_path / "rows.jsonl", rows)
+        assert main(["init", "web", str(source), "--out", "build.yaml"]) == 1
+        assert f"{source}: found columns {', '.join(rows[0])}" in capsys.readouterr().err
+    assert main(["init", "web", "web", str(source), "--out", "build.yaml"]) == 2
+    assert "2 datasets" in capsys.readouterr().err

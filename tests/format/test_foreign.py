@@ -94,6 +94,8 @@ def test_fingerprints_do_not_depend_on_time_or_place(tmp_path: Path) -> None:
 def test_files_outside_the_neighbourhood_need_permission(tmp_path: Path) -> None:
     adopted(tmp_path / "a")
     adopt([tmp_path / "a" / "0.bin"], tmp_path / "b" / "ds", kind="flat", dtype="uint16")
-    with raises(FormatError, fix="if you trust this dataset, allow the directory: roots=[...]"):
+    with raises(
+        FormatError, fix="if you trust this dataset, allow the directory: --root DIR of a command, roots=[...]"
+    ):
         cl.open_dataset(tmp_path / "b" / "ds")
     assert cl.open_dataset(tmp_path / "b" / "ds", roots=[tmp_path]).tokens(0, 2).tolist() == [0, 1]

@@ -124,7 +124,10 @@ class Roots:
         return read_file(path, limit, self.open)
 
     def _outside(self, where: str, found: str) -> Exception:
-        remedy = "if you trust this dataset, allow the directory: roots=[...] (allowed_roots in a configuration)"
+        remedy = (
+            "if you trust this dataset, allow the directory: --root DIR of a command, roots=[...] in Python, "
+            "allowed_roots: in a configuration"
+        )
         return bad(where, repr(found), f"a file below {', '.join(self.roots)}", remedy)
 
 

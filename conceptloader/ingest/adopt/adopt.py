@@ -18,7 +18,7 @@ from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
-from conceptloader.ingest.adopt.source import TokenFile, noted_tokenizers, read_content
+from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.records.inputs import files_below
 from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
@@ -96,6 +96,8 @@ def adopt(
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
         raise InputError(files[0].path, f"no token in {len(files)} files", "some", "check the paths")
+    for file in files:
+        _check_ids(file, tokenizer)
     if loss_mask:
         return copy_with_loss(files, out, tokenizer, definition)
     with new_directory(out) as working:
@@ -208,6 +210,21 @@ def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, s
 def _called(source: str) -> str:
     """The name of a tokenizer in a path or on a hub: gpt2 for gpt2, openai/gpt2, models/gpt2/tokenizer.json."""
     return os.path.basename(os.path.abspath(source).removesuffix("/tokenizer.json"))
+
+
+def _check_ids(file: TokenFile, tokenizer: Tokenizer | None) -> None:
+    """Raise InputError if one of the first tokens is not of the tokenizer."""
+    if tokenizer is None:
+        return
+    with IndexFile(file.path) as source:
+        ids = source.array(f"<{file.token_type}", file.offset, 0, min(PIECE, file.tokens))
+    if len(ids) and (highest := int(ids.max())) >= tokenizer.vocab_size:
+        raise InputError(
+            file.path,
+            f"token {highest}",
+            f"ids below {tokenizer.vocab_size}, as {tokenizer.name!r} has them",
+            "name the tokenizer that made the tokens",
+        )
 
 
 def _assemble(

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from conceptloader.errors import ConfigError, InputError, ReadError
@@ -19,6 +21,7 @@ from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
+from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.annotate.join import Annotations
@@ -26,6 +29,7 @@ from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
+from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.database import database
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv
@@ -139,25 +143,11 @@ def annotate(
         if not manifest.num_documents:
             raise ConfigError(ds.path, "no document table", "one", "annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
-        concepts = Concepts(track) if track.codec == "concepts" else None
-        codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
-        parser = RowParser(codec, concepts, options.ignored, options.columns)
-        rows = _Rows(sources, parser, options.max_line_bytes, on_bad)
-        annotations = Annotations(opened, rows)
-        _check_found(annotations, sources, parser)
-        by_document, offsets = annotations.join(ds, sources), annotations.offsets
-        texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
-        dtype = None if concepts is None else concepts.dtype
-        placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
-        sure = texts is None or options.unit is not None or options.tokenizer is not None
-        for items, records in by_document:
-            if not sure and (items["stop"] != WHOLE).any():
-                placer.check_unit(items)
-                sure = True
-            for shard, found in placer.place(items, records):
-                for name, spans in found.items():
-                    written[name].add(shard, spans)
-        placer.losses.check(options.max_unaligned_spans, str(sources[0].path), "nothing was written")
+        placed = _Placed(ds, opened, sources, options, on_bad)
+        for shard, found in placed:
+            for name, spans in found.items():
+                written[name].add(shard, spans)
+        placed.losses.check(options.max_unaligned_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
             vocabulary, described = describe_vocabulary(
@@ -171,10 +161,10 @@ def annotate(
         manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
         done = {
             **options.to_json(),
-            "unit": None if not offsets else "characters" if texts else "tokens",
-            "loss": placer.losses.to_json().get(options.track),
+            "unit": placed.unit,
+            "loss": placed.losses.to_json().get(options.track),
             **({"joined": options.joined} if options.joined else {}),
-            **({"bad_rows": rows.bad} if rows.bad else {}),
+            **({"bad_rows": placed.rows.bad} if placed.rows.bad else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
         manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
@@ -186,15 +176,66 @@ def annotate(
     return manifest
 
 
+def try_annotations(
+    dataset: str, inputs: Sequence[str], options: AnnotateOptions, roots: Sequence[str] | None, rows: int, on_bad: OnBad
+) -> Losses:
+    """Place the first `rows` of `inputs` as `annotate` would, and write nothing. Returns: what got no token."""
+    manifest, allowed = load_manifest(dataset, roots)
+    with (
+        closing(Files(manifest, allowed)) as files,
+        TemporaryDirectory() as working,
+        database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
+    ):
+        placed = _Placed(Ranges(files), opened, find_sources(inputs), options, on_bad, rows)
+        for _ in placed:
+            pass
+    return placed.losses
+
+
+class _Placed:
+    """(shard, spans by track) of what inputs annotate. unit: of offsets; losses: of what was placed so far.
+
+    first: only so many rows.
+    """
+
+    def __init__(
+        self, ds: Ranges, database: Any, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None,
+        first: int | None = None,
+    ) -> None:  # fmt: skip
+        track = options.check()
+        concepts = Concepts(track) if track.codec == "concepts" else None
+        codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
+        parser = RowParser(codec, concepts, options.ignored, options.columns)
+        self.rows = _Rows(sources, parser, options.max_line_bytes, on_bad, first)
+        annotations = Annotations(database, self.rows)
+        _check_found(annotations, sources, parser)
+        self._by_document, offsets = annotations.join(ds, sources), annotations.offsets
+        texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
+        dtype = None if concepts is None else concepts.dtype
+        self._placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
+        self._sure = texts is None or options.unit is not None or options.tokenizer is not None
+        self.unit = None if not offsets else "characters" if texts else "tokens"
+        self.losses = self._placer.losses
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        for items, records in self._by_document:
+            if not self._sure and (items["stop"] != WHOLE).any():
+                self._placer.check_unit(items)
+                self._sure = True
+            yield from self._placer.place(items, records)
+
+
 def _unsorted(out: str, problem: str) -> ReadError:
     return ReadError(out, f"annotations cannot be sorted: {problem}", fix="give more memory (--sort-memory), or disk")
 
 
 class _Rows:
-    """The rows of the files as columns of `Annotations`. bad: those that were skipped."""
+    """The rows of the files, or the first ones, as columns of `Annotations`. bad: those that were skipped."""
 
-    def __init__(self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None) -> None:
-        self._sources, self._parser, self._limit, self._on_bad = sources, parser, limit, on_bad
+    def __init__(
+        self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None, first: int | None
+    ) -> None:
+        self._sources, self._parser, self._limit, self._on_bad, self._first = sources, parser, limit, on_bad, first
         self.bad = 0
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
@@ -217,7 +258,7 @@ class _Rows:
     def _parsed(self, source: Source) -> Iterator[tuple[Any, ...]]:
         """(number, and what `RowParser.parse` returns) of each row that can be read."""
         texts = is_csv(source.path)
-        for number, row in read_rows(source, self._limit):
+        for number, row in islice(read_rows(source, self._limit), self._first):
             try:
                 yield number, *self._parser.parse(self._parser.texts(row) if texts else row)
             except ValueError as error:

@@ -61,11 +61,13 @@ class RowParser:
         self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
         self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
         self._known, self._ignored = frozenset({*ours, *columns}), frozenset(ignored)
+        spans = columns.get("spans", "spans") + "."
+        self._ignored_fields = self._ignored | {name.removeprefix(spans) for name in ignored}
         self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
 
     def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
         """A row of CSV, whose values are all texts, for `parse`: empty ones are not there, and some are numbers."""
-        found: dict[str, Any] = {name: value for name, value in self._renamed(row).items() if value}
+        found: dict[str, Any] = {name: value for name, value in self._renamed(row, self._ignored).items() if value}
         for name in self._numbers & found.keys():
             with suppress(ValueError):  # `parse` says what is wrong with it
                 found[name] = JSON.decode(found[name])
@@ -78,7 +80,7 @@ class RowParser:
 
         Raises: ValueError that says what is wrong.
         """
-        row = self._renamed(row)
+        row = self._renamed(row, self._ignored)
         unknown = sorted(row.keys() - self._known)
         if unknown:
             raise ValueError(
@@ -107,10 +109,10 @@ class RowParser:
     def _expected(self, found: Collection[str]) -> str:
         return "start, end and value" if self._concepts is None else self._concepts.expected(found)
 
-    def _renamed(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _renamed(self, found: Mapping[str, Any], ignored: frozenset[str]) -> Mapping[str, Any]:
         """By our names, without what is ignored."""
-        if self._ignored & found.keys():
-            found = {name: value for name, value in found.items() if name not in self._ignored}
+        if ignored & found.keys():
+            found = {name: value for name, value in found.items() if name not in ignored}
         if not self._ours:
             return found
         stray = next((name for name in self._theirs if name in found and name not in self._ours), None)
@@ -125,7 +127,7 @@ class RowParser:
     def _annotation(self, span: Any, is_row: bool) -> Annotation:
         if not isinstance(span, dict):
             raise ValueError(f"found {span!r:.100}, expected an object with {self._expected(())}")
-        span = span if is_row else self._renamed(span)
+        span = span if is_row else self._renamed(span, self._ignored_fields)
         start, end = span.get("start"), span.get("end")
         if is_row and start is None and end is None:
             start, end = 0, WHOLE

@@ -64,9 +64,11 @@ class Losses(dict[str, TrackLoss]):
     def to_json(self) -> dict[str, Any]:
         return {track: asdict(loss) for track, loss in self.items()}
 
-    def lines(self) -> list[str]:
-        """A sentence for each track that lost something."""
-        return [f"{track}: {loss}; they were skipped" for track, loss in self.items() if loss.lost]
+    def lines(self, limit: float = 1) -> list[str]:
+        """A sentence for each track that lost something. limit: the part above which it will be refused."""
+        fate = {True: f"above {limit:.2%} (max-unaligned-spans) a build fails", False: "they were skipped"}
+        lost = [(track, loss) for track, loss in self.items() if loss.lost]
+        return [f"{track}: {loss}; {fate[loss.lost > limit * loss.spans]}" for track, loss in lost]
 
     def check(self, limit: float, where: str, remedy: str) -> None:
         """Raises: InputError for a track that lost more than the part `limit` of its spans."""

@@ -12,18 +12,20 @@ from conceptloader.storage.durable import write_file
 
 
 def count_names(
-    sources: Sequence[Source], track: str, theirs: Mapping[str, str], max_line_bytes: int
+    sources: Sequence[Source], track: str, theirs: Mapping[str, str], max_line_bytes: int, *, flat: bool = False
 ) -> "Counter[str]":
     """How often each name stands in the spans of a track. Concepts that are ids have none.
 
-    theirs: what columns and fields of spans are called, where that differs. Raises: InputError naming file and line,
-    and if there are no names at all.
+    theirs: what columns and fields of spans are called, where that differs. flat: each row is a span.
+
+    Raises: InputError naming file and line, and if there are no names at all.
     """
     ours, names = column_of(track), Counter[str]()
-    column, labels = theirs.get(ours, ours), theirs.get("concepts", "concepts")
+    labels = theirs.get("concepts", "concepts")
+    column = labels if flat else theirs.get(ours, ours)
     for source in sources:
         for number, record in read_rows(source, max_line_bytes, column):
-            spans = record.get(column)
+            spans = [record] if flat else record.get(column)
             try:
                 for span in () if spans is None else spans:
                     found = span[labels]

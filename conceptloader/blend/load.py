@@ -1,23 +1,23 @@
 """YAML -> Config. Strict where YAML is not: repeated keys, aliases that expand without bound."""
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from conceptloader.base.strict import build
-from conceptloader.blend.schema import Config, DatasetConfig, ExcludeConfig, QuarantineConfig
+from conceptloader.blend.schema import Config
 from conceptloader.errors import ConfigError, ReadError
 
 MAX_BYTES = 16 << 20
 MAX_VALUES = 200_000
 MERGE = "tag:yaml.org,2002:merge"
 ODD = re.compile("[-+]?0[0-9_]+|.*:.*")  # numbers that YAML 1.1 reads to the base 8 or 60
-T = TypeVar("T", DatasetConfig, ExcludeConfig, QuarantineConfig)
+_VARIABLE = re.compile(r"\$?\$\{(?:(\w+)\})?")
 
 
 def load_config(
@@ -35,7 +35,7 @@ def load_config(
             working directory.
 
     Returns:
-        The configuration, with absolute paths.
+        The configuration, with absolute paths, in which ${NAME} is the value of that environment variable here.
 
     Raises:
         ConfigError: A key or value breaks a rule; the error names file and key.
@@ -146,26 +146,20 @@ def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
 
 def _resolved(config: Config, base: Path) -> Config:
     def absolute(path: str, key: str) -> str:
-        if "${" in path:
-            raise ConfigError(key, f"found {path!r}", fix="environment variables are not replaced, write the path out")
+        path = _VARIABLE.sub(partial(_value, key), path)
         if "\0" in path:
             raise ConfigError(key, repr(path), "a path, which holds no byte 0")
         return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
 
-    def resolved(section: T, where: str, *names: str) -> T:
-        """With these of its fields absolute, as far as it has them."""
-        given = {name: path for name in names if (path := getattr(section, name)) is not None}
-        paths: dict[str, Any] = {name: absolute(path, f"{where}.{name}") for name, path in given.items()}
-        return dataclasses.replace(section, **paths)
+    return config.with_paths(absolute)
 
-    return dataclasses.replace(
-        config,
-        datasets={name: resolved(entry, f"datasets.{name}", "path") for name, entry in config.datasets.items()},
-        quarantine=tuple(resolved(entry, f"quarantine[{k}]", "file") for k, entry in enumerate(config.quarantine)),
-        exclude=tuple(resolved(entry, f"exclude[{k}]", "file", "subset") for k, entry in enumerate(config.exclude)),
-        allowed_roots=None
-        if config.allowed_roots is None
-        else tuple(absolute(r, f"allowed_roots[{k}]") for k, r in enumerate(config.allowed_roots)),
-        megatron_cache=config.megatron_cache and absolute(config.megatron_cache, "megatron_cache"),
-        continue_from=config.continue_from and absolute(config.continue_from, "continue_from"),
-    )
+
+def _value(key: str, found: re.Match[str]) -> str:
+    """What stands in a path in place of ${NAME}; $${ is ${ itself."""
+    if found[0].startswith("$$"):
+        return found[0][1:]
+    value = os.environ.get(found[1] or "")
+    if not value:  # with an empty one "${DATA}/web" would be another directory, /web
+        wrong = f"found {found[0]}, an environment variable that is {'unset' if value is None else 'empty'} here"
+        raise ConfigError(key, wrong, fix="set it on every node, or write $${ for a ${ that is in the path")
+    return value

@@ -1,8 +1,8 @@
 """The configuration, one schema for every framework. docs/configuration.md has all keys, and agrees with this."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
@@ -57,6 +57,9 @@ class ExcludeConfig(Section):
     ids: tuple[str, ...] | None = None
     file: str | None = None
     subset: str | None = None
+
+
+T = TypeVar("T", DatasetConfig, QuarantineConfig, ExcludeConfig)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,6 +246,7 @@ class Config(Section):
         outputs: Tensors of a batch.
         tracks: Tracks of a batch, by name.
         loader: Threads, prefetching, time-outs.
+        metrics: Of each step go to the trainer's loggers.
 
     Raises:
         ConfigError: A value breaks a rule; the error names the key.
@@ -281,6 +285,7 @@ class Config(Section):
     outputs: Outputs = dataclasses.field(default_factory=Outputs)
     tracks: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
     loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
+    metrics: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -318,9 +323,29 @@ class Config(Section):
             raise ConfigError("seq_len", f"found {self.seq_len}, but the framework's is {seq_len}", fix="omit it")
         return dataclasses.replace(self, seq_len=seq_len)
 
+    def with_paths(self, change: Callable[[str, str], str]) -> "Config":
+        """This configuration with change(path, its key) in place of each path."""
+
+        def changed(section: T, where: str, *names: str) -> T:
+            given = {name: path for name in names if (path := getattr(section, name)) is not None}
+            paths: dict[str, Any] = {name: change(path, f"{where}.{name}") for name, path in given.items()}
+            return dataclasses.replace(section, **paths)
+
+        return dataclasses.replace(
+            self,
+            datasets={name: changed(entry, f"datasets.{name}", "path") for name, entry in self.datasets.items()},
+            quarantine=tuple(changed(entry, f"quarantine[{k}]", "file") for k, entry in enumerate(self.quarantine)),
+            exclude=tuple(changed(entry, f"exclude[{k}]", "file", "subset") for k, entry in enumerate(self.exclude)),
+            allowed_roots=None
+            if self.allowed_roots is None
+            else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
+            megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
+            continue_from=self.continue_from and change(self.continue_from, "continue_from"),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data of which `load_config` makes an equal configuration; keys without a value are omitted."""
-        data: dict[str, Any] = plain(self)
+        data: dict[str, Any] = plain(self.with_paths(lambda path, key: path.replace("${", "$${")))
         return data
 
     def _check_datasets(self) -> None:
@@ -361,6 +386,7 @@ class Config(Section):
         if self.order == "shuffled":
             return
         unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "by_size"}
+        unused["metrics"] = self.order == "megatron" and self.metrics
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
         for key, found in unused.items():
             if found:

@@ -25,7 +25,7 @@ WARN_AFTER_S = 60.0
 _SHOWN = 8  # settings that a message lists
 _ABSENT = "nothing"
 # What may differ between ranks: where files lie, and how they are read.
-_LOCAL = ("loader", "allowed_roots", "megatron_cache", "quarantine", "exclude")
+_LOCAL = ("loader", "allowed_roots", "megatron_cache", "quarantine", "exclude", "continue_from")
 
 
 def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:

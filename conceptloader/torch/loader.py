@@ -23,10 +23,11 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.agreement import require_same, start_facts
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
-from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.metrics import Meter, StepMetrics, callbacks, log_steps
 from conceptloader.torch.reweight import new_weights, require_agreement
 
 logger = logging.getLogger(__name__)
+_to_log = log_steps()
 
 
 class Loader:
@@ -260,10 +261,20 @@ class Loader:
             self._compare_ranks()
         self.fresh, self._handed_out, self._behind = False, begin, begin
         options, reader, transform = self.blend.config.loader, self._reader, self._transform or (lambda batch: batch)
+        track = self.track if self.blend.config.metrics else None
+        measures = self.measured and (track is not None or callbacks)
+        meter = Meter(self._plan.schedule, self._plan.stop, track) if measures else None
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
+
+        def read(task: tuple[U64Array, int]) -> Any:
+            batch = to_tensors(reader.read(task[0], allocate))
+            if meter is not None:
+                meter.saw(task[1], batch.get("loss_mask"))
+            return transform(batch)
+
         ahead = self._ahead = Prefetcher(
-            lambda task: transform(to_tensors(reader.read(task[0], allocate))),
+            read,
             self._epoch(begin),
             threads=options.num_threads,
             depth=options.prefetch_batches,
@@ -273,7 +284,6 @@ class Loader:
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        meter = Meter(self._plan.schedule, self._plan.stop) if callbacks and self.measured else None
         for (_, consumed), batch in on_device(ahead, self.device, self._transform is None) if on_cuda else ahead:
             self._behind = consumed
             if meter is not None:
@@ -282,6 +292,11 @@ class Loader:
             yield batch
         if self.passes:
             self.next_pass()
+
+    def track(self, metrics: StepMetrics) -> None:
+        """Called after each step where the configuration says `metrics: true`; an adapter's goes to its trainer."""
+        if not self.dp_rank:
+            _to_log(metrics)
 
     def _epoch(self, begin: int) -> Iterator[tuple[U64Array, int]]:
         """(samples, samples of all ranks then consumed) of this rank's micro batches from there to the epoch's end."""

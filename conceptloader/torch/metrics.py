@@ -1,5 +1,6 @@
-"""Data metrics of a run, step by step: one callback, and what turns its argument into logs and gauges.
+"""Data metrics of a run, step by step: to the trainer's loggers, or to a callback of one's own.
 
+metrics: true                                               # in the configuration: those loggers
 cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
 """
 
@@ -8,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
 
 from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
@@ -34,6 +37,9 @@ class StepMetrics:
         weights: Of the datasets in force, of a sum of 1.
         samples: Of each dataset, drawn since the beginning of the run.
         epochs: The same as epochs of each dataset.
+        tokens: The same as tokens, seq_len for a sample, padding included.
+        masked: The share of this rank's labels in the step whose loss mask is 0; None without a loss mask.
+        without_loss: This rank's samples in the step whose loss mask is 0 everywhere; None without a loss mask.
     """
 
     step: int
@@ -46,13 +52,16 @@ class StepMetrics:
     weights: Mapping[str, float]
     samples: Mapping[str, int]
     epochs: Mapping[str, float]
+    tokens: Mapping[str, int]
+    masked: float | None
+    without_loss: int | None
 
     def flat(self, prefix: str = "data/") -> dict[str, float]:
-        """As TensorBoard and W&B take it: data/waited_seconds, data/samples/web, ..."""
+        """As TensorBoard and W&B take it: data/waited_seconds, data/samples/web, ...; without what is None."""
         found: dict[str, float] = {}
         for name, value in asdict(self).items():
             parts = {f"{name}/{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
-            found |= {prefix + key: one for key, one in parts.items()}
+            found |= {prefix + key: one for key, one in parts.items() if one is not None}
         return found
 
 
@@ -119,7 +128,7 @@ def to_prometheus(registry: Any = None) -> Callback:
             if name not in gauges:
                 where = {"labelnames": ["dataset"] * by_dataset, "registry": registry or package.REGISTRY}
                 gauges[name] = package.Gauge(f"conceptloader_{name}", f"StepMetrics.{name}", **where)
-            for key, one in value.items() if by_dataset else [("", value)]:
+            for key, one in value.items() if by_dataset else [("", value)] if value is not None else []:
                 (gauges[name].labels(key) if by_dataset else gauges[name]).set(one)
 
     return callback
@@ -128,12 +137,20 @@ def to_prometheus(registry: Any = None) -> Callback:
 class Meter:
     """Of one loader: what happens between the ends of its steps.
 
-    schedule: where they are. stop: end of the run, where its last step may be truncated.
+    schedule: where they are. stop: end of the run, where its last step may be truncated. track: is called with each, as
+    callbacks are.
     """
 
-    def __init__(self, schedule: BatchSchedule, stop: int | None = None) -> None:
-        self._schedule, self._stop = schedule, stop
+    def __init__(self, schedule: BatchSchedule, stop: int | None = None, track: Callback | None = None) -> None:
+        self._schedule, self._stop, self.track = schedule, stop, track
         self._waited, self._before = 0.0, (time.monotonic(), *_read())
+        self._masks: dict[int, tuple[int, int, int]] = {}  # of micro batches that are not in a step yet
+
+    def saw(self, consumed: int, mask: torch.Tensor | None) -> None:
+        """The loss mask [B, S] of the micro batch with which `consumed` samples are yielded; from any thread."""
+        if mask is not None:
+            kept = mask.count_nonzero(1)
+            self._masks[consumed] = mask.numel(), int(kept.sum()), int((kept == 0).sum())
 
     def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
         """A micro batch, or more, was waited for: with it, `consumed` samples are yielded over all ranks."""
@@ -143,19 +160,23 @@ class Meter:
             return
         now, phases = (time.monotonic(), *_read()), blend.spec.phases_before(consumed)
         seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
-        names = [member.dataset for member in blend.spec.members.values()]
-        counts, weights = blend.order.counts(consumed), phases[-1].weights if phases else {}
-        samples, epochs = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)
-        for name, count, windows in zip(names, counts, blend.order.sizes, strict=True):
-            samples[name] += count
-            epochs[name] += count / max(windows, 1)
+        members, counts = list(blend.spec.members.values()), blend.order.counts(consumed)
+        weights, names = phases[-1].weights if phases else {}, [member.dataset for member in members]
+        samples, epochs, tokens = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
+        for member, count, windows in zip(members, counts, blend.order.sizes, strict=True):
+            samples[member.dataset] += count
+            epochs[member.dataset] += count / max(windows, 1)
+            tokens[member.dataset] += count * (member.seq_len or blend.config.seq_len or 0)
+        masks = [self._masks.pop(key) for key in list(self._masks) if key <= consumed]
+        labels, kept, empty = map(sum, zip(*masks, strict=True)) if masks else (0, 0, 0)
         metrics = StepMetrics(
             step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=self._waited, ready=ready,
-            bytes_read=int(size), retries=int(retries), samples=samples, epochs=epochs,
+            bytes_read=int(size), retries=int(retries), samples=samples, epochs=epochs, tokens=tokens,
+            masked=1 - kept / labels if labels else None, without_loss=empty if masks else None,
             weights={blend.spec.members[k].dataset: w / sum(weights.values()) for k, w in weights.items()},
         )  # fmt: skip
         self._waited, self._before = 0.0, now
-        for callback in tuple(callbacks):
+        for callback in (*callbacks, *([] if self.track is None else [self.track])):
             callback(metrics)
 
 

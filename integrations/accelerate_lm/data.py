@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
+from conceptloader.torch.metrics import StepMetrics
 from conceptloader.torch.trained import TrainedLoader
 
 
@@ -54,6 +55,9 @@ class AcceleratedLoader(TrainedLoader):
         )
         self._check()
         accelerator.register_for_checkpointing(self)
+
+    def track(self, metrics: StepMetrics) -> None:
+        self.accelerator.log(metrics.flat(), step=metrics.step)
 
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
         super()._begin(consumed, step_start, step)

@@ -4,12 +4,13 @@ Lightning asks a loader for its state whenever a checkpoint is written, also bet
 the gradients of that step are not saved, so that the state, and Lightning's own count of batches, go back to its start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conceptloader.base.packages import imported
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
+from conceptloader.torch.metrics import StepMetrics
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
 with imported("lightning_lm: lightning", "pip install lightning"):
@@ -21,6 +22,12 @@ class LightningLoader(TrainedLoader):
 
     Micro batches before a resume count as those of as many steps of the present size.
     """
+
+    loggers: Sequence[Any] = ()  # of the Trainer
+
+    def track(self, metrics: StepMetrics) -> None:
+        for logger in self.loggers:
+            logger.log_metrics(metrics.flat(), step=metrics.step)
 
     @property
     def micro_batches(self) -> int:
@@ -117,6 +124,7 @@ class ConceptDataModule(pl.LightningDataModule):
         """The loader of this rank; where the trainer has trained with this one before, it resumes there."""
         before, self.loader = self.loader, LightningLoader(self.config, **self._options, **self._ranks)
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
+        self.loader.loggers = self.trainer.loggers
         if before is not None:
             if before.steps == self.trainer.global_step:
                 self.loader.load_state_dict(before.state_dict())

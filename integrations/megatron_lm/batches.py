@@ -91,8 +91,10 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
     A replay of the rerun state machine passes through here as well, so that it meets the same concept tensors again.
     """
 
-    def __init__(self, iterable: Any, took: Callable[["SplitIterator", float], None] | None = None) -> None:
-        """took: told how many seconds each micro batch of training was waited for, without replays."""
+    def __init__(
+        self, iterable: Any, took: Callable[["SplitIterator", float, torch.Tensor | None], None] | None = None
+    ) -> None:
+        """took: told of each micro batch of training, but for replays, how long it was waited for, and its mask."""
         super().__init__(iterable)
         self._took = took
         self._kept: Tensors | None = None  # of the micro batch that Megatron took last
@@ -135,7 +137,7 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         start = time.monotonic()
         batch = super().__next__()
         if self._took is not None and torch.is_grad_enabled() and not self.replaying:  # Megatron evaluates without
-            self._took(self, time.monotonic() - start)
+            self._took(self, time.monotonic() - start, batch.get("loss_mask"))
         stock = {key: batch[key] for key in STOCK_KEYS if key in batch}
         kept = {key: value for key, value in batch.items() if key not in stock}
         if stock and "dataset_id" in kept and parallel_state.get_context_parallel_world_size() == 1:

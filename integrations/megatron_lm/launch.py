@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
@@ -19,7 +20,7 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.torch.metrics import Meter, callbacks
 from conceptloader.torch.reweight import new_weights, require_agreement
 
-from . import MEGATRON
+from . import MEGATRON, trackers
 from .batches import SplitIterator, Tensors
 from .data import MegatronData
 from .dataset import SFT
@@ -90,8 +91,11 @@ class Run:
             data.train.blend.look_ahead(data.count_start + args.consumed_train_samples)
         self.note(data, args)
         self.args, self.reader = args, None
-        plan = plan_of(args, data.count_start)
-        self.meter = Meter(plan.schedule) if callbacks else None
+        plan, track = plan_of(args, data.count_start), None
+        if isinstance(data.train, OurSplit) and data.train.blend.config.metrics:
+            track = trackers.track
+            MEGATRON.apply([TRAINING_LOG])
+        self.meter = Meter(plan.schedule, track=track) if callbacks or track else None
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         return data
 
@@ -109,13 +113,14 @@ class Run:
             raise wrong_data("data that BlendedMegatronDatasetBuilder has not built")
         return SplitIterator(iterable, self.took)
 
-    def took(self, reader: SplitIterator, seconds: float) -> None:
+    def took(self, reader: SplitIterator, seconds: float, mask: torch.Tensor | None) -> None:
         """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
         if self.data is None or self.meter is None or not isinstance(self.data.train, OurSplit):
             return
         self.reader = self.reader or reader
         if reader is self.reader:
             self.taken += self.group
+            self.meter.saw(self.taken, mask)
             self.meter.took(self.data.train.blend, self.taken, seconds)
 
     def check(self, stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
@@ -203,6 +208,13 @@ def patches(run: Run) -> list[Patch]:
     ]
 
 
+TRAINING_LOG = Patch(
+    target="megatron.training.training:training_log",
+    by=trackers.training_log,
+    caller="train",
+    line="report_memory_flag = training_log( loss_dict,",
+)
+"""With `metrics: true` only."""
 _run: Run | None = None
 
 

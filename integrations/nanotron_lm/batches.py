@@ -102,7 +102,7 @@ class _Timed(DataLoader[Any]):
     def __iter__(self) -> Any:
         start = time.monotonic()
         for batch in super().__iter__():
-            self.dataset.waited_s += time.monotonic() - start  # type: ignore[attr-defined]
+            self.dataset.took(time.monotonic() - start, batch["label_mask"])  # type: ignore[attr-defined]
             yield batch
             start = time.monotonic()
 
@@ -153,10 +153,10 @@ def make_dataloader(
             "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
             "start of the window; set outputs.position_ids: document, and outputs.mask_document_boundaries: true"
         )
+    group = getattr(context, "dp_cp_pg", context.dp_pg)
+    dataset.logs = pp.rank() == output_pp_rank and group.rank() == 0 and context.tp_pg.rank() == 0
     if dataset.options.loss_per_dataset and pp.rank() == output_pp_rank:
-        group = getattr(context, "dp_cp_pg", context.dp_pg)
-        logs = group.rank() == 0 and context.tp_pg.rank() == 0
-        dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, logs)
+        dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, dataset.logs)
     losses.activate(dataset.loss_per_dataset)
     dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank, layout)
     dataset.num_workers = num_workers if dataset.reader is not None else 0

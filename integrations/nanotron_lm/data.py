@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 import yaml
 from torch.utils.data import Dataset
@@ -24,7 +25,7 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_same, start_facts
-from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.metrics import Meter, StepMetrics, callbacks
 from conceptloader.torch.reweight import new_weights, require_agreement
 
 from . import losses
@@ -62,15 +63,16 @@ class StageDataset(Dataset[Any]):
         self.name, self.stage_start, self.log = name, stage_start, log
         self.consumed = plan.schedule.consumed  # samples that are trained
         self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in blend.config.names}
-        self.meter = Meter(plan.schedule)
-        self.waited_s = 0.0  # for micro batches of the step
+        self.meter = Meter(plan.schedule, track=self.track if blend.config.metrics else None)
+        self.waited_s, self.taken = 0.0, self.consumed  # waited: for micro batches of the step, up to `taken`
+        self.logs = False  # whether this rank logs metrics
         self.num_workers = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
         self.loss_per_dataset: losses.LossPerDataset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""
-        return {**self.__dict__, "loss_per_dataset": None}
+        return {**self.__dict__, "loss_per_dataset": None, "meter": None}
 
     def __getitems__(self, samples: Sequence[int]) -> Batch | None:
         """The batch of these samples; None on a rank that needs no data."""
@@ -78,6 +80,18 @@ class StageDataset(Dataset[Any]):
 
     def __getitem__(self, sample: int) -> Batch | None:
         return self.__getitems__([sample])
+
+    def took(self, seconds: float, mask: Any) -> None:
+        """A micro batch was waited for. mask: of its labels, a tensor where this rank has it."""
+        self.waited_s += seconds
+        self.taken += self.plan.partition.group
+        if isinstance(mask, torch.Tensor) and (callbacks or self.meter.track):
+            self.meter.saw(self.taken, mask)
+
+    def track(self, metrics: StepMetrics) -> None:
+        """To nanotron's log and W&B."""
+        if self.logs:
+            losses.log(f"data at iteration {metrics.step + 1}", "data/", metrics.flat(""))
 
     def write_log(self) -> None:
         """Append this start, or these weights, to the run log, on the rank that writes.
@@ -127,7 +141,7 @@ class StageDataset(Dataset[Any]):
         for member, count in zip(*np.unique(members, return_counts=True), strict=True):
             self.tokens[names[member]] += int(count) * sequence_length
         self.consumed = stop
-        if callbacks:
+        if callbacks or self.meter.track:
             self.meter.took(self.blend, stop, self.waited_s)
         self.waited_s = 0.0
         if self.loss_per_dataset is not None:

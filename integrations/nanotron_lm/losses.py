@@ -6,7 +6,7 @@ micro batch: nothing has to travel with the batch.
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,12 +56,17 @@ class LossPerDataset:
             self._losses.add(torch.tensor(list(members)), losses, weights)
         means = self._losses.finish("cpu" if self._losses.group is None else "cuda")
         if self.logs:
-            text = " | ".join(f"{name}: {loss:.4g}" for name, loss in sorted(means.items()))
-            logger.info("loss per dataset at %d samples: %s", consumed, text, extra={"any_rank": True})
-            wandb: Any = sys.modules.get("wandb")  # nanotron imports it where it is installed
-            if wandb is not None and wandb.run is not None:
-                wandb.log({f"loss/{name}": loss for name, loss in means.items()}, commit=False)
+            log(f"loss per dataset at {consumed} samples", "loss/", dict(sorted(means.items())))
         return means
+
+
+def log(what: str, prefix: str, values: Mapping[str, float]) -> None:
+    """A line in nanotron's log, on whatever rank, and the values under `prefix` in its W&B."""
+    text = " | ".join(f"{name}: {f'{one:.4g}' if isinstance(one, float) else one}" for name, one in values.items())
+    logger.info("%s: %s", what, text, extra={"any_rank": True})
+    wandb: Any = sys.modules.get("wandb")  # nanotron imports it where it is installed
+    if wandb is not None and wandb.run is not None:
+        wandb.log({prefix + name: value for name, value in values.items()}, commit=False)
 
 
 def activate(recorder: LossPerDataset | None) -> None:

@@ -13,6 +13,7 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, collate_fn
 from conceptloader.torch.dataset import SampleDataset
+from conceptloader.torch.metrics import StepMetrics
 from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_each_once, check_tensors, trained_labels
 
 with imported("transformers_lm: transformers", "pip install 'transformers[torch]'"):
@@ -50,10 +51,17 @@ class collate:
         return for_model(collate_fn(samples), self.model_inputs)
 
 
+class _Loader(TrainedLoader):
+    tracked: StepMetrics | None = None  # of the last step, for the Trainer's next log
+
+    def track(self, metrics: StepMetrics) -> None:
+        self.tracked = metrics
+
+
 class _Batches:
     """What the Trainer iterates over: the loader, with batches for the model."""
 
-    def __init__(self, loader: TrainedLoader, to_model: collate) -> None:
+    def __init__(self, loader: _Loader, to_model: collate) -> None:
         self.loader, self.to_model = loader, to_model
 
     def __len__(self) -> int:
@@ -122,6 +130,7 @@ class ConceptTrainer(transformers.Trainer):
         self.args.ignore_data_skip = True  # the loader stands there already
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
         self.args.remove_unused_columns = False
+        self._loader: _Loader | None = None
         self.add_callback(Progress())
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
@@ -150,6 +159,11 @@ class ConceptTrainer(transformers.Trainer):
         self._check_evaluation(test_dataset, "test_dataset")
         return super().get_test_dataloader(test_dataset)
 
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The Trainer's own; next to the training loss stand the metrics of the last step, if they are wanted."""
+        tracked = self._loader.tracked if self._loader is not None and "loss" in logs else None
+        super().log({**logs, **({} if tracked is None else tracked.flat())}, *args, **kwargs)
+
     def get_train_dataloader(self) -> Any:
         """The loader of this process, from sample 0 on; Progress puts it where the checkpoint was."""
         if self.train_dataset is None:
@@ -171,7 +185,7 @@ class ConceptTrainer(transformers.Trainer):
                 "epoch would have no step",
                 fix="raise num_samples, or lower per_device_train_batch_size or gradient_accumulation_steps",
             )
-        loader = TrainedLoader(
+        self._loader = loader = _Loader(
             self.train_dataset.blend,
             dp_rank=self.args.process_index,
             dp_size=self.args.world_size,

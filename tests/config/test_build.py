@@ -1,3 +1,5 @@
+import itertools
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -8,6 +10,7 @@ from conceptloader.blend import build_mixture, load_config, open_blend
 from conceptloader.blend.mask import QUARANTINED
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
+from conceptloader.torch.agreement import start_facts
 from tests.corpora.blended import tokens_of
 from tests.raises import raises
 
@@ -72,6 +75,25 @@ def test_spec_holds_no_paths_and_no_loader_options(load, corpora):
     assert str(corpora) not in str(spec.to_dict())
     member = spec.members["web"]
     assert (member.windows, member.seq_len, member.token_range) == (62, 16, (0, 1000))
+
+
+def test_nodes_with_copies_of_their_own_agree(corpora, tmp_path, monkeypatch):
+    """Where a variable in a path has another value on each node; and a run moves from one to the other."""
+    shutil.copytree(corpora / "web", tmp_path / "web")
+    (tmp_path / "bad.txt").write_text("3 9\n")
+    shutil.copy(tmp_path / "bad.txt", corpora)
+    masks = {"quarantine": [{"dataset": "web", "file": "${NODE}/bad.txt"}]}
+    config, loaders = {"seq_len": 16, "datasets": {"web": {"path": "${NODE}/web"}}, **masks}, []
+    for folder in (corpora, tmp_path):
+        monkeypatch.setenv("NODE", str(folder))
+        loaders.append(cl.make_dataloader(config, micro_batch_size=4))
+    here, there = loaders
+    assert start_facts(here.blend) == start_facts(there.blend)
+    assert {folder.blend.config.datasets["web"].path for folder in loaders} == {f"{corpora}/web", f"{tmp_path}/web"}
+    assert not [name for name in (str(corpora), str(tmp_path), "NODE") if name in str(here.state_dict())]
+    whole = [batch["sample_index"].tolist() for batch in itertools.islice(here, 6)]
+    there.load_state_dict(here.state_dict_at(12))
+    assert [batch["sample_index"].tolist() for batch in itertools.islice(there, 3)] == whole[3:]
 
 
 def test_splits_are_windowed_apart_and_meet(load, corpora):

@@ -75,6 +75,30 @@ def test_plain_data_is_relative_to_base_dir_or_here(tmp_path, monkeypatch):
     assert load_config(SMALL, base_dir="/x").datasets["code"].path == "/data/code"
 
 
+def test_variables_in_paths(tmp_path, monkeypatch):
+    """Those of this process; they may hold anything, and $${ stands for ${, also on the way to plain data and back."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"DISK": "/node-7", "BUCKET": "s3://logs", "ODD": "${DISK}", "EMPTY": ""}.items():
+        monkeypatch.setenv(name, value)
+    for path, found in {
+        "${DISK}/${DISK}/web": "/node-7/node-7/web",
+        "${BUCKET}/web": "s3://logs/web",
+        "gs://x/${DISK}": "gs://x//node-7",
+        "x/${ODD}": str(tmp_path / "x/${DISK}"),  # what a variable holds is not expanded again
+        "/a/$${DISK}$$${DISK}": "/a/${DISK}$${DISK}",
+        "/a/$DISK$/$${": "/a/$DISK$/${",
+    }.items():
+        masks = {"quarantine": [{"dataset": "web", "file": path}], "exclude": [{"at": 1, "file": path}]}
+        config = load_config({**web(path=path), "allowed_roots": [path], **masks})
+        assert {config.datasets["web"].path, config.quarantine[0].file, config.exclude[0].file} == {found}
+        assert config.allowed_roots == (found,)
+        assert load_config(config.to_dict()) == config
+    with raises(ConfigError, "datasets.web.path", "${EMPTY}, an environment variable that is empty"):
+        load_config(web(path="${EMPTY}/web"))
+    with raises(ConfigError, "datasets.web.path", "${LOST}, an environment variable that is unset"):
+        load_config(web(path="${LOST}/web"))
+
+
 def test_defaults_fill_gaps_only():
     assert load_config(SMALL, defaults={"seed": 5, "seq_len": 99}).seq_len == 8
     assert load_config(SMALL, defaults={"seed": 5}).seed == 5
@@ -144,7 +168,11 @@ def test_outputs_that_no_framework_takes(outputs):
         (web(split=[0.5, 1.1]), "datasets.web.split"),
         ({**web(), "split_documents": [0.5, 0.5]}, "split_documents"),
         (web(path=""), "datasets.web.path"),
-        (web(path="${HOME}/x"), "datasets.web.path"),
+        (web(path="${NO_SUCH_VARIABLE}/x"), "datasets.web.path"),
+        (web(path="${}/x"), "datasets.web.path"),
+        (web(path="a${b"), "datasets.web.path"),
+        (changed(allowed_roots=["/x", "${NO_SUCH_VARIABLE}"]), "allowed_roots[1]"),
+        (changed(metrics=1), "metrics"),
         (changed(seq_len=0), "seq_len"),
         (changed(seq_len=1 << 63), "seq_len"),
         (changed(block=0), "block"),

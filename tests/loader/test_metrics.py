@@ -70,6 +70,35 @@ def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics]) 
     assert sum(one.bytes_read for one in seen) >= 28 * 16 * 2
 
 
+def test_what_is_masked(config: Any, seen: list[cl.StepMetrics]) -> None:
+    """Of the steps that end, not of what is prefetched: as the batches of this rank say."""
+    config["quarantine"] = [{"dataset": "b", "tokens": [0, 200]}]
+    config["loader"]["prefetch_batches"] = 7
+    loader, masks = make(config, dp_rank=1), []
+    for number, batch in enumerate(itertools.islice(loader, 40), 1):
+        masks.append(batch["loss_mask"])
+        if number % 2 == 0:
+            mask = torch.cat(masks[-2:])
+            assert seen[-1].masked == pytest.approx(1 - float(mask.mean()))
+            assert seen[-1].without_loss == int((mask.sum(1) == 0).sum())
+            assert seen[-1].tokens == {name: 16 * count for name, count in seen[-1].samples.items()}
+    assert 0 < sum(one.without_loss or 0 for one in seen) < 20 * 4
+    assert {one.masked for one in seen} > {0.0}
+    config |= {"outputs": {"loss_mask": False}, "quarantine": []}
+    list(itertools.islice(make(config), 2))
+    assert (seen[-1].masked, seen[-1].without_loss) == (None, None)
+    assert not {"data/masked", "data/without_loss"} & seen[-1].flat().keys()
+
+
+def test_one_line_of_the_configuration_has_them_logged(config: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """By the first rank, where no trainer has a logger."""
+    with caplog.at_level(logging.INFO, "conceptloader"):
+        for metrics, rank in ((False, 0), (True, 1), (True, 0)):
+            list(itertools.islice(make({**config, "metrics": metrics}, dp_rank=rank), 6))
+    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.torch.metrics"]
+    assert [line.split(":")[0] for line in lines] == ["step 0"]
+
+
 def test_steps_of_the_run_log_and_weights_that_were_set(
     config: Any, seen: list[cl.StepMetrics], tmp_path: Path
 ) -> None:

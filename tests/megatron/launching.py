@@ -72,7 +72,7 @@ def torchrun(
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": "1",
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
         "TORCH_COMPILE_DISABLE": "1",
         "RECORD": str(folder),
         "KILL_AFTER": str(kill_after),

@@ -1,14 +1,15 @@
 """A pretraining script as a user might write it, on the parts of a checkout's pretrain_gpt.py.
 
 SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS=FILE: those of every step, to FILE.RANK.
-FAIL_IN=N: an exception in step N, once, after which the training starts anew in the same process, as with Megatron's
---inprocess-restart.
+FAIL_IN=N: an exception in step N, once, after which the training starts anew in the same process: by the wrapper of
+nvidia-resiliency-ext with Megatron's --inprocess-restart, else as that does it.
 It is started by the launcher, or calls install() itself, with the same options; its forward_step asks for the concept
 tensors.
 """
 
 import json
 import os
+import sys
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -47,15 +48,20 @@ def forward_step(data_iterator: Any, model: Any) -> Any:
 def main() -> None:
     provider = stock.train_valid_test_datasets_provider
     provider.is_distributed = True
-    kind = ModelType.encoder_or_decoder
+    kind, run, options = ModelType.encoder_or_decoder, pretrain, {"get_embedding_ranks": stock.get_embedding_ranks}
+    if "--inprocess-restart" in sys.argv:
+        from megatron.training.inprocess_restart import maybe_wrap_for_inprocess_restart
+
+        run, options["store"] = maybe_wrap_for_inprocess_restart(pretrain)
+        assert run is not pretrain
     if hasattr(stock, "parse_and_validate_args"):  # main
         args = stock.parse_and_validate_args(args_defaults={"tokenizer_type": "GPT2BPETokenizer"})
         model = stock.gpt_config_from_args(args)
         config = stock.pretrain_cfg_container_from_args(args, model)
-        pretrain(config, provider, kind, forward_step, get_embedding_ranks=stock.get_embedding_ranks)
+        run(config, provider, kind, forward_step, **options)
     else:
         builder = partial(stock.model_provider, stock.gpt_builder)
-        pretrain(provider, builder, kind, forward_step, get_embedding_ranks=stock.get_embedding_ranks)
+        run(provider, builder, kind, forward_step, **options)
 
 
 def with_restart() -> None:

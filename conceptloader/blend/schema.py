@@ -241,7 +241,7 @@ class Config(Section):
         allow_mixed_vocabularies: Accept tracks of one name with different vocabularies.
         allowed_roots: Further directories of files of the datasets.
         megatron_cache: The --data-cache-path of a Megatron run to be taken over, with order megatron only.
-        continue_from: A checkpoint of another trainer, directory or file: its run goes on here, at its position. A
+        continue_from: A checkpoint of another trainer, directory or file: its run is resumed here, at its position. A
             checkpoint of this trainer comes first.
         outputs: Tensors of a batch.
         tracks: Tracks of a batch, by name.

@@ -88,7 +88,7 @@ class BatchSchedule:
         return replace(self, step=step, consumed=consumed)
 
     def after(self, samples: int) -> "BatchSchedule":
-        """The same steps behind so many samples of other ones: from there on the rule holds as from 0 here."""
+        """The same steps after so many samples of others: the rule holds from there on as it does from 0 here."""
         (_, first), *rest = self.rule
         rule = ((0, first), *((at + samples, size) for at, size in rest))
         return replace(self, rule=rule, consumed=self.consumed + samples)

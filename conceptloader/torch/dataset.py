@@ -15,9 +15,9 @@ class SampleDataset(Dataset[TensorBatch]):
     """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
 
     Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only assigns indices
-    (EpochSampler). With `continue_from` in the configuration, index 0 is the sample at which that run goes on, so that
-    the key has to stay there. With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of
-    any start method: it pickles, and it may be used by many threads.
+    (EpochSampler). With `continue_from` in the configuration, index 0 is the sample at which that run is resumed: the
+    key has to stay there. With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
+    start method: it pickles, and it may be used by many threads.
 
     Args:
         config: Path of a YAML file, or what was read from one.

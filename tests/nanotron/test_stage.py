@@ -19,7 +19,7 @@ from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.integrations.nanotron_lm.state import NAME, State, check_layout
 from conceptloader.order.progress.runlog import RunLog
-from conceptloader.order.progress.state import sealed
+from conceptloader.order.progress.state import KEY, as_leaf
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.nanotron.support import context
 from tests.raises import raises
@@ -192,11 +192,11 @@ def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tm
     assert State.read(tmp_path) == state
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     whole = (tmp_path / NAME).read_text()
-    sound = {key: value for key, value in json.loads(whole).items() if key != "checksum"}
+    sound = {key: value for key, value in json.loads(json.loads(whole)[KEY]).items() if key != "checksum"}
     changes: list[dict[str, Any]] = [{"data_stage": 3}, {"data_stage_start": 25}, {"data_stage_start": True}]
-    edits = (('"consumed_samples"', '"consumed"'), ('"seed": 42', '"seed": 43'), ('"version": 1', '"version": 9'))
+    edits = (("consumed_samples", "consumed"), ("42", "43"), ('version\\":1', 'version\\":9'))
     damaged = [whole[:100], *(whole.replace(*edit, 1) for edit in edits)]
-    damaged += [json.dumps(sealed({**sound, **change})) for change in changes]
+    damaged += [json.dumps(as_leaf({**sound, **change})) for change in changes]
     for text in damaged:
         assert text != whole
         (tmp_path / NAME).write_text(text)

@@ -65,7 +65,7 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
 
 
 def to_continue(checkpoint: str) -> OrderState:
-    """The state from which a run goes on in another trainer, which counts samples and steps from 0 again.
+    """The state from which another trainer resumes a run, which counts samples and steps from 0 again.
 
     Raises ResumeError if it was saved within a step, whose gradients no other trainer has.
     """
@@ -93,7 +93,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _states(path: Path) -> Iterator[dict[str, Any]]:
-    """What begins like a state in the bytes of a file, those of samplers left out."""
+    """What begins like a state in the bytes of a file, except those of samplers."""
     with path.open("rb") as file:
         if not path.stat().st_size:
             return

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from conceptloader import errors, testing, trace
     from conceptloader.base.hashing import derive_key
     from conceptloader.batch.digest import batch_digest
+    from conceptloader.batch.loader import BaseLoader, NumpyLoader, batches
+    from conceptloader.batch.metrics import StepMetrics, log_steps, on_step, to_prometheus
+    from conceptloader.batch.source import GrainSource
     from conceptloader.blend import Blend, Config, build_mixture, load_config, open_blend
     from conceptloader.errors import (
         ConceptloaderError,
@@ -74,7 +77,6 @@ if TYPE_CHECKING:
     from conceptloader.torch.fim import FillInMiddle
     from conceptloader.torch.loader import Loader, make_dataloader
     from conceptloader.torch.losses import DatasetLosses
-    from conceptloader.torch.metrics import StepMetrics, log_steps, on_step, to_prometheus
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.trace.losses import LossLog
@@ -116,7 +118,9 @@ _HOMES = {
     "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
     "torch.losses": "DatasetLosses",
-    "torch.metrics": "StepMetrics log_steps on_step to_prometheus",
+    "batch.loader": "BaseLoader NumpyLoader batches",
+    "batch.source": "GrainSource",
+    "batch.metrics": "StepMetrics log_steps on_step to_prometheus",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
     "trace.losses": "LossLog",
@@ -137,17 +141,18 @@ _RENAMED = {
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
-    "ConfigError", "Dataset", "DatasetLosses", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
-    "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader", "LossLog",
-    "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase", "Plan",
-    "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanAlignment",
-    "StepMetrics", "TensorBatch", "Tokenizer", "TrackOptions", "TrackTensors", "TrainedLoader",
-    "UnboundedLoaderError", "Windows", "__version__", "adopt", "annotate", "annotation_status", "batch_digest",
-    "build", "build_mixture", "collate_fn", "concat", "create_writer", "decode", "derive_key", "errors", "finalize",
-    "find_state", "load_config", "log_steps", "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset",
-    "open_writer", "reencode", "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing",
-    "to_prometheus", "token_concepts", "token_values", "trace", "track", "verify",
+    "AnnotateOptions", "BaseLoader", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError",
+    "Config", "ConfigError", "Dataset", "DatasetLosses", "DecodedSample", "DecodedSpan", "DistributedSampler",
+    "DocumentView", "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "GrainSource", "InputError",
+    "Loader", "LossLog", "MissingPackageError", "Mixture", "MixtureSampler", "NumpyLoader", "OrderSpec",
+    "Partition", "Permutation", "Phase", "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset",
+    "Sequential", "Skip", "SpanAlignment", "StepMetrics", "TensorBatch", "Tokenizer", "TrackOptions",
+    "TrackTensors", "TrainedLoader", "UnboundedLoaderError", "Windows", "__version__", "adopt", "annotate",
+    "annotation_status", "batch_digest", "batches", "build", "build_mixture", "collate_fn", "concat",
+    "create_writer", "decode", "derive_key", "errors", "finalize", "find_state", "load_config", "log_steps",
+    "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode",
+    "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts",
+    "token_values", "trace", "track", "verify",
 ]  # fmt: skip
 
 # Objects of the lower layers show themselves in notebooks, which is imported when one asks.

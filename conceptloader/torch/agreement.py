@@ -18,6 +18,7 @@ from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.base.version import __version__
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
+from conceptloader.order.progress.spec import OrderSpec
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,26 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     raise ConfigError(
         what, "ranks differ, expected the same on all of them", fix=f"nothing was done:\n{_differing(found)}"
     )
+
+
+def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
+    """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples.
+
+    Does nothing without a process group.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    size = dist.get_world_size(group)
+    if size != dp_size:
+        raise ConfigError(
+            "set_weights",
+            f"{size} processes in the group and dp_size {dp_size}",
+            "as many",
+            "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
+            "yourself",
+        )
+    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
+    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:

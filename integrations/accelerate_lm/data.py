@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
-from conceptloader.torch.metrics import StepMetrics
 from conceptloader.torch.trained import TrainedLoader
 
 

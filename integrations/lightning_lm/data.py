@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conceptloader.base.packages import imported
+from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.metrics import StepMetrics
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
 with imported("lightning_lm: lightning", "pip install lightning"):

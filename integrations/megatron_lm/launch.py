@@ -15,10 +15,11 @@ import torch
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
+from conceptloader.batch.metrics import Meter, callbacks
+from conceptloader.batch.reweight import new_weights
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import RunLog, RunStart
-from conceptloader.torch.metrics import Meter, callbacks
-from conceptloader.torch.reweight import new_weights, require_agreement
+from conceptloader.torch.agreement import require_agreement
 
 from . import MEGATRON, trackers
 from .batches import SplitIterator, Tensors

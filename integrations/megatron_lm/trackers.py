@@ -11,7 +11,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-from conceptloader.torch.metrics import StepMetrics
+from conceptloader.batch.metrics import StepMetrics
 
 _KEY = "last step"
 

@@ -16,7 +16,9 @@ import yaml
 from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
+from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.reweight import new_weights
 from conceptloader.blend import Blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
@@ -24,9 +26,7 @@ from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
-from conceptloader.torch.agreement import require_same, start_facts
-from conceptloader.torch.metrics import Meter, StepMetrics, callbacks
-from conceptloader.torch.reweight import new_weights, require_agreement
+from conceptloader.torch.agreement import require_agreement, require_same, start_facts
 
 from . import losses
 from .options import NanotronOptions

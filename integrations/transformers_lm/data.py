@@ -9,11 +9,11 @@ from typing import Any
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
+from conceptloader.batch.metrics import StepMetrics
 from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, collate_fn
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.metrics import StepMetrics
 from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_each_once, check_tensors, trained_labels
 
 with imported("transformers_lm: transformers", "pip install 'transformers[torch]'"):

@@ -69,18 +69,8 @@ def to_continue(checkpoint: str) -> OrderState:
 
     Raises ResumeError if it was saved within a step, whose gradients no other trainer has.
     """
-    where = f"continue_from {checkpoint}"
     state = locate_state(checkpoint)[1]
-    consumed = state.position(where)
-    begun = state.count("step_start", where, consumed)
-    if begun != consumed:
-        raise ResumeError(
-            where,
-            f"it was saved at {consumed} samples, within the step that began at {begun}: the gradients of the samples "
-            "between are lost",
-            fix="take a checkpoint between two steps",
-        )
-    return replace(state, more={"count_start": consumed})
+    return replace(state, more={"count_start": state.between_steps(f"continue_from {checkpoint}")})
 
 
 def _files(path: Path) -> list[Path]:

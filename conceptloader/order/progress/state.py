@@ -132,6 +132,19 @@ class OrderState:
             )
         return self.consumed
 
+    def between_steps(self, where: str) -> int:
+        """Consumed samples. Raises ResumeError also if it was saved within a step, whose gradients are lost."""
+        consumed = self.position(where)
+        begun = self.count("step_start", where, consumed)
+        if begun != consumed:
+            raise ResumeError(
+                where,
+                f"it was saved at {consumed} samples, within the step that began at {begun}: the gradients of the "
+                "samples between are lost",
+                fix="take a checkpoint between two steps",
+            )
+        return consumed
+
     def count(self, key: str, where: str, default: Default) -> int | Default:
         """A number among `more`. Raises ResumeError if it is none."""
         return saved_count(self.more, key, where) if key in self.more else default

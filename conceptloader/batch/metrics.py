@@ -1,4 +1,4 @@
-"""Data metrics of a run, step by step: to the trainer's loggers, or to a callback of one's own.
+"""Data metrics of a run, step by step: to the trainer's loggers, or to a callback.
 
 metrics: true                                               # in the configuration: those loggers
 cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import torch
 
 from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
@@ -87,7 +85,7 @@ def on_step(callback: Callback) -> Callable[[], None]:
 
 
 def log_steps(every: int = 100) -> Callback:
-    """A callback that logs steps, at INFO, as conceptloader.torch.metrics.
+    """A callback that logs steps, at INFO, as conceptloader.batch.metrics.
 
     Args:
         every: Steps from one line to the next.
@@ -146,11 +144,11 @@ class Meter:
         self._waited, self._before = 0.0, (time.monotonic(), *_read())
         self._masks: dict[int, tuple[int, int, int]] = {}  # of micro batches that are not in a step yet
 
-    def saw(self, consumed: int, mask: torch.Tensor | None) -> None:
-        """The loss mask [B, S] of the micro batch with which `consumed` samples are yielded; from any thread."""
+    def saw(self, consumed: int, mask: Any) -> None:
+        """The loss mask [B, S], array or tensor, of the micro batch up to `consumed` samples; from any thread."""
         if mask is not None:
-            kept = mask.count_nonzero(1)
-            self._masks[consumed] = mask.numel(), int(kept.sum()), int((kept == 0).sum())
+            kept = (mask != 0).sum(1)
+            self._masks[consumed] = len(mask) * mask.shape[1], int(kept.sum()), int((kept == 0).sum())
 
     def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
         """A micro batch, or more, was waited for: with it, `consumed` samples are yielded over all ranks."""

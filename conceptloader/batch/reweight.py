@@ -1,10 +1,7 @@
-"""Weights that are set mid-run: from which sample on, and whether all ranks agree."""
+"""Weights that are set mid-run: from which sample on."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
@@ -14,7 +11,6 @@ from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
-from conceptloader.torch.agreement import require_same
 
 
 def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: int, at: int | None) -> tuple[int, Blend]:
@@ -63,23 +59,3 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
     start = Skips(blend.spec.skips).global_index(at)
     phase = Phase(start=start, weights={keys[name]: w for name, w in weights.items()})
     return replace(blend, spec=blend.spec.with_phase(phase))
-
-
-def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
-    """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples.
-
-    Does nothing without a process group.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    size = dist.get_world_size(group)
-    if size != dp_size:
-        raise ConfigError(
-            "set_weights",
-            f"{size} processes in the group and dp_size {dp_size}",
-            "as many",
-            "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
-            "yourself",
-        )
-    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
-    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)

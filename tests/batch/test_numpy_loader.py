@@ -1,0 +1,103 @@
+"""Batches in numpy, and samples by index: those of the loader in torch, with its states, without torch."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, ResumeError
+from tests.raises import raises
+
+SIZES: dict[str, Any] = {"dp_rank": 1, "dp_size": 2, "micro_batch_size": 4, "global_batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate("ab"):
+        cl.testing.write_dataset(folder / name, cl.testing.random_documents(80, seed=seed))
+    datasets = {name: {"path": str(folder / name), "weight": 1 + seed} for seed, name in enumerate("ab")}
+    outputs = {"sample_index": True, "cu_seqlens": True, "mask_document_boundaries": True}
+    return {"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {"layout": "ragged"}}, "outputs": outputs}
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        other = expected[name].numpy() if hasattr(expected[name], "numpy") else expected[name]
+        np.testing.assert_array_equal(value, other, strict=True)
+
+
+def test_batches_states_and_weights_are_those_of_torch(config: dict[str, Any]) -> None:
+    ours, theirs = cl.batches(config, **SIZES), cl.make_dataloader(config, **SIZES)
+    pairs = zip(iter(ours), iter(theirs), strict=True)
+    for number in range(6):
+        found, expected = next(pairs)
+        assert all(isinstance(value, (np.ndarray, int)) for value in found.values())
+        same(found, dict(expected))
+        assert ours.state_dict() == theirs.state_dict()
+        if number == 2:
+            weights = {"a": 5.0, "b": 1.0}
+            assert ours.set_weights(weights) == theirs.set_weights(weights, agree=False)
+    resumed = cl.make_dataloader(config, micro_batch_size=2)
+    resumed.load_state_dict(ours.state_dict())
+    again = cl.batches(config, micro_batch_size=2, batch_transform=lambda batch: batch["sample_index"].tolist())
+    again.load_state_dict(theirs.state_dict())
+    assert next(iter(again)) == next(iter(resumed))["sample_index"].tolist() == [48, 49]
+    for loader in (ours, theirs, resumed, again):
+        loader.close()
+
+
+def test_metrics_and_run_log(config: dict[str, Any], tmp_path: Path) -> None:
+    seen = []
+    end = cl.on_step(seen.append)
+    with cl.batches(config, micro_batch_size=4, global_batch_size=8, num_samples=16) as loader:
+        loader.log_start(tmp_path, 0)
+        masks = [batch["loss_mask"] for batch in loader]
+    end()
+    assert [metrics.step for metrics in seen] == [0, 1]
+    assert seen[1].masked == pytest.approx(1 - np.mean(masks[2:]))
+    assert [start.step for start in cl.RunLog(tmp_path).starts] == [0]
+
+
+def test_it_works_without_torch(config: dict[str, Any]) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = None
+import conceptloader as cl
+config = {config!r}
+with cl.batches(config, micro_batch_size=4) as loader:
+    assert next(iter(loader))["sample_index"].tolist() == [0, 1, 2, 3]
+    assert cl.GrainSource(config)[5]["sample_index"] == 5
+    print(loader.state_dict()["conceptloader"])
+"""
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert json.loads(printed)["consumed_samples"] == 4
+
+
+def test_a_source_has_the_samples_of_the_dataset(config: dict[str, Any]) -> None:
+    source, dataset = cl.GrainSource(config, 100), cl.SampleDataset(config, 100)
+    assert len(source) == len(dataset) == 100
+    for sample, expected in zip(
+        pickle.loads(pickle.dumps(source))._getitems([3, 90]), (dataset[3], dataset[90]), strict=True
+    ):
+        same(sample, expected)
+    source.load_state_dict(source.state_dict_at(24))
+    assert (len(source), int(source[0]["sample_index"])) == (76, 24)
+    assert json.loads(source.state_dict_at(8)["conceptloader"])["consumed_samples"] == 32
+    loader = cl.make_dataloader(config, micro_batch_size=4, global_batch_size=8)
+    loader.load_state_dict(source.state_dict_at(8))
+    next(iter(loader))
+    with raises(ResumeError, "source state", "within the step that began at 32"):
+        source.load_state_dict(loader.state_dict())
+    loader.close()
+    with raises(ResumeError, found="seed"):
+        cl.GrainSource({**config, "seed": 9}).load_state_dict(source.state_dict_at(8))
+    with raises(ConfigError, "sample index"):
+        source[-1]

@@ -13,6 +13,7 @@ from conceptloader.base.checks import as_count
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
@@ -21,7 +22,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
-from conceptloader.torch.agreement import require_same, start_facts
+from conceptloader.torch.agreement import require_same
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 from conceptloader.torch.metrics import Meter, callbacks
 from conceptloader.torch.reweight import new_weights, require_agreement

@@ -17,13 +17,14 @@ from torch.utils.data import Dataset
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
+from conceptloader.blend.facts import start_facts
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
-from conceptloader.torch.agreement import require_same, start_facts
+from conceptloader.torch.agreement import require_same
 from conceptloader.torch.metrics import Meter, callbacks
 from conceptloader.torch.reweight import new_weights, require_agreement
 

@@ -56,6 +56,7 @@ class Blend:
         datasets: Open datasets by name.
         masks: Dataset -> its tokens that give no loss, from some sample on.
         spec: What determines the order; it is saved with a checkpoint.
+        unknown_ids: Entry of `exclude` -> how many of its ids no dataset has.
         order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
         views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
@@ -64,6 +65,7 @@ class Blend:
     datasets: Mapping[str, Dataset]
     masks: Mapping[str, Mask]
     spec: OrderSpec
+    unknown_ids: Mapping[int, int] = dataclasses.field(default_factory=dict)
     order: Mixture | Sequential = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
 
@@ -184,7 +186,7 @@ def open_blend(
     opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
-    excluded = read_excluded(config.exclude, opened, config.allowed_roots)
+    excluded, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
@@ -198,7 +200,7 @@ def open_blend(
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
     )
     masks = {name: quarantine.get(name, NOTHING) | excluded.get(name, NOTHING) for name in opened}
-    return Blend(config=config, datasets=opened, masks=masks, spec=spec)
+    return Blend(config=config, datasets=opened, masks=masks, spec=spec, unknown_ids=unknown_ids)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:

@@ -107,12 +107,14 @@ def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str
 
 def read_excluded(
     entries: Sequence[ExcludeConfig], datasets: Mapping[str, Dataset], roots: Sequence[str] | None
-) -> dict[str, Mask]:
+) -> tuple[dict[str, Mask], dict[int, int]]:
     """Dataset -> what is excluded of it, for those of which something is; files and views read.
+
+    The second result has, by entry, how many of its ids no dataset has, where there are such.
 
     Raises: ConfigError for ids that no dataset has, and for a view of another source; FormatError, ReadError.
     """
-    found: dict[str, list[tuple[Ints, Ints, Ints]]] = {}
+    found, unknown_ids = dict[str, list[tuple[Ints, Ints, Ints]]](), dict[int, int]()
     for k, entry in enumerate(entries):
         names = list(datasets) if entry.dataset is None else [entry.dataset]
         ids: Sequence[str] = entry.ids or ()
@@ -130,11 +132,13 @@ def read_excluded(
         if not total:
             raise ConfigError(f"exclude[{k}]", f"nothing of it in {', '.join(names)}", "ids as in the input")
         if unknown:
+            unknown_ids[k] = len(unknown)
             logger.warning(
                 "exclude[%d]: found no document for %d ids in %s, such as %r: nothing is excluded for these",
                 k, len(unknown), ", ".join(names), next(iter(unknown)),
             )  # fmt: skip
-    return {name: Mask.of(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
+    masks = {name: Mask.of(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
+    return masks, unknown_ids
 
 
 def _read_lines(path: str, what: str) -> list[str]:

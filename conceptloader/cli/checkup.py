@@ -2,14 +2,18 @@
 
 import os
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.hashing import fingerprint
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
-from conceptloader.blend import Blend
+from conceptloader.blend import Blend, View
+from conceptloader.blend.facts import start_facts
+from conceptloader.blend.mask import Mask
 from conceptloader.blend.samples import kind_of
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
@@ -31,22 +35,27 @@ class Finding(NamedTuple):
     text: str
 
 
-def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> Iterator[Finding]:
+def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None, configured: bool) -> Iterator[Finding]:
     """Look at a configuration and at a few hundred of its samples.
 
     Args:
         blend: The configuration, opened.
         num_samples: Of the run; by default one epoch of all datasets.
         vocab_size: Rows of the model's embedding, if known.
+        configured: Whether `blend` is that of a configuration, not one made for a dataset.
     """
     total = num_samples or sum(blend.order.sizes)
     yield _vocabulary(blend, vocab_size)
     yield _epochs(blend, total)
+    yield from _overlaps([view for view in blend.views if view is not None])
     yield from _documents(blend)
+    yield from _masked(blend)
     finite = blend.order.num_samples if isinstance(blend.order, Sequential) else total
     yield from _samples(blend, min(total, finite))
     yield from _unaligned(blend)
-    yield Finding("order", True, f"{blend.spec.hash}: equal on every node that reads this run")
+    if configured:
+        text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ"
+        yield Finding("ranks", True, f"{fingerprint(start_facts(blend))} {text}")
 
 
 def _vocabulary(blend: Blend, size: int | None) -> Finding:
@@ -85,6 +94,48 @@ def _documents(blend: Blend) -> Iterator[Finding]:
         else:
             text = f"{_longer(view.dataset, blend.config.seq_len or 0):.1%} of {documents:,} are longer than a sample"
         yield Finding("documents", True, f"{view.name}: {text}")
+
+
+def _overlaps(views: list[View]) -> Iterator[Finding]:
+    """Datasets that have tokens of the same files, such as a subset and its source."""
+    for view, other in combinations(sorted(views, key=lambda one: one.dataset.num_tokens), 2):
+        if view.dataset.manifest.stream_fingerprint() == other.dataset.manifest.stream_fingerprint():
+            one, two = _in_files(view), _in_files(other)
+            common = _tokens(one) + _tokens(two) - _tokens(one | two)
+            if common:
+                text = f"{common / _tokens(one):.1%} of the tokens of {view.name} are in {other.name} too"
+                yield Finding("overlap", True, f"{text}: they are seen as part of both")
+
+
+def _in_files(view: View) -> Mask:
+    """The tokens of the files that a view reads, each once."""
+    first, end = view.member.token_range
+    return Mask.of(*view.dataset.in_files(np.array([first]), np.array([end])), 0)
+
+
+def _tokens(mask: Mask) -> int:
+    return int((mask.stop - mask.start).sum())
+
+
+def _masked(blend: Blend) -> Iterator[Finding]:
+    """What `quarantine` and `exclude` take away in the end."""
+    texts = [f"exclude[{entry}] has {count:,} ids of no dataset" for entry, count in blend.unknown_ids.items()]
+    for view in blend.views:
+        if view is None or not len(view.mask.at):
+            continue
+        first, end = view.member.token_range
+        start, stop = np.clip(view.mask.start, first, end), np.clip(view.mask.stop, first, end)
+        tokens = int((stop - start).sum())
+        text = f"{view.name}: {tokens:,} of {end - first:,} tokens ({tokens / (end - first):.1%})"
+        if view.member.seq_len is not None and view.packs is None:  # a window with any of them gives no loss at all
+            low = np.maximum(start - view.start - 1, 0) // view.member.seq_len
+            high = np.minimum((stop - 1 - view.start) // view.member.seq_len + 1, view.count)
+            before = np.maximum.accumulate(np.append(0, high[:-1]))
+            windows = int(np.maximum(high - np.maximum(low, before), 0)[start < stop].sum())
+            text += f", and with them {windows:,} of {view.count:,} windows"
+        texts.append(text)
+    if texts:
+        yield Finding("masked", not blend.unknown_ids, "no loss by quarantine, exclude: " + "; ".join(texts))
 
 
 def _longer(dataset: Dataset, seq_len: int) -> float:

@@ -29,8 +29,9 @@ shuffled.
   conceptloader doctor run.yaml --samples 1000000 --vocab-size 50304 --cold --tokens-per-second-needed 1.5e6
 
 Each line of the samples begins with ok or BAD: token ids beyond the model's vocabulary, datasets that are never drawn
-or too often, more than half of the labels without a loss, weights that are all 0, tracks without a concept, more than
-1 % of the spans lost by the build.
+or too often, ids of `exclude` that no dataset has, more than half of the labels without a loss, weights that are all
+0, tracks without a concept, more than 1 % of the spans lost by the build. The line "ranks" has a digest of what all
+ranks compare at the start, except for sizes of the trainer: run doctor on two nodes and compare it.
 
 "fetched/read" is the number of bytes that storage delivered per byte that the loader needed. Near 0, the page cache was
 measured. --cold drops the files from it first (no privileges needed), and reads every window at most once. Pages that
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if problems:
         output.result({"source": masked(arguments.source), "problems": problems}, problems)
         return 1
-    findings = list(check_up(_as_it_is(arguments, blend), arguments.samples, arguments.vocab_size))
+    as_it_is = _as_it_is(arguments, blend)
+    findings = list(check_up(as_it_is, arguments.samples, arguments.vocab_size, as_it_is is not blend))
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.num_threads, loader.prefetch_batches))
     prefetch = max(loader.prefetch_batches, threads) if arguments.threads or loader.prefetch_batches else 0

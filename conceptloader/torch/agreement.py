@@ -15,8 +15,6 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from conceptloader.base.hashing import canonical_json, fingerprint
-from conceptloader.base.version import __version__
-from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.spec import OrderSpec
 
@@ -25,20 +23,6 @@ logger = logging.getLogger(__name__)
 WARN_AFTER_S = 60.0
 _SHOWN = 8  # settings that a message lists
 _ABSENT = "nothing"
-# What may differ between ranks: where files lie, and how they are read.
-_LOCAL = ("loader", "allowed_roots", "megatron_cache", "quarantine", "exclude", "continue_from")
-
-
-def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
-    """What has to be equal on all ranks that read `blend`: the release, the order, and all that shapes a batch.
-
-    Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what
-    is quarantined and excluded. more: JSON values of the trainer, such as the global batch size.
-    """
-    config = {key: value for key, value in blend.config.to_dict().items() if key not in _LOCAL}
-    for dataset in config["datasets"].values():
-        del dataset["path"]
-    return {"conceptloader": __version__, "order": blend.spec.to_dict(), "configuration": config, **more}
 
 
 def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn_after_s: float = WARN_AFTER_S) -> None:

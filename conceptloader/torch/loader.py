@@ -10,11 +10,12 @@ import torch.distributed as dist
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.loader import BaseLoader
 from conceptloader.blend import Blend, ConfigLike
+from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Scheme
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.torch.agreement import require_agreement, require_same, start_facts
+from conceptloader.torch.agreement import require_agreement, require_same
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 
 Task = tuple[U64Array, int]

@@ -14,10 +14,11 @@ from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import Blend, load_config, open_blend
+from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
-from conceptloader.torch.agreement import require_same, start_facts
+from conceptloader.torch.agreement import require_same
 from conceptloader.torch.collate import collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import check_tensors

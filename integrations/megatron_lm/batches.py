@@ -16,8 +16,9 @@ from megatron.core import parallel_state
 from megatron.core.rerun_state_machine import RerunDataIterator
 from megatron.core.transformer.enums import LayerType
 
+from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError
-from conceptloader.torch.agreement import require_same, start_facts
+from conceptloader.torch.agreement import require_same
 
 from .dataset import STOCK_KEYS, Field
 

@@ -20,13 +20,14 @@ from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
 from conceptloader.batch.reader import BatchReader
 from conceptloader.batch.reweight import new_weights
 from conceptloader.blend import Blend
+from conceptloader.blend.facts import start_facts
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
-from conceptloader.torch.agreement import require_agreement, require_same, start_facts
+from conceptloader.torch.agreement import require_agreement, require_same
 
 from . import losses
 from .options import NanotronOptions

@@ -1,6 +1,7 @@
 """What `conceptloader doctor` says of a configuration's samples, beside what the loader gives."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import yaml
 
 import conceptloader as cl
+from conceptloader.base.hashing import fingerprint
+from conceptloader.blend.facts import start_facts
 from conceptloader.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -58,9 +61,8 @@ def test_a_good_configuration(data: Path, tmp_path: Path, capsys: Capture) -> No
     outputs = {"loss_weight": {"name": "quality", "outside": 1}}
     found = doctor(data, tmp_path, capsys, "--vocab-size", "257", code=0, tracks={"concepts": {}}, outputs=outputs)
     assert all(one["good"] for one in found.values())
-    assert set(found) == {"vocabulary", "epochs", "documents", "loss", "weights", "concepts", "spans", "order"}
+    assert set(found) == {"vocabulary", "epochs", "documents", "loss", "weights", "concepts", "spans", "ranks"}
     with cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=1) as loader:
-        assert found["order"]["text"].startswith(loader.blend.spec.hash)
         windows = sum(loader.blend.order.sizes)
     assert found["epochs"]["text"] == f"after {windows} samples: web 1.00"
     assert "web 0.5 to 0.5, 0.0% are 0" in found["weights"]["text"]
@@ -87,6 +89,7 @@ BAD = {
     "weights": ([], {"datasets": ["zero"], "outputs": WEIGHTS}, "100.0% are 0"),
     "concepts": ([], {"datasets": ["none"], "tracks": {"concepts": {}}}, "0 of 2 concepts"),
     "spans": ([], {"datasets": ["lost"]}, "40 of 40 spans got no token"),
+    "masked": ([], {"exclude": [{"at": 9, "ids": ["web1", "nobody"]}]}, "exclude[0] has 1 ids of no dataset"),
 }  # fmt: skip
 
 
@@ -98,6 +101,51 @@ def test_what_is_bad_is_said_and_decides_the_exit_code(name: str, data: Path, tm
     assert said in found[name]["text"]
     assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05", *words]) == 1
     assert f"BAD  {name}" in capsys.readouterr().out
+
+
+def test_what_is_quarantined_and_excluded_is_counted_as_the_loader_reads_it(
+    data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    masked = {"quarantine": [{"dataset": "web", "tokens": [32, 33]}, {"dataset": "web", "tokens": [40, 97]}]}
+    masked |= {"exclude": [{"at": 0, "ids": ["web7", "web39"]}]}
+    found = doctor(data, tmp_path, capsys, code=0, order="sequential", **masked)["masked"]["text"]
+    with cl.make_dataloader(str(tmp_path / "run.yaml"), micro_batch_size=4) as loader:
+        without = sum(int((batch["loss_mask"].amax(1) == 0).sum()) for batch in loader)
+        tokens = 1 + 57 + sum(11 * (4 + k % 5) + 1 for k in (7, 39))
+        total, windows = loader.blend.datasets["web"].num_tokens, loader.num_samples
+    assert f"web: {tokens} of {total:,} tokens ({tokens / total:.1%}), and with them {without} of {windows} w" in found
+
+
+def test_a_subset_beside_its_source_is_named(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    more = {"some": 60, "other": 70}
+    for name, tokens in more.items():
+        words = ["--where", f"tokens > {tokens}", "--quiet"]
+        assert main(["filter", str(data / "web"), "--out", str(data / name), *words]) == 0
+    datasets: dict[str, Any] = {name: {"path": str(data / name)} for name in ("web", "some", "other")}
+    datasets["web"]["split"] = [0, 0.5]
+    run = {"seq_len": 32, "weights": "by_size", "datasets": datasets}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    capsys.readouterr()
+    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05", "--json"]) == 0
+    texts = [one["text"] for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "overlap"]
+    web = cl.open_dataset(data / "web")
+    lengths = np.array([np.diff(web.document_range(k))[0] for k in range(40)])
+    half = np.arange(40) < web.documents_before(web.split(0, 0.5)[1])
+    share = {name: lengths[half & (lengths > n)].sum() / lengths[lengths > n].sum() for name, n in more.items()}
+    said = [f"{share[name]:.1%} of the tokens of {name} are in web too" for name in more]
+    said.append("100.0% of the tokens of other are in some too")
+    assert sorted(text.partition(":")[0] for text in texts) == sorted(said)
+
+
+def test_the_digest_of_what_ranks_compare(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    first = doctor(data, tmp_path, capsys, code=0)["ranks"]["text"].split()[0]
+    blend = cl.open_blend(str(tmp_path / "run.yaml"))
+    assert first == fingerprint(start_facts(blend))
+    (tmp_path / "copy").mkdir()
+    shutil.copytree(data / "web", tmp_path / "copy/web")
+    assert doctor(tmp_path / "copy", tmp_path, capsys, code=0)["ranks"]["text"].startswith(first)
+    other = doctor(data, tmp_path, capsys, code=0, outputs={"ignore_index": -100})
+    assert not other["ranks"]["text"].startswith(first)
 
 
 def test_a_dataset_without_the_track_is_named(data: Path, tmp_path: Path, capsys: Capture) -> None:

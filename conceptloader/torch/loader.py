@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
+from conceptloader.base.shown import Shown
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.blend import ConfigLike, open_blend
@@ -29,7 +30,7 @@ from conceptloader.torch.reweight import new_weights, require_agreement
 logger = logging.getLogger(__name__)
 
 
-class Loader:
+class Loader(Shown):
     """Iterates over the micro batches of one data-parallel rank: dicts of tensors, as BatchLayout describes them.
 
     `for batch in loader` resumes where the last loop stopped, until the run ends. With order sequential each loop

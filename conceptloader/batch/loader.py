@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from conceptloader.base.checks import as_count
+from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
 from conceptloader.batch.open import open_reader
@@ -33,7 +34,7 @@ B = TypeVar("B")
 Self = TypeVar("Self", bound="BaseLoader[Any]")
 
 
-class BaseLoader(Generic[B]):
+class BaseLoader(Shown, Generic[B]):
     """Iterates over the micro batches of one data-parallel rank: what `_converted` makes of them.
 
     `for batch in loader` resumes where the last loop stopped, until the run ends. With order sequential each loop

@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
 from conceptloader.blend.load import load_config
 from conceptloader.blend.mask import NOTHING, QUARANTINED, Mask, read_excluded, read_quarantine
@@ -48,7 +49,7 @@ class View:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Blend:
+class Blend(Shown):
     """An open configuration.
 
     Attributes:

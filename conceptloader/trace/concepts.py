@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -80,7 +80,7 @@ class Scanned:
 
 
 def concept_source(dataset: Dataset, track: str) -> ConceptSource:
-    """The index of a track, or else the track itself; then a warning says how to build an index.
+    """The index of a track, or else the track itself; then a warning says once how to build an index.
 
     Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since.
     """
@@ -88,11 +88,16 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     if index is not None:
         return index
     if dataset.num_tokens > _CHUNK_TOKENS:
-        logger.warning(
-            "%s: track %s has no index: all of it is read; `conceptloader index %s --track %s` builds one",
-            dataset.path, track, dataset.path, track,
-        )  # fmt: skip
+        _warn_of_reading(dataset.path, track)
     return Scanned(dataset, track)
+
+
+@cache  # once, not with each request of the viewer
+def _warn_of_reading(path: str, track: str) -> None:
+    logger.warning(
+        "%s: track %s has no index: all of it is read; `conceptloader index %s --track %s` builds one",
+        path, track, path, track,
+    )  # fmt: skip
 
 
 def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:

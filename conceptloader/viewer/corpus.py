@@ -3,7 +3,7 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Any
 
@@ -24,6 +24,8 @@ SOME = 400  # windows or documents that stand for the others
 MOST_NAMES, MOST_HITS = 200, 50
 _SECONDS = 0.15  # of reading for an answer that is of some windows
 _CHUNK = 1 << 16  # tokens that are looked at first
+Some = Iterable[tuple[Spans, int]]
+"""Spans of some windows, and how many tokens each has."""
 
 
 def concepts(looked: Looked, query: Query) -> dict[str, Any]:
@@ -32,11 +34,13 @@ def concepts(looked: Looked, query: Query) -> dict[str, Any]:
     names = looked.vocabulary(source, track)
     found, read = counted(looked, source, track)
     whole = small(source)
-    counts, wanted = found.tokens, query.text("q", "").lower()
+    counts, wanted = dict(found.tokens), query.text("q", "").lower()
     known = sorted(counts) if names is None else range(len(names))
-    hits = [c for c in known if wanted in (str(c) if names is None else names[c].lower()) or wanted == str(c)]
-    first = sorted(hits, key=lambda c: (-counts[c], c))[:MOST_NAMES]
-    shares = {c: counts[c] / max(1, read) if whole or c in counts else None for c in first}  # None: not sampled
+    hits = [
+        c for c in known if not wanted or wanted in (str(c) if names is None else names[c].lower()) or wanted == str(c)
+    ]
+    first = sorted(hits, key=lambda c: counts.get(c, 0), reverse=True)[:MOST_NAMES]
+    shares = {c: counts.get(c, 0) / max(1, read) if whole or c in counts else None for c in first}  # None: not sampled
     listed = [{"c": c, "name": None if names is None else names[c], "share": share} for c, share in shares.items()]
     return {"d": source.name, "t": track, "tracks": source.concept_tracks, "found": len(hits), "concepts": listed,
             "not_seen": sum(c not in counts for c in hits), "read": read, "whole": whole,
@@ -78,18 +82,18 @@ def small(source: Source) -> bool:
     return max(source.dataset.num_tokens, source.dataset.num_documents) <= SMALL
 
 
-def counted(looked: Looked, source: Source, track: str) -> tuple[TrackCounts, int]:
+def counted(looked: Looked, source: Source, track: str, some: Some | None = None) -> tuple[TrackCounts, int]:
     """Counts of all spans if the dataset is small, which are kept, or else of some windows; and of how many tokens."""
     if not small(source):
-        return _sampled(source, track)
+        return _sampled(_some(source, track) if some is None else some)
     counts = looked.once((source.dataset.path, track, "counts"), lambda: count_track(source.dataset, track))
     return counts, source.dataset.num_tokens
 
 
-def _sampled(source: Source, track: str) -> tuple[TrackCounts, int]:
+def _sampled(some: Some) -> tuple[TrackCounts, int]:
     """Counts of some windows, at whose ends spans are clipped, and how many tokens these have."""
     counts, read = TrackCounts(), 0
-    for spans, tokens in _some(source, track):
+    for spans, tokens in some:
         codec = spans.codec if isinstance(spans.codec, ConceptsCodec) else None
         count_spans(counts, spans.end - spans.start, spans.records, codec)
         read += tokens
@@ -129,20 +133,20 @@ def stats(looked: Looked, query: Query) -> dict[str, Any]:
         lengths = Counter(stop - start for start, stop in map(dataset.document_range, chosen))
     for track in source.readable:
         of_concepts = track in source.concept_tracks
-        counts, read = counted(looked, source, track)
+        some = [*_some(source, track)] if of_concepts else None
+        counts, read = counted(looked, source, track, some)
         found = track_stats(counts, looked.vocabulary(source, track) if of_concepts else None, read)
         found["concepts"] = found["concepts"][:MOST_NAMES]
-        found["pairs"] = _pairs(looked, source, track) if of_concepts else []
+        found["pairs"] = [] if some is None else _pairs(looked.vocabulary(source, track), some)
         tracks[track] = found
     return {"d": source.name, "whole": whole, "tokens": dataset.num_tokens, "documents": dataset.num_documents,
             "document_lengths": percentiles(lengths), "tracks": tracks}  # fmt: skip
 
 
-def _pairs(looked: Looked, source: Source, track: str) -> list[dict[str, Any]]:
+def _pairs(names: list[str] | None, some: Some) -> list[dict[str, Any]]:
     """The concepts that most often stand at the same tokens of some windows."""
-    names = looked.vocabulary(source, track)
     tokens: Counter[tuple[int, int]] = Counter()
-    for spans, _ in _some(source, track):
+    for spans, _ in some:
         for record, length in zip(spans.decode(), (spans.end - spans.start).tolist(), strict=True):
             for pair in combinations(sorted(set(record.tolist()))[:12], 2):
                 tokens[pair] += length

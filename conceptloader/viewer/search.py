@@ -18,7 +18,7 @@ from conceptloader.viewer.source import Looked, Query, Source
 from conceptloader.viewer.windows import pieces
 
 _HITS, _AROUND = 50, 60  # documents in an answer; characters on each side of what was found
-_SECONDS = 0.4  # of reading for an answer
+_SECONDS = 0.25  # of reading for an answer
 _SHOWN, _SPANS, _STARTS = 8, 400, 8  # spans that are shown, read at most, and places in the corpus where that begins
 _CONTEXT, _LONGEST, _CHUNK = 24, 48, 1 << 14  # tokens around a span, of a span, and of a first look for the concept
 
@@ -35,7 +35,7 @@ def search(looked: Looked, query: Query) -> dict[str, Any]:
     number = first = query.number("from", 0, dataset.num_documents, "document")
     pattern, until = re.compile(re.escape(wanted), re.IGNORECASE), time.monotonic() + _SECONDS
     hits: list[dict[str, Any]] = []
-    while number < dataset.num_documents and len(hits) < _HITS and time.monotonic() < until:
+    while number == first or (number < dataset.num_documents and len(hits) < _HITS and time.monotonic() < until):
         text = tokenizer.decode(dataset.tokens(*dataset.document_range(number)).tolist())
         if found := pattern.search(text):
             a, b = found.span()

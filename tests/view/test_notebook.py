@@ -1,8 +1,11 @@
 """What notebooks show: HTML that is well-formed, the data in it, tables and figures."""
 
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,8 +14,10 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.viewer import plot_mixture, plot_stats, show
+from conceptloader.viewer.notebook import _hues
 from conceptloader.viewer.plots import figure_of
-from conceptloader.viewer.source import Looked
+from conceptloader.viewer.source import Looked, Query
+from conceptloader.viewer.windows import window
 from tests.raises import raises
 
 
@@ -60,6 +65,76 @@ def test_lines_of_spans(looked: Looked) -> None:
         for one in ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("span")
     ]
     assert [words.strip() for words, style in spans if style.count("linear-gradient") == 2] == ["bird"]
+
+
+def picture(html: str) -> list[tuple[str, int, int, int]]:
+    """(title, first token, end, row) of what is drawn."""
+    (drawn,) = ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("svg")
+    return [
+        (one[0].text or "", x := int(one.get("x") or 0), x + int(one.get("width") or 0), int(one.get("y") or 0) // 9)
+        for one in drawn.iter("rect")
+    ]
+
+
+def described(looked: Looked, n: int) -> dict[str, Any]:
+    return window(looked, Query({"d": "books", "i": str(n)}))
+
+
+def test_a_window_has_a_picture_of_documents_and_spans(looked: Looked) -> None:
+    dataset = looked.sources["books"].dataset
+    windows, seen = dataset.windows(64), set()
+    for n in range(8):
+        shown = picture(str(windows.show(n)))
+        sample = dataset.read(64 * n, 64 * n + 65, ["concepts"], documents=True)
+        documents = [bar for bar in shown if bar[3] == 0]
+        assert [name for name, *_ in documents] == [f"books-{k}" for k in sample["documents"].ids.tolist()]
+        starts = [max(0, at - 64 * n) for at in sample["documents"].first.tolist()]
+        assert [(start, stop) for _, start, stop, _ in documents] == list(pairwise([*starts, 65]))
+        spans = [bar for bar in shown if bar[3] > 0]
+        ranges = zip(sample["concepts"].start.tolist(), sample["concepts"].end.tolist(), strict=True)
+        covered = {k for _, start, stop, _ in spans for k in range(start, stop)}
+        assert covered == {k for start, stop in ranges for k in range(start, stop)}
+        seen |= {(name.split()[0], row) for name, *_, row in spans}
+    assert seen == {("clause", 1), ("animal", 2)}
+    html = str(windows.show(3))
+    assert html.count("border-left") == sum(not one["before"] for one in described(looked, 3)["documents"]) > 0
+    assert not re.search(r"https?:|url\(|src=|href=", html)
+
+
+def test_concepts_of_a_picture_have_colours_of_their_own() -> None:
+    """Ids whose own colours are the same, or nearly."""
+    spans = [{"t": "a", "c": c, "s": k, "e": k + 1} for k, c in enumerate([0, 144, 233, 377, 610, 987])]
+    hues = sorted(_hues(spans).values())
+    assert min((b - a) % 360 for a, b in pairwise([*hues, hues[0] + 360])) >= 24
+
+
+def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path, looked: Looked, tmp_path: Path) -> None:
+    blend = cl.open_blend(folder / "run.yaml")
+
+    def sample(n: int) -> tuple[str, str]:
+        index, epoch, window = blend.order.sample(n)
+        name = blend.order.names[index]
+        return f"sample {n}: {window:,} of {name}, epoch {epoch}", stored(
+            looked.sources[name].dataset, 64 * window, 64 * window + 65
+        )
+
+    assert all(one in text(blend._repr_html_()) for one in ("Mixture of 2 datasets", *sample(0)))
+    assert all(one in text(str(blend.show(9))) for one in sample(9))
+    with cl.make_dataloader(folder / "run.yaml", micro_batch_size=4, num_samples=8) as loader:
+        for n in (0, 4):
+            assert all(one in text(loader._repr_html_()) for one in sample(n))
+            next(iter(loader))
+        shown = text(loader._repr_html_())  # at its end
+        assert "Mixture of 2 datasets" in shown
+        assert "sample 8" not in shown
+    quarantined = next(n for n in range(400) if blend.order.sample(n)[::2] == (1, 3))
+    assert "Quarantined or excluded" in text(str(blend.show(quarantined)))
+
+
+def test_blends_of_packs_show_what_is_in_a_pack(folder: Path) -> None:
+    config = {"seq_len": 512, "datasets": {"books": {"path": str(folder / "books")}}, "packing": {"bins": 8}}
+    shown = str(cl.open_blend(config).show())
+    assert shown.count("<title>books-") > 1
 
 
 def test_mixtures(looked: Looked) -> None:

@@ -47,8 +47,8 @@ def test_a_search_finds_every_document(wanted: str, looked: Looked, monkeypatch:
 
 def test_a_search_that_takes_long_says_where_it_is(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_SECONDS", -1)
-    answer = ask(looked, "search", d="books", q="bird")
-    assert (answer["hits"], answer["next"]) == ([], 0)  # time was over before the first
+    answer = ask(looked, "search", d="books", q="nowhere", **{"from": 7})
+    assert (answer["hits"], answer["next"]) == ([], 8)  # time was over before the first, but each answer goes on
 
 
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
@@ -112,6 +112,25 @@ def test_the_page_searches(page: str, browser: Browser, looked: Looked) -> None:
     assert "All documents were read." in browser.main
     browser.click(".contexts a", f"books-{expected[51]}")
     assert f"document?d=books&n={expected[51]}" in browser.place
+    assert browser.complaints() == []
+
+
+@pytest.mark.browser
+def test_the_page_reads_on_until_something_is_found(
+    tmp_path: Path, browser: Browser, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"id": f"d{k}", "text": "a needle" if k in (11, 14) else "some hay"} for k in range(20)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["build", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes", "-q"]) == 0
+    monkeypatch.setattr(search, "_SECONDS", -1)  # a document per answer
+    browser.open(f"{serve(alone(cl.open_dataset(tmp_path / 'ds'), 8))}#search?q=needle")
+    assert browser.texts(".contexts a") == ["d11"]
+    assert "In 1 document of 0 to 11" in browser.main
+    browser.click(".button", "Continue")
+    assert browser.texts(".contexts a") == ["d14"]
+    browser.click(".button", "Continue")
+    assert "In 0 documents of 15 to 19" in browser.main
+    assert "All documents were read." in browser.main
     assert browser.complaints() == []
 
 

@@ -1,6 +1,6 @@
 // Text with its spans: windows, documents; when they are seen.
 import {
-  address, ask, card, choice, count, field, h, hue, label, later, link, pager, plural, quiet, s, swatch,
+  address, ask, card, choice, count, field, h, hue, label, later, link, pager, plural, problem, quiet, s, swatch,
 } from "./dom.js";
 
 const LEVELS = 6; // lines below the text
@@ -47,16 +47,31 @@ export async function searchView(parameters, about) {
     datasets(about, parameters.d ?? about.sources[0].name, (d) => to({ d })),
     field("search", parameters.q ?? "", (q) => to({ q }), { size: 24, type: "search", "data-key": "/" }));
   if (!parameters.q) return h("article", {}, tools);
-  const found = await ask("search", parameters);
-  const end = found.next ?? found.count;
-  const item = (hit) => h("li", {}, link(label(hit.id ?? `document ${count(hit.n)}`), "document", { d: found.d, n: hit.n }),
+  const item = (d, hit) => h("li", {}, link(label(hit.id ?? `document ${count(hit.n)}`), "document", { d, n: hit.n }),
     " ", hit.before, h("span", { class: "found" }, hit.match), hit.after);
-  return h("article", {}, tools,
-    card(`In ${plural(found.hits.length, "document")} of ${count(found.from)} to ${count(end - 1)}`,
+  let found = await ask("search", parameters);
+  const { from } = found;
+  const place = h("div", {});
+  const draw = () => {
+    const end = found.next ?? found.count;
+    place.replaceChildren(card(`In ${plural(found.hits.length, "document")} of ${count(from)} to ${count(end - 1)}`,
       h("progress", { max: found.count, value: end, "aria-label": "documents read" }),
-      h("ul", { class: "contexts" }, found.hits.map(item)),
+      h("ul", { class: "contexts" }, found.hits.map((hit) => item(found.d, hit))),
       found.next === null ? quiet("All documents were read.")
         : link("Continue", "search", { d: found.d, q: found.q, from: found.next }, { class: "button", "data-key": "ArrowRight" })));
+  };
+  // Answers are short; where one has nothing, the next one is asked for, until another page is opened.
+  const read = async () => {
+    while (place.isConnected && found.next !== null && !found.hits.length) {
+      place.setAttribute("aria-busy", "true");
+      found = await ask("search", { d: found.d, q: found.q, from: found.next });
+      draw();
+    }
+    place.removeAttribute("aria-busy");
+  };
+  draw();
+  setTimeout(() => read().catch((error) => place.replaceChildren(problem(error))));
+  return h("article", {}, tools, place);
 }
 
 export const datasets = (about, name, to) => (

@@ -1,4 +1,4 @@
-"""Data metrics of a run, step by step: to the trainer's loggers, or to a callback of one's own.
+"""Data metrics of a run, step by step: to the trainer's loggers, or to a callback of your own.
 
 metrics: true                                               # in the configuration: those loggers
 cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer

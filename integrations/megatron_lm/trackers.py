@@ -1,7 +1,7 @@
 """Metrics of each step in Megatron's TensorBoard and W&B, which the last rank writes.
 
 It reads data itself unless the model is tensor-parallel. Then the first rank of its tensor-parallel group reads for it,
-and tells it through the key-value store of torch.distributed, before it hands out the last micro batch of the step.
+and tells it through the key-value store of torch.distributed, before it yields the last micro batch of the step.
 """
 
 import json

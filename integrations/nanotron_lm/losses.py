@@ -61,7 +61,7 @@ class LossPerDataset:
 
 
 def log(what: str, prefix: str, values: Mapping[str, float]) -> None:
-    """A line in nanotron's log, on whatever rank, and the values under `prefix` in its W&B."""
+    """A line in nanotron's log, of any rank, and the values under `prefix` in its W&B."""
     text = " | ".join(f"{name}: {f'{one:.4g}' if isinstance(one, float) else one}" for name, one in values.items())
     logger.info("%s: %s", what, text, extra={"any_rank": True})
     wandb: Any = sys.modules.get("wandb")  # nanotron imports it where it is installed

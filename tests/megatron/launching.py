@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +64,12 @@ def torchrun(
     checkout: Path | None = None,
     kill_after: int = 0,
     timeout: float = 300,
+    nodes: Sequence[Mapping[str, str]] = ({},),
 ) -> Finished:
-    """Run `script` with the harness in `processes` processes. A run that takes longer than `timeout` s is a failure."""
+    """Run `script` with the harness in `processes` processes. A run that takes longer than `timeout` s is a failure.
+
+    nodes: the environment of each, whose torchrun starts an equal share of the processes; all are on this machine.
+    """
     folder.mkdir(parents=True)
     path = [str(ROOT), *([] if checkout is None else [str(checkout)]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -77,21 +81,27 @@ def torchrun(
         "RECORD": str(folder),
         "KILL_AFTER": str(kill_after),
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
-    command += ["--master_port", str(free_port()), str(HARNESS), *script]
-    log = folder / "output.txt"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes // len(nodes))]
+    command += ["--nnodes", str(len(nodes)), "--master_port", str(free_port())]
+    log, started = folder / "output.txt", []
     with log.open("w") as out:
-        process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
-        )
         try:
-            process.wait(timeout)
+            for node, own in enumerate(nodes):
+                words = [*command, "--node_rank", str(node), str(HARNESS), *script]
+                process = subprocess.Popen(
+                    words, env={**environment, **own}, cwd=folder, stdout=out, stderr=subprocess.STDOUT,
+                    preexec_fn=die_with_parent,
+                )  # fmt: skip
+                started.append(process)
+            for process in started:
+                process.wait(timeout)
         finally:
-            process.kill()
-            process.wait()
+            for process in started:
+                process.kill()
+                process.wait()
             end_processes(folder)
-    output = log.read_text()
-    return Finished(process.returncode, output, losses(output), records(folder, "rank"), records(folder, "given"))
+    output, code = log.read_text(), max(abs(process.returncode) for process in started)
+    return Finished(code, output, losses(output), records(folder, "rank"), records(folder, "given"))
 
 
 def end_processes(folder: Path) -> None:

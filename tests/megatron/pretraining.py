@@ -1,6 +1,7 @@
 """Runs of an unmodified pretrain_gpt.py under the launcher, and what they must agree with."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def pretrain(
     launched: bool = True,
     script: Path | None = None,
     kill_after: int = 0,
+    nodes: Sequence[Mapping[str, str]] = ({},),
     batch: tuple[str, ...] = ("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
 ) -> Finished:
     """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours, or none has to be."""
@@ -68,7 +70,7 @@ def pretrain(
         command += ["--conceptloader-config", str(config), "--conceptloader-concept-stage", "all"]
     if launched and (in_place or config is not None):
         command = ["-m", "conceptloader.launch", *command]
-    return torchrun(command, folder, processes=layout.processes, checkout=checkout, kill_after=kill_after)
+    return torchrun(command, folder, processes=layout.processes, checkout=checkout, kill_after=kill_after, nodes=nodes)
 
 
 def saving(folder: Path, load: Path | None = None) -> list[str]:

@@ -1,6 +1,7 @@
 """Unmodified pretrain_gpt.py of Megatron-LM checkouts (MEGATRON_SRC): divided, killed and resumed."""
 
 import json
+import shutil
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -71,6 +72,48 @@ def test_kill_and_resume(checkout: Path, name: str, data: Path, tmp_path: Path) 
         assert resumed.samples(rank) == layout.planned(rank, SAVED)
     starts = RunLog(tmp_path / "b").starts
     assert [(start.step, start.consumed) for start in starts] == [(0, 0), (SAVED, SAVED * BATCH)]
+
+
+KINDS = {"torch": ("--ckpt-format", "torch"), "async": ("--async-save",)}
+
+
+@each_checkout
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_checkpoints(checkout: Path, kind: str, data: Path, tmp_path: Path) -> None:
+    """Of torch_dist are those of all the other tests. The state is in Megatron's arguments, in each of them."""
+    config, more = write_config(data / "data.yaml"), [*saving(tmp_path / "a"), *KINDS[kind]]
+    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, config=config))
+    ended(pretrain(checkout, tmp_path / "first", DP2, *more, "--exit-interval", str(SAVED), config=config))
+    resumed = ended(pretrain(checkout, tmp_path / "rest", DP2, *more, config=config))
+    same_losses(resumed, whole)
+    for rank in (0, 1):
+        assert resumed.samples(rank) == DP2.planned(rank, SAVED)
+
+
+@each_checkout
+def test_nodes_with_paths_of_their_own(checkout: Path, data: Path, tmp_path: Path) -> None:
+    """Two nodes that have the data elsewhere start one run, and a third one resumes it from a directory of its own."""
+    datasets = {name: {"path": f"${{DISK}}/{name}", "weight": w} for name, w in (("code", 0.3), ("web", 0.7))}
+    config = write_config(tmp_path / "data.yaml", datasets=datasets)
+    disks = [{"DISK": str(tmp_path / f"disk{number}")} for number in range(3)]
+    for disk in disks:
+        shutil.copytree(data, disk["DISK"])
+    more = [*saving(tmp_path / "a"), "--conceptloader-config", str(config)]
+    more += ["--conceptloader-concept-stage", "all"]
+    train = partial(pretrain, checkout, in_place=True)
+    whole = ended(train(tmp_path / "whole", DP2, *more[-4:], nodes=disks[:1]))
+    ended(train(tmp_path / "first", DP2, *more, "--exit-interval", str(SAVED), nodes=disks[:2]))
+    rest = ended(train(tmp_path / "rest", ALONE, *more, nodes=disks[2:]))
+    same_losses(rest, whole)
+    assert rest.samples(0) == ALONE.planned(0, SAVED)
+    lost = train(tmp_path / "lost", ALONE, *more)
+    assert "datasets.code.path: found ${DISK}, an environment variable that is unset here" in lost.output
+    shutil.rmtree(Path(disks[1]["DISK"], "web"))
+    shutil.copytree(Path(disks[1]["DISK"], "code"), Path(disks[1]["DISK"], "web"))
+    other = train(tmp_path / "other", DP2, *more[-4:], nodes=disks[:2])
+    assert other.returncode
+    assert not other.taken
+    assert "order.members.web.stream_fingerprint: rank(s) 0: " in other.output
 
 
 @each_checkout

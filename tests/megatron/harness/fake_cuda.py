@@ -60,6 +60,8 @@ class CudaMeansCpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func is torch.device and args and type(args[0]) is int:
+            return CPU
         if func in self.SAME:
             return args[0]
         if func is torch.Tensor.is_pinned:

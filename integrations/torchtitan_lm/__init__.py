@@ -1,4 +1,4 @@
-"""conceptloader for torchtitan, main from 2026-08-20 on: a dataloader for its configurations. See docs/trainers.md.
+"""conceptloader for torchtitan: a dataloader for its configurations. See docs/trainers.md.
 
 Open data.py first.
 """

@@ -1,7 +1,8 @@
-"""A run of torchtitan, for zygote.py: its own main, with a configuration of ours. $CONCEPTLOADER_TORCHTITAN: checkout.
+"""A run of torchtitan, for zygote.py: its own main, with a configuration of ours.
 
-Needs, beside torch: grain, torch_checkpointing, datasets, spmd_types, tyro, tokenizers, safetensors, tensorboard,
-einops, pillow. Tried with its commit b5bcd76c (2026-08-21) on Python 3.11 and torch 2.13.
+$CONCEPTLOADER_TORCHTITAN is a checkout of its main branch, which needs, beside torch: grain, torch_checkpointing,
+datasets, spmd_types, tyro, tokenizers, safetensors, tensorboard, einops, pillow. Without it: the release that is
+installed.
 """
 
 import json
@@ -14,22 +15,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch.distributed.tensor import DTensor
 
 from tests.trainers import titan_on_cpu
 from tests.trainers.by_hand import VOCABULARY
 
-CHECKOUT = os.environ["CONCEPTLOADER_TORCHTITAN"]
-sys.path.insert(0, CHECKOUT)
+if "CONCEPTLOADER_TORCHTITAN" in os.environ:
+    sys.path.insert(0, os.environ["CONCEPTLOADER_TORCHTITAN"])
 titan_on_cpu.install()
 
 import torchtitan.train  # noqa: E402
-from torchtitan.components.data.loader import BaseDataLoader  # noqa: E402
 from torchtitan.components.optimizer import default_adamw  # noqa: E402
 from torchtitan.models.llama3.model import Llama3Model  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
 from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
+from conceptloader.integrations.torchtitan_lm.data import FLAT, BaseDataLoader  # noqa: E402
 from tests.trainers.zygote import Launch  # noqa: E402
 
 SEQ_LEN = 16
@@ -39,7 +42,9 @@ NOW: dict[str, Any] = {}  # the launch, and the step that is being trained
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
 concept_llama = types.ModuleType("concept_llama")
 sys.modules["concept_llama"] = concept_llama
-exec(PAGE.split("```py\n")[1].split("```")[0], concept_llama.__dict__)
+CODE, SIZES, RELEASE_SIZES = (block.split("```")[0] for block in PAGE.split("```py\n")[1:])
+assert SIZES.strip() in CODE
+exec(CODE if FLAT else CODE.replace(SIZES.strip(), RELEASE_SIZES.strip()), concept_llama.__dict__)
 
 
 class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
@@ -53,7 +58,8 @@ class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
         self, tokens: Any, positions: Any = None, attention_masks: Any = None, *, sample_index: Any, **further: Any
     ) -> Any:
         assert tokens.shape == positions.shape == further["concepts_span_index"].shape
-        assert further["concepts_ids"].shape[0] == len(sample_index) == len(tokens) // SEQ_LEN
+        assert tokens.ndim == (1 if FLAT else 2)
+        assert further["concepts_ids"].shape[0] == len(sample_index) == tokens.numel() // SEQ_LEN
         NOW["launch"].record(NOW["step"], sample_index, "train" if self.training else "val0")
         return super().forward(tokens, positions, attention_masks, sample_index=sample_index, **further)
 
@@ -115,6 +121,15 @@ class Bare(BaseDataLoader):
         pass
 
 
+def tokenizer(folder: Path) -> str:
+    """One that knows every token of the model."""
+    folder.mkdir(exist_ok=True)
+    words = {f"w{number}": number for number in range(2048)}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "w1", "eos_token": "w2"}))
+    return str(folder)
+
+
 def debug() -> Any:
     """What --module and --config name."""
     launch: Launch = NOW["launch"]
@@ -138,18 +153,20 @@ def debug() -> Any:
     config.validator.enable, config.validator.steps, config.validator.freq = launch.valid is not None, -1, 2
     config.training.disable_cuda_graphs = True
     config.parallelism.spmd_backend = "partial_dtensor"  # with spmd_types FSDP over 2 ranks needs a nightly torch
-    config.training.num_tokens_per_microbatch_per_dp_rank = launch.micro * SEQ_LEN
-    config.training.num_tokens_per_train_step = launch.batch * SEQ_LEN
+    if FLAT:
+        config.training.num_tokens_per_microbatch_per_dp_rank = launch.micro * SEQ_LEN
+        config.training.num_tokens_per_train_step = launch.batch * SEQ_LEN
+    else:
+        config.training.local_batch_size, config.training.global_batch_size = launch.micro, launch.batch
     config.training.steps = launch.steps
     config.checkpoint.enable, config.checkpoint.interval = True, launch.save_at
     config.checkpoint.load_step = launch.first or -1
-    config.dump_folder = launch.out
+    config.dump_folder, config.hf_assets_path = launch.out, tokenizer(launch.path / "tokenizer")
     return Recording.Config(**{f.name: getattr(config, f.name) for f in fields(config) if f.init})
 
 
 def train(launch: Launch) -> None:
     NOW["launch"] = launch
     torch.set_num_threads(1)
-    os.chdir(CHECKOUT)  # where the tokenizer of its debug model is
     sys.argv = ["train.py", "--module", "tests.trainers.run_torchtitan", "--config", "debug"]
     torchtitan.train.main()

@@ -50,7 +50,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, adapter: str, **names
 
 
 class TitanBase:
-    """components/data/loader.py: BaseDataLoader."""
+    """components/data/loader.py: BaseDataLoader; of release 0.3.0: components/dataloader.py."""
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config:
@@ -85,15 +85,18 @@ def with_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
     return steps
 
 
-def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> Any:
-    module = stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm", BaseDataLoader=TitanBase)
+TITANS = {"main": "torchtitan.components.data.loader", "0.3.0": "torchtitan.components.dataloader"}
+
+
+def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], version: str = "main") -> Any:
+    module = stand_in(monkeypatch, TITANS[version], "torchtitan_lm", BaseDataLoader=TitanBase)
 
     def make(path: str = paths[0], rank: int = 0, ranks: int = 2, rows: int = 3, **options: Any) -> Any:
+        size = {"max_context_length": 16, "num_tokens_per_batch": rows * 16}
+        if version != "main":
+            size = {"seq_len": 16, "local_batch_size": rows}
         config = module.ConceptDataLoader.Config(config=path, **{"model_inputs": ("sample_index",), **options})
-        return module.ConceptDataLoader(
-            config, dp_world_size=ranks, dp_rank=rank, tokenizer=None, max_context_length=16,
-            num_tokens_per_batch=rows * 16,
-        )  # fmt: skip
+        return module.ConceptDataLoader(config, dp_world_size=ranks, dp_rank=rank, tokenizer=None, **size)
 
     return make
 
@@ -104,6 +107,11 @@ titan_steps = pytest.fixture(with_steps)
 @pytest.fixture
 def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
     return maker(monkeypatch, paths)
+
+
+@pytest.fixture
+def titan_030(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
+    return maker(monkeypatch, paths, "0.3.0")
 
 
 @pytest.fixture
@@ -133,6 +141,29 @@ def test_torchtitan_batches_are_flat(titan: Any) -> None:
     assert inputs["positions"].view(3, 16).tolist() == [list(range(16))] * 3
     assert inputs["concepts_ids"].shape[0] == 3
     assert torch.equal(labels.view(3, 16)[:, :-1], inputs["input"].view(3, 16)[:, 1:])
+
+
+def test_torchtitan_030_takes_rows_and_says_infinite(titan_030: Any, paths: tuple[str, str]) -> None:
+    """Its validator sets `infinite`, and its Trainer names the sizes otherwise."""
+    inputs, labels = next(iter(titan_030(model_inputs=("concepts_span_index", "concepts_ids"))))
+    shape = inputs["input"].shape
+    assert shape == inputs["positions"].shape == inputs["concepts_span_index"].shape == labels.shape == (3, 16)
+    assert torch.equal(labels[:, :-1], inputs["input"][:, 1:])
+    passes = list(titan_030(paths[1], rows=5, infinite=False))
+    seen = [index for batch, labels in passes for index in batch["sample_index"][(labels != -100).any(1)].tolist()]
+    assert seen == list(range(0, len(cl.SampleDataset(paths[1])), 2))
+    assert len(titan_samples(titan_030(paths[1], rows=5), len(passes) + 1)) == len(passes) + 1
+    with raises(ConfigError, paths[0], "shuffled data have no end"):
+        titan_030(infinite=False)
+
+
+def test_torchtitan_of_another_interface_is_named(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> None:
+    with_steps(monkeypatch)
+    module = stand_in(monkeypatch, TITANS["main"], "torchtitan_lm", BaseDataLoader=TitanBase)
+    with raises(ConfigError, "torchtitan", "tells its loader another size of batches"):
+        module.ConceptDataLoader(
+            module.ConceptDataLoader.Config(config=paths[0]), dp_world_size=1, dp_rank=0, rows=4, length=16
+        )
 
 
 def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan: Any, paths: tuple[str, str]) -> None:
@@ -188,7 +219,9 @@ def test_torchtitan_refusals(
         titan(path=written(seed=9)).load_state_dict(loader.state_dict())
     titan(path=written(seed=9)).load_state_dict(state)  # nothing is behind
     titan(path=written(seed=9), allow_changed=("seed",)).load_state_dict(loader.state_dict())
-    with pytest.raises(MissingPackageError, match="needs the main branch of 2026-08-20"):
+    with pytest.raises(
+        MissingPackageError, match=r"pip install torchtitan==0\.3\.0, or take its main branch of 2026-08-20"
+    ):
         stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm")
 
 

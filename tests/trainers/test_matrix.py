@@ -23,7 +23,7 @@ PACKAGES = {
     "transformers": "transformers",
     "accelerate": "accelerate",
     "olmo": "olmo_core",
-    "torchtitan": "grain",
+    "torchtitan": "torchtitan",
 }
 # Without the adapter, this way of going on goes wrong: the matrix can see it. (DCP refuses what torchtitan would load.)
 BARE: dict[str, dict[str, Any]] = {
@@ -176,9 +176,8 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
 @pytest.fixture(scope="module", params=list(PACKAGES))
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     trainer: str = request.param
-    if trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" not in os.environ:
-        pytest.skip("CONCEPTLOADER_TORCHTITAN names no checkout of torchtitan: `make trainers` says how")
-    if find_spec(PACKAGES[trainer]) is None:
+    checkout = trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" in os.environ
+    if not checkout and find_spec(PACKAGES[trainer]) is None:
         pytest.skip(f"{PACKAGES[trainer]} is not installed: `make trainers` has all of them")
     return Runs(trainer, tmp_path_factory.mktemp(trainer))
 

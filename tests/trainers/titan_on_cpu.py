@@ -24,12 +24,13 @@ DENSE = {}  # the last block mask as a dense one: all layers of a forward share 
 
 
 def dense_mask(block_mask, device):
-    """[1, 1, T, T] bool, from the mask function of a flex-attention block mask."""
+    """[B, 1, T, T] bool, from the mask function of a flex-attention block mask; B is 1 where batches are flat."""
     if DENSE.get("of") is not block_mask:
         rows, cols = block_mask.seq_lengths
+        batch = torch.arange(block_mask.shape[0], device=device)[:, None, None, None]
         q, k = torch.arange(rows, device=device)[:, None], torch.arange(cols, device=device)[None, :]
         zero = torch.zeros((), dtype=torch.long, device=device)
-        DENSE.update(of=block_mask, mask=block_mask.mask_mod(zero, zero, q, k).expand(rows, cols)[None, None])
+        DENSE.update(of=block_mask, mask=block_mask.mask_mod(batch, zero, q, k).expand(len(batch), 1, rows, cols))
     return DENSE["mask"]
 
 

@@ -85,6 +85,7 @@ MATRIX = [
     "hypothesis",
     "pytest",
     "pytest-timeout",
+    "jax==0.10.2; python_version >= '3.11'",
     "grain==0.2.18",
     "torch_checkpointing==0.1.1",
     "datasets==4.7.0",

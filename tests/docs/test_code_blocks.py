@@ -40,6 +40,7 @@ OF_TRAINERS = {
     "transformers.md": "transformers",
     "accelerate.md": "accelerate",
     "olmo.md": "olmo_core",
+    "jax.md": "jax",
 }
 
 

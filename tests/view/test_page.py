@@ -10,6 +10,7 @@ from selenium.webdriver.common.keys import Keys
 import conceptloader as cl
 from conceptloader.trace import locate_document, trace_step
 from conceptloader.viewer.source import Looked, alone
+from conceptloader.viewer.windows import describe
 from tests.view.browser import Browser
 from tests.view.conftest import SAMPLES, SEQ_LEN, document
 
@@ -103,6 +104,22 @@ def test_the_legend_filters_and_the_address_keeps_it(page: str, browser: Browser
     token = browser.all("[data-k]")[only_animals.index(True)]
     browser.run("arguments[0].dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))", token)
     assert browser.texts(".detail .label") == ["clause", "animal"]
+
+
+def test_keys_go_from_span_to_span(page: str, browser: Browser, looked: Looked) -> None:
+    """Without a pointer: to the starts of the spans that are shown, in both directions, and no further."""
+    browser.open(f"{page}#window?d=books&i=0")
+    source = looked.sources["books"]
+    spans = describe(looked, source, *source.token_range(0))["spans"]
+    starts = sorted({span["s"] for span in spans})
+    assert len(starts) > 2
+    told = [browser.press(".").one(".text .at").get_attribute("data-k") for _ in range(len(starts) + 1)]
+    assert told == [str(k) for k in [*starts, starts[-1]]]
+    assert browser.press(",").one(".text .at").get_attribute("data-k") == str(starts[-2])
+    assert browser.texts(".detail .label") == [one["n"] for one in spans if one["s"] <= starts[-2] < one["e"]]
+    browser.press("n", ".")  # none is shown
+    assert len(browser.all(".text .at")) == 1
+    assert browser.one(".text .at").get_attribute("data-k") == str(starts[-2])
 
 
 def named(dataset: cl.Dataset, start: int, stop: int) -> set[str]:

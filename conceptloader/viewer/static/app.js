@@ -26,7 +26,7 @@ const SAYS = {
 };
 const KEYS = [
   ["1 ... 8", "the pages"], ["\u2190 \u2192", "previous, next"], ["r", "a random one"],
-  ["/", "type a number or a search"], ["a, n", "all spans, none"], ["?", "this list"],
+  ["/", "type a number or a search"], ["a, n", "all spans, none"], [", .", "previous span, next"], ["?", "this list"],
 ];
 const main = document.getElementById("main");
 const keys = document.getElementById("keys");

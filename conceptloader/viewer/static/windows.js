@@ -132,14 +132,27 @@ function textView(found, parameters, view) {
   };
   paint();
 
-  const detail = h("p", { class: "detail quiet" }, "Point at a token, or tap it.");
-  text.addEventListener("pointerover", (event) => {
-    const k = Number(event.target.closest("[data-k]")?.dataset.k ?? NaN);
-    if (Number.isNaN(k)) return;
+  const detail = h("p", { class: "detail quiet", "aria-live": "polite" }, "Point at a token, tap it, or go from span to span.");
+  let at = -1; // the token that is told of
+  const tell = (k) => {
+    at = k;
     const chips = covering[k].map((span) => h("span", { class: "chip", style: { "--h": hueOf(span) } },
       `${span.b ? "<" : "["}${span.s}, ${span.e}${span.a ? ">" : ")"} `, label(span.n)));
     detail.replaceChildren(h("span", {}, `token ${count(found.start + k)}, id ${found.ids[k]}`), ...chips);
+  };
+  text.addEventListener("pointerover", (event) => {
+    const k = Number(event.target.closest("[data-k]")?.dataset.k ?? NaN);
+    if (!Number.isNaN(k)) tell(k);
   });
+  const go = (back) => {
+    const begins = (k) => covering[k].some((span) => span.s === k);
+    const k = back ? tokens.findLastIndex((_, one) => one < at && begins(one)) : tokens.findIndex((_, one) => one > at && begins(one));
+    if (k < 0) return;
+    text.querySelector(".at")?.classList.remove("at");
+    tokens[k].classList.add("at");
+    tokens[k].scrollIntoView({ block: "nearest" });
+    tell(k);
+  };
   const toggle = (keys, on) => {
     keys.forEach((key) => (on ? hidden.delete(key) : hidden.add(key)));
     history.replaceState(null, "", address(view, { ...parameters, hide: [...hidden].join("|") }));
@@ -151,7 +164,10 @@ function textView(found, parameters, view) {
         "Token IDs only: the dataset has no copy of its tokenizer. Start with --tokenizer to see text."),
       found.tokens_in_all > found.ids.length && h("p", { class: "warning" },
         `The first ${count(found.ids.length)} of ${count(found.tokens_in_all)} tokens.`),
-      text, detail),
+      text, detail,
+      found.spans.length > 0 && h("div", { class: "tools" },
+        h("button", { "data-key": ",", onclick: () => go(true) }, "previous span"),
+        h("button", { "data-key": ".", onclick: () => go(false) }, "next span"))),
     legend(found, hidden, toggle, hueOf));
 }
 

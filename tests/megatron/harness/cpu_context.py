@@ -1,4 +1,5 @@
-"""Context parallelism without Transformer Engine: local attention over keys and values gathered from all ranks.
+"""Without Transformer Engine: attention within the sequences of a pack, and context parallelism by local attention over
+keys and values gathered from all ranks.
 
 Megatron's own attention refuses context parallelism, though its batches, losses and gradients support it. Here each
 rank attends from its part of the sequence to the whole of it, as the rows of the mask of its part say.
@@ -31,7 +32,7 @@ class GatherSequence(torch.autograd.Function):
 
 
 def install() -> None:
-    """Teach megatron.core's DotProductAttention to run under context parallelism."""
+    """Teach megatron.core's DotProductAttention to run with packed sequences, and under context parallelism."""
     from megatron.core import parallel_state
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
@@ -44,6 +45,12 @@ def install() -> None:
         make(self, alone, *args, **kwargs)
 
     def forward(self: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        packs = kwargs.pop("packed_seq_params", None)
+        if packs is not None:  # [tokens, heads, size]
+            places = torch.arange(len(query))
+            sequence = torch.searchsorted(packs.cu_seqlens_q.long(), places, right=True)
+            seen = (sequence[:, None] == sequence) & (places[:, None] >= places)
+            return attend(self, query[:, None], key[:, None], value[:, None], ~seen[None, None], **kwargs)
         if parallel_state.get_context_parallel_world_size() > 1:
             group = parallel_state.get_context_parallel_group()
             key, value = GatherSequence.apply(key, group), GatherSequence.apply(value, group)

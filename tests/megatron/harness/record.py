@@ -20,6 +20,8 @@ KEYS = (
 )
 KEYS += ("loss_weight", "parity", "length_values")
 
+STOCK = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens")
+
 
 def install(folder: str, kill_after: int) -> None:
     """Write rank<RANK>.jsonl and given<RANK>.jsonl into `folder`; SIGKILL at micro batch kill_after + 1."""
@@ -38,7 +40,8 @@ def install(folder: str, kill_after: int) -> None:
         taken += 1
         stock, kept = pull(self)
         line = {key: kept[key].flatten().tolist() for key in KEYS if key in kept}
-        line["tokens"] = stock["tokens"].flatten().tolist() if stock else []
+        line["tokens"] = []
+        line |= {key: stock[key].flatten().tolist() for key in STOCK if key in stock}
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         return stock, kept

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 READERS = ("tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2")
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "torchdata")
 
+NO_BUILD = ("-k", "not kernels_stay_in_their_arrays")  # which compiles
 ORDER = ("tests/order/test_golden.py", "tests/order/test_permutation.py", "tests/order/test_mixture.py")
-LOADER = (*ORDER, "tests/loader/test_loader.py", "tests/loader/test_state.py", "tests/trainers/test_values.py")
+LOADER = (
+    *ORDER,
+    "tests/loader/test_loader.py",
+    "tests/loader/test_state.py",
+    "tests/trainers/test_values.py",
+    *NO_BUILD,
+)
 KERNELS = ("tests/kernels/test_calls.py", "tests/kernels/test_library.py")
 MATRIX = "tests/trainers/test_matrix.py"
 MEGATRON = (
@@ -51,8 +58,8 @@ def environments() -> Iterator[Environment]:
             packages=packages,
         )  # fmt: skip
     yield Environment(
-        name="python3.15", group="Python", component="CPython", version="3.15", python="3.15", packages=(), tests=ORDER,
-        note="no torch yet; pip refuses conceptloader there (`python_requires`)",
+        name="python3.15", group="Python", component="CPython", version="3.15", python="3.15", packages=(),
+        tests=(*ORDER, *NO_BUILD), note="no torch yet; pip refuses conceptloader there (`python_requires`)",
     )  # fmt: skip
     yield Environment(
         name="numba", group="Python", component="numba", package="numba", packages=("torch==2.13.0", "numba==0.68.1"),
@@ -67,7 +74,7 @@ def environments() -> Iterator[Environment]:
         yield Environment(
             name=f"torch{torch or '-newest'}", group="Python", component="torch", package="torch", packages=(pin,)
         )
-    core = ("torch==2.13.0", "psutil", "einops", "datasets", "megatron-core==0.16.1")
+    core = ("torch==2.13.0", "triton", "psutil", "einops", "datasets", "megatron-core==0.16.1")
     for tag in ("core_v0.16.1", "core_v0.17.1", "core_v0.18.2", "core_v0.19.0", "main", "dev"):
         yield Environment(
             name=f"megatron-{tag}", group="Megatron-LM", component="Megatron-LM", version=tag, packages=core,

@@ -32,7 +32,7 @@ def result_of(environment: Environment, folder: Path = RESULTS) -> dict[str, Any
     return json.loads(path.read_text()) if path.exists() else None  # type: ignore[no-any-return]
 
 
-def tests_of(result: dict[str, Any] | None) -> str:
+def outcome_of(result: dict[str, Any] | None) -> str:
     """What is shown of a result."""
     if result is None:
         return "not run"
@@ -45,7 +45,7 @@ def row(environment: Environment, result: dict[str, Any] | None) -> str:
     pins = [pin for pin in environment.packages if pin.partition("==")[0] == environment.package]
     version = environment.version or found.get("version") or "".join(pins).partition("==")[2] or "newest"
     beside = [f"{name} {found['packages'][name]}" for name in ("numpy", "torch") if name in found["packages"]]
-    cells = [environment.component, version, found["python"], ", ".join(beside), tests_of(result), found["date"]]
+    cells = [environment.component, version, found["python"], ", ".join(beside), outcome_of(result), found["date"]]
     return f"| {' | '.join([*cells, found['conceptloader'], environment.note])} |"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from conceptloader.base.tested import TESTED
 from tests.versions.environments import environments
-from tests.versions.page import PAGE, page, result_of, tests_of
+from tests.versions.page import PAGE, outcome_of, page, result_of
 
 NAMES = [environment.name for environment in environments()]
 
@@ -36,7 +36,7 @@ def test_every_result_is_of_an_environment_and_none_has_failed() -> None:
     ],
 )
 def test_what_is_shown(counts: dict[str, Any] | None, shown: str) -> None:
-    assert tests_of(counts) == shown
+    assert outcome_of(counts) == shown
 
 
 def test_without_results_nothing_has_passed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 #   JOBS=8                   pytest processes
 #   SECONDS=600              of `make fuzz`
 #   MUTANTS=300              of `make mutants`
+#   NAMES="trl lightning"    environments of `make trainers`
 #   CONSTRAINTS=             (empty) ignore the pins; or another file of pins
 # pip's own variables work as ever: PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels/ installs without a network.
 
@@ -13,7 +14,6 @@ SECONDS ?= 300
 MUTANTS ?= 300
 VENV := .venv
 BENCH_VENV := .venv-bench
-TRAINERS_VENV := .venv-trainers
 
 # py311 for Python 3.11, and so on. An existing .venv keeps the Python that it was made from.
 tag = $(shell $(1) -c 'import sys; print("py%d%d" % sys.version_info[:2])')
@@ -104,14 +104,9 @@ $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchm
 bench: $(BENCH_VENV)/.stamp
 	$(BENCH_VENV)/bin/python benchmarks/run.py
 
-# Every trainer that tests/trainers knows, OLMo-core included. With CONCEPTLOADER_TORCHTITAN=checkout torchtitan as well.
-$(TRAINERS_VENV)/.stamp: setup.py pyproject.toml
-	test -x $(TRAINERS_VENV)/bin/python || $(PYTHON) -m venv $(TRAINERS_VENV)
-	$(TRAINERS_VENV)/bin/python -m pip install $(PIP_FLAGS) -e '.[ingest,matrix]'
-	touch $@
-
-trainers: $(TRAINERS_VENV)/.stamp
-	$(TRAINERS_VENV)/bin/python -m pytest tests/trainers tests/docs/test_code_blocks.py -k trainers
+# An environment for each line of docs/versions.md, or for NAMES, its tests, and the page of what they found.
+trainers: setup
+	$(VENV)/bin/python -m tests.versions.run $(NAMES); found=$$?; $(VENV)/bin/python -m tests.versions.page --write; exit $$found
 
 # Pins for $(PYTHON), resolved afresh. CUDA packages follow from torch's own pins, so the files serve CPU and CUDA builds.
 # numpy 2.5's type stubs need Python 3.12 syntax, which mypy refuses for our floor of 3.10.
@@ -125,4 +120,4 @@ constraints:
 	rm -r $(TMP)
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(TRAINERS_VENV) build dist *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) .venv-trainers build dist *.egg-info

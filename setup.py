@@ -18,6 +18,7 @@ from setuptools.command.editable_wheel import editable_wheel
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a build frontend need not have it there
 
+from conceptloader.base.tested import TESTED  # noqa: E402
 from conceptloader.errors import KernelsError  # noqa: E402
 from conceptloader.kernels import build as kernels  # noqa: E402
 
@@ -29,14 +30,23 @@ assert VERSION is not None
 PACKAGES = find_packages(include=["conceptloader", "conceptloader.*"])
 ADAPTERS = find_packages("integrations")
 
-TORCH = ["torch>=2.6"]
+
+def ranged(package: str, extra: str = "") -> str:
+    """From the oldest version on that is meant to work to the next major one. Newer minor ones are a warning."""
+    oldest, newest = TESTED[package]
+    return f"{package}{extra}>={oldest},<{int(newest.partition('.')[0]) + 1}"
+
+
+TORCH = [ranged("torch")]
 INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2"]
-MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
-NANOTRON = [*TORCH, "nanotron>=0.4"]
-LIGHTNING = [*TORCH, "lightning>=2.5"]
-TRANSFORMERS = [*TORCH, "transformers[torch]>=5.0"]
-ACCELERATE = [*TORCH, "accelerate>=1.10"]
-OLMO = [*TORCH, "ai2-olmo-core>=3.0"]
+MEGATRON = [*TORCH, ranged("megatron-core")]
+NANOTRON = [*TORCH, ranged("nanotron")]
+LIGHTNING = [*TORCH, ranged("lightning")]
+TRANSFORMERS = [*TORCH, ranged("transformers", "[torch]")]
+TRL = [*TORCH, ranged("trl"), ranged("transformers")]
+ACCELERATE = [*TORCH, ranged("accelerate")]
+TITAN = [*TORCH, ranged("torchtitan")]
+OLMO = [*TORCH, ranged("ai2-olmo-core")]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
@@ -75,25 +85,6 @@ TEST = [
     "numba",
     "setuptools",
     "wheel",
-]
-# All trainers that tests/trainers runs, in an environment of their own: the pins of OLMo-core contradict those of TEST.
-# From grain on it is what torchtitan needs, which is tested from a checkout.
-MATRIX = [
-    *TRAINERS,
-    "ai2-olmo-core==3.0.0",
-    "torchdata",
-    "hypothesis",
-    "pytest",
-    "pytest-timeout",
-    "jax==0.10.2; python_version >= '3.11'",
-    "grain==0.2.18",
-    "torch_checkpointing==0.1.1",
-    "datasets==4.7.0",
-    "spmd_types==0.2.3",
-    "tyro",
-    "tensorboard",
-    "einops",
-    "pillow",
 ]
 
 
@@ -180,7 +171,7 @@ setup(
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
     package_data={"conceptloader": ["py.typed"], "conceptloader.viewer": ["static/*"]},
-    install_requires=["numpy>=1.26", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
+    install_requires=["numpy>=1.26,<3", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     setup_requires=linkers_of_the_build(),
     distclass=Platform,
     cmdclass={"build_kernels": BuildKernels, "bdist_wheel": PlatformWheel, "editable_wheel": Editable},
@@ -192,7 +183,9 @@ setup(
         "datatrove": DATATROVE,
         "lightning": LIGHTNING,
         "transformers": TRANSFORMERS,
+        "trl": TRL,
         "accelerate": ACCELERATE,
+        "torchtitan": TITAN,
         "olmo": OLMO,
         "remote": REMOTE,
         "prometheus": ["prometheus-client"],
@@ -202,7 +195,6 @@ setup(
         "docs": DOCS,
         "demo": DEMO,
         "test": TEST,
-        "matrix": MATRIX,
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},
     classifiers=[

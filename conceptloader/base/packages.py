@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
+from conceptloader.base.tested import warn_untested
 from conceptloader.errors import ConfigError, MissingPackageError
 
 
@@ -18,12 +19,16 @@ def need(module: str, problem: str) -> Any:
 
 
 @contextmanager
-def imported(what: str, remedy: str) -> Iterator[None]:
-    """For the imports in the block. Raises: MissingPackageError that begins with `what`, and says what to do."""
+def imported(what: str, remedy: str, package: str) -> Iterator[None]:
+    """For the imports in the block, of a package that base/tested.py knows; a newer version is one warning.
+
+    Raises: MissingPackageError that begins with `what`, and says what to do.
+    """
     try:
         yield
     except ImportError as error:
         raise MissingPackageError(what, f"cannot be imported ({error})", fix=remedy) from error
+    warn_untested(package)
 
 
 def public(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from conceptloader.base.tested import warn_untested
 from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
@@ -35,6 +36,7 @@ class AcceleratedLoader(TrainedLoader):
         global_batch_size: int | None = None,
         **options: Any,
     ) -> None:
+        warn_untested("accelerate")
         self.accelerator = accelerator
         accumulate = accelerator.gradient_accumulation_steps
         if getattr(accelerator, "parallelism_config", None) is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from conceptloader.base.tested import warn_untested
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows
@@ -17,6 +18,7 @@ class AutomodelSamples(SampleDataset):
     """
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
+        warn_untested("nemo-automodel")
         super().__init__(config, num_samples)
         if self.blend.config.outputs.loss_weight is not None:
             raise ConfigError(

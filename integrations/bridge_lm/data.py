@@ -23,7 +23,8 @@ from conceptloader.torch.collate import collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import check_tensors
 
-with imported("bridge_lm: megatron.bridge.data.base", "install Megatron-Bridge of 2026 or later"):
+_REMEDY = "install Megatron-Bridge of 2026 or later"
+with imported("bridge_lm: megatron.bridge.data.base", _REMEDY, "megatron-bridge"):
     from megatron.bridge.data.base import DatasetProvider
 
 FILE_NAME = "conceptloader_order.json"

@@ -4,7 +4,10 @@ Lightning asks a loader for its state whenever a checkpoint is written, also bet
 the gradients of that step are not saved, so that the state, and Lightning's own count of batches, go back to its start.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from conceptloader.base.packages import imported
@@ -13,8 +16,11 @@ from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
-with imported("lightning_lm: lightning", "pip install lightning"):
-    import lightning.pytorch as pl
+# Two packages have the same code, but each takes its own classes only: the one that was imported before, or can be.
+_NAMES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
+_CHOSEN = next((name for name in _NAMES if name in sys.modules), [*_NAMES][find_spec("lightning") is None])
+with imported("lightning_lm: lightning", "pip install lightning", _NAMES[_CHOSEN]):
+    pl: Any = import_module(_CHOSEN)
 
 
 class LightningLoader(TrainedLoader):
@@ -97,8 +103,8 @@ class ConceptDataModule(pl.LightningDataModule):
             raise ConfigError(
                 "ConceptDataModule",
                 f"a Trainer of {type(trainer).__module__.partition('.')[0]}",
-                "one of lightning.pytorch, whose classes are others",
-                "write `import lightning.pytorch as pl`, for Trainer, LightningModule and callbacks alike",
+                f"one of {_CHOSEN}, whose classes are others",
+                "use one package for Trainer, LightningModule and callbacks; import it before lightning_lm",
             )
         self._trainer = trainer
 

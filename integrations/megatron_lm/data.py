@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
+from megatron.core import __version__, parallel_state
 from megatron.core.datasets.utils import Split
 
+from conceptloader.base.tested import warn_untested
 from conceptloader.blend import Blend, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
@@ -66,6 +67,7 @@ class MegatronData:
         accept: Collection[str] = (),
         pipeline_layout: Any = None,
     ) -> None:
+        warn_untested("megatron-core", __version__)
         self.dataset_config, self.sizes, self.consumed = dataset_config, sizes, consumed
         self.micro_batch_size, self.stage, self.pipeline_layout = micro_batch_size, Stage(stage), pipeline_layout
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from conceptloader.base.patching import Patch
+from conceptloader.base.tested import warn_untested
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 
@@ -237,8 +238,10 @@ def install(nanosets: bool = False) -> None:
     Raises:
         ConfigError: If nanotron has no longer what this adapter hooks into; nothing is copied from it.
     """
+    from nanotron import __version__
     from nanotron.logging import get_logger
 
+    warn_untested("nanotron", __version__)
     get_logger("nanotron.conceptloader")  # gives it nanotron's handlers
     ours = logging.getLogger("conceptloader")
     if not any(isinstance(handler, _Forward) for handler in ours.handlers):

@@ -14,7 +14,7 @@ from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.torch.trained import IGNORED, TrainedLoader, check_tensors, trained_labels
 
-with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core"):
+with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core", "ai2-olmo-core"):
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.data_loader import DataLoaderConfig, TextDataLoaderBase
     from olmo_core.distributed.parallel import get_dp_process_group

@@ -1,4 +1,4 @@
-"""The data loader of a torchtitan run or validation: flat batches of a configuration's windows.
+"""The data loader of a torchtitan run or validation: batches of a configuration's windows, flat but for 0.3.0.
 
 torchtitan takes the microbatches of a step from it and saves its state between steps, so that what was yielded is
 what was trained. It loads a checkpoint leaf by leaf into the state of the new loader: ours is one string. It tells its
@@ -24,12 +24,20 @@ from conceptloader.torch.loader import Loader
 from conceptloader.torch.trained import IGNORED, check_tensors, trained_labels
 
 _REMEDY = (
-    "conceptloader needs the main branch of 2026-08-20 (73aed7f6c) or later, whose batches are flat, with the packages "
-    "that it requires"
+    "pip install torchtitan==0.3.0, or take its main branch of 2026-08-20 (73aed7f6c) or later, with the packages that "
+    "it requires"
 )
-with imported("torchtitan: its module components/data/loader.py", _REMEDY):
-    from torchtitan.components.data.loader import BaseDataLoader
+with imported("torchtitan: the base class of its loaders", _REMEDY, "torchtitan"):
     from torchtitan.observability import structured_logger as titan_log
+
+    try:
+        from torchtitan.components.data.loader import BaseDataLoader
+
+        FLAT = True
+    except ModuleNotFoundError:  # 0.3.0, whose batches have rows
+        from torchtitan.components.dataloader import BaseDataLoader
+
+        FLAT = False
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +45,11 @@ logger = logging.getLogger(__name__)
 class ConceptDataLoader(BaseDataLoader):
     """Yield what torchtitan's Trainer and Validator take: ({input, positions, further tensors}, labels).
 
-    input, positions, labels: int64 [windows * seq_len]; labels are -100 where the loss mask is 0, and where the last
-    microbatch of a sequential pass is padded. Positions begin at 0 with each window, or with each document if the
-    configuration says position_ids: document, which is where attention is cut. Further tensors keep their shape, but
-    for those with a value for each token, which are flat as well; forward gets them by name, on all pipeline stages.
+    input, positions, labels: int64 [windows * seq_len], in torchtitan 0.3.0 [windows, seq_len]; labels are -100 where
+    the loss mask is 0, and where the last microbatch of a sequential pass is padded. Positions begin at 0 with each
+    window, or with each document if the configuration says position_ids: document, which is where attention is cut.
+    Further tensors keep their shape, but for those with a value for each token, which are as flat as the input; forward
+    gets them by name, on all pipeline stages.
 
     Raises:
         ConfigError: An option or argument breaks a rule.
@@ -64,6 +73,8 @@ class ConceptDataLoader(BaseDataLoader):
         """End of the run in windows, over all ranks."""
         repeat: bool = True
         """False: one pass over data that have an end. The validator sets it."""
+        infinite: bool = True
+        """What 0.3.0 calls repeat."""
         run_log: str = ""
         """Directory of the checkpoints, to log this start there; it is made where it is missing."""
         allow_changed: tuple[str, ...] = ()
@@ -76,10 +87,21 @@ class ConceptDataLoader(BaseDataLoader):
         dp_world_size: int,
         dp_rank: int,
         tokenizer: Any = None,
-        max_context_length: int,
-        num_tokens_per_batch: int,
+        max_context_length: int = 0,
+        num_tokens_per_batch: int = 0,
+        seq_len: int = 0,
+        local_batch_size: int = 0,
         **_: Any,
     ) -> None:
+        if not FLAT:
+            max_context_length, num_tokens_per_batch = seq_len, seq_len * local_batch_size
+        if not num_tokens_per_batch:
+            raise ConfigError(
+                "torchtitan",
+                "this version tells its loader another size of batches",
+                "max_context_length and num_tokens_per_batch, or those of 0.3.0, seq_len and local_batch_size",
+                _REMEDY,
+            )
         if num_tokens_per_batch % max_context_length:
             raise ConfigError(
                 "num_tokens_per_microbatch_per_dp_rank",
@@ -93,7 +115,8 @@ class ConceptDataLoader(BaseDataLoader):
             raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
         check_tensors(config.model_inputs, batch_layout(blend), "dataloader.model_inputs")
         sequential = isinstance(blend.order, Sequential)
-        if not config.repeat and not sequential and config.num_samples is None:
+        self._repeat = config.repeat and config.infinite
+        if not self._repeat and not sequential and config.num_samples is None:
             raise ConfigError(
                 config.config,
                 "shuffled data have no end, but one pass was asked for (repeat=False, as by a validator with steps=-1)",
@@ -124,9 +147,9 @@ class ConceptDataLoader(BaseDataLoader):
             for batch in loader:
                 if self._options.run_log:
                     self._check_step(position)
-                yield self._flat(batch, position)
+                yield self._taken(batch, position)
                 position += loader.partition.group
-            if not (self._options.repeat and loader.passes):
+            if not (self._repeat and loader.passes):
                 return
 
     def _steps_behind(self) -> int:
@@ -165,20 +188,23 @@ class ConceptDataLoader(BaseDataLoader):
                 "set training.num_tokens_per_train_step / training.max_context_length",
             )
 
-    def _flat(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    def _taken(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         labels, end = trained_labels(batch), self.loader.num_samples
         if end is not None and position + self.loader.partition.group > end:  # filled up from the first windows
             rows = torch.from_numpy(self.loader.partition.offsets(self.loader.dp_rank).astype("int64"))
             labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
-        inputs = {"input": batch["input_ids"].flatten(), "positions": batch["position_ids"].flatten()}
+        inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
         for name in self._options.model_inputs:
             value = batch[name]
             if not isinstance(value, torch.Tensor):
                 raise ConfigError(
                     "dataloader.model_inputs", f"{name} is a {type(value).__name__}, expected names of tensors"
                 )
-            inputs[name] = value.flatten() if value.shape == batch["input_ids"].shape else value
-        return inputs, labels.flatten()
+            inputs[name] = value
+        if FLAT:
+            inputs = {k: v.flatten() if v.shape == labels.shape else v for k, v in inputs.items()}
+            labels = labels.flatten()
+        return inputs, labels
 
     def state_dict(self) -> dict[str, Any]:
         """One string, equal on all ranks."""
@@ -189,7 +215,7 @@ class ConceptDataLoader(BaseDataLoader):
         if state_dict:
             self._loaded, loader = True, self.loader
             loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
-            if self._options.repeat and loader.passes and loader.consumed_samples == loader.plan.stop:
+            if self._repeat and loader.passes and loader.consumed_samples == loader.plan.stop:
                 loader.next_pass()
 
     def close(self) -> None:

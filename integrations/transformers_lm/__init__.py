@@ -3,6 +3,6 @@
 Open data.py first.
 """
 
-from .data import ConceptTrainer, Progress, collate
+from conceptloader.base.packages import public
 
-__all__ = ["ConceptTrainer", "Progress", "collate"]
+__all__, __getattr__ = public(__name__, {"data": "ConceptTrainer Progress collate", "sft": "ConceptSFTTrainer"})

@@ -16,7 +16,7 @@ from conceptloader.torch.collate import Rows, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_each_once, check_tensors, trained_labels
 
-with imported("transformers_lm: transformers", "pip install 'transformers[torch]'"):
+with imported("transformers_lm: transformers", "pip install 'transformers[torch]'", "transformers"):
     import transformers
     from transformers.trainer_callback import ExportableState
 

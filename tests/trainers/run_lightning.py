@@ -5,17 +5,17 @@ import os
 import warnings
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import nn
 
 import conceptloader as cl
 from conceptloader.integrations.lightning_lm import ConceptDataModule
+from conceptloader.integrations.lightning_lm.data import pl
 from tests.trainers import values
 from tests.trainers.zygote import Launch
 
 warnings.filterwarnings("ignore")
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+logging.getLogger(pl.__name__).setLevel(logging.ERROR)
 
 
 class Model(pl.LightningModule):

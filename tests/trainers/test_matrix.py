@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PACKAGES = {
     "lightning": "lightning",
+    "pytorch_lightning": "pytorch_lightning",
     "transformers": "transformers",
     "accelerate": "accelerate",
     "olmo": "olmo_core",
@@ -57,7 +58,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
         ),
         "import pytorch_lightning": (
             [{**ONE, "options": {"package": "pytorch_lightning.trainer.trainer"}}],
-            "found a Trainer of pytorch_lightning, expected one of lightning.pytorch",
+            "found a Trainer of pytorch_lightning, expected one of (lightning.pytorch|pytorch_lightning)",
         ),
         "a limit within a step": (
             [{**ONE, "options": {"limit": 5}}],
@@ -112,13 +113,13 @@ TABLES: dict[str, Any] = {"micro": 4, "accumulate": 2, "steps": 3, "options": {"
 class Runs:
     """All launches of one trainer, made by one process."""
 
-    def __init__(self, trainer: str, folder: Path) -> None:
-        self.trainer = trainer
+    def __init__(self, name: str, folder: Path) -> None:
+        self.trainer = trainer = name.removeprefix("pytorch_")
         config, valid = configs(folder / "data")
 
-        def made(name: str, specs: list[dict[str, Any]]) -> list[Launch]:
+        def made(part: str, specs: list[dict[str, Any]]) -> list[Launch]:
             specs = [{**spec, "valid": valid} if spec.get("val") else spec for spec in specs]
-            return launches(folder / name, config, [{k: v for k, v in spec.items() if k != "val"} for spec in specs])
+            return launches(folder / part, config, [{k: v for k, v in spec.items() if k != "val"} for spec in specs])
 
         self.parts = {part: made(f"part{k}", of_trainer(trainer, part)) for k, part in enumerate(PARTS)}
         self.misuse = {name: made(f"misuse{k}", specs) for k, (name, (specs, _)) in enumerate(MISUSE[trainer].items())}
@@ -136,7 +137,7 @@ class Runs:
                 spec = {**TABLES, "valid": held_out} if trainer == "torchtitan" else TABLES
                 self.values[kind] = launches(folder / kind, train, [spec])
         every = (self.parts, self.misuse, self.more, self.values, {"bare": self.bare})
-        self.output = run(f"run_{trainer}", [chain for chains in every for chain in chains.values()])
+        self.output = run(f"run_{name}", [chain for chains in every for chain in chains.values()])
 
 
 def of_trainer(trainer: str, part: str) -> list[dict[str, Any]]:

@@ -1,0 +1,60 @@
+"""TRL's SFTTrainer over a SampleDataset: its losses, metrics and adapters (PEFT), with conceptloader's samples."""
+
+from typing import Any
+
+from conceptloader.base.packages import imported
+from conceptloader.errors import ConfigError
+
+from .data import ConceptTrainer
+
+with imported("transformers_lm: trl", "pip install trl", "trl"):
+    import datasets
+    import trl
+
+_STAND_IN = {"input_ids": [[0]], "labels": [[0]]}
+
+
+class _Unprepared(trl.SFTTrainer):
+    """An SFTTrainer that takes data as they are. It wants a datasets.Dataset, and looks at its first row."""
+
+    def __init__(self, *args: Any, train_dataset: Any = None, **kwargs: Any) -> None:
+        self._given, self._stand_in = train_dataset, datasets.Dataset.from_dict(_STAND_IN)
+        super().__init__(*args, train_dataset=self._stand_in, **kwargs)
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._given if dataset is self._stand_in else dataset
+
+
+class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
+    """A ConceptTrainer that is an SFTTrainer of TRL. Tokens, lengths, packs and masks are those of the SampleDataset.
+
+    Args:
+        model, args, kwargs: As for SFTTrainer; max_length has no effect. processing_class: the tokenizer.
+        model_inputs: As for ConceptTrainer.
+
+    Raises:
+        ConfigError: Also for options that would prepare the data.
+        ResumeError: For a checkpoint of other data.
+    """
+
+    def __init__(self, model: Any, args: Any = None, **kwargs: Any) -> None:
+        options = {**vars(args or object), **kwargs}
+        for name in ("packing", "padding_free", "completion_only_loss", "assistant_only_loss", "formatting_func"):
+            if options.get(name):
+                raise ConfigError(
+                    f"SFTConfig.{name}",
+                    str(options[name]),
+                    "data that are prepared: samples of conceptloader are packed and masked as they are built",
+                    "omit it; see docs/packing.md, and `conceptloader build --chat` for the loss mask",
+                )
+        super().__init__(model, args, **kwargs)
+
+    _total_train_tokens: int
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The SFTTrainer's own. Its count of tokens takes a batch with positions for one row: here it has several."""
+        before, rows = self._total_train_tokens, len(inputs["input_ids"])
+        found = super().compute_loss(model, inputs, *args, **kwargs)
+        self._total_train_tokens = before + rows * (self._total_train_tokens - before)
+        self._metrics["train" if self.model.training else "eval"]["num_tokens"] = [self._total_train_tokens]
+        return found

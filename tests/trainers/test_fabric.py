@@ -1,0 +1,58 @@
+"""Lightning Fabric: a loop of one's own over a TrainedLoader, which Fabric saves and loads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import conceptloader as cl
+from tests.trainers.by_hand import ByHand, Tables, batched
+from tests.trainers.test_values import PACKS, RATE, SEQ_LEN, WINDOWS, config_of, samples_of, write_datasets
+
+fabric = pytest.importorskip("lightning.fabric", reason="lightning is not installed: `make trainers` has it")
+
+MICRO, ACCUMULATE, STEPS = 5, 2, 6
+
+
+def train(folder: Path, config: dict[str, Any], steps: int, micro: int, accumulate: int) -> list[float]:
+    """As docs/trainers.md has it, to `steps`, saved one micro batch later; from the checkpoint where there is one."""
+    run = fabric.Fabric(accelerator="cpu", devices=1)
+    loader = cl.TrainedLoader(
+        config, dp_rank=run.global_rank, dp_size=run.world_size, micro_batch_size=micro, global_batch_size=10
+    )
+    model: Any = Tables(SEQ_LEN)
+    model, optimizer = run.setup(model, torch.optim.SGD(model.parameters(), RATE))
+    state = {"model": model, "optimizer": optimizer, "loader": loader}
+    if (folder / "state").exists():
+        run.load(folder / "state", state)
+    losses, parts = [], list[float]()
+    for number, batch in enumerate(loader, 1):
+        ends = number % accumulate == 0
+        if loader.steps == steps:
+            break
+        with run.no_backward_sync(model, enabled=not ends):
+            logits = model(batch["input_ids"], batch["position_ids"])
+            loss = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()) / accumulate
+            run.backward(loss)
+        parts.append(loss.item())
+        if ends:
+            optimizer.step()
+            optimizer.zero_grad()
+            loader.acknowledge(batch["consumed_samples"])
+            losses.append(sum(parts))
+            parts.clear()
+    run.save(folder / "state", state)  # a micro batch of the next step has been taken
+    return losses
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+def test_losses_are_those_of_a_loop_by_hand_through_a_resume(tmp_path: Path, kind: dict[str, Any]) -> None:
+    config = {**config_of(write_datasets(tmp_path), kind, ignore_index=-100)}
+    found = train(tmp_path, config, 3, MICRO, ACCUMULATE)
+    found += train(tmp_path, config, STEPS, MICRO, ACCUMULATE)
+    hand = ByHand(SEQ_LEN)
+    samples = samples_of(cl.SampleDataset(config), kind, 10 * STEPS)
+    wanted = [hand.step(batched(step, MICRO), RATE, mean="batches") for step in batched(samples, 10)]
+    assert found == pytest.approx(wanted, rel=1e-6)

@@ -9,7 +9,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.errors import FormatError
+from conceptloader.errors import FormatError, InputError
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.raises import raises
 
@@ -109,7 +109,9 @@ def test_quarantine_leaves_the_damage_out(tmp_path: Path) -> None:
         ("i8", None, 0, 2**63 - 1),
     ],
 )
-def test_adopted_files(tmp_path: Path, dtype: str, vocab_size: int | None, good: int, bad: int | None) -> None:
+def test_adopted_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, vocab_size: int | None, good: int, bad: int | None
+) -> None:
     tokens = np.zeros(SHARD, f"<{dtype}")
     tokens[11] = good
     tokens.tofile(tmp_path / "x.bin")
@@ -119,6 +121,10 @@ def test_adopted_files(tmp_path: Path, dtype: str, vocab_size: int | None, good:
     if bad is not None:
         tokens[11] = bad
         tokens.tofile(tmp_path / "x.bin")
+        if known is not None and bad >= 0:
+            with raises(InputError, "x.bin", f"token {bad}"):
+                adopt([tmp_path / "x.bin"], tmp_path / "again", kind="flat", dtype=dtype, tokenizer=known)
+        monkeypatch.setattr("conceptloader.ingest.adopt.adopt.PIECE", 0)  # as if it came later in the file
         adopt([tmp_path / "x.bin"], tmp_path / "again", kind="flat", dtype=dtype, tokenizer=known)
         batches = reader(tmp_path / "again")
         window(batches, 0)

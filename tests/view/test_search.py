@@ -87,7 +87,8 @@ def scored(tmp_path: Path) -> Looked:
     return alone(cl.open_dataset(tmp_path / "ds"), 12)
 
 
-def test_the_strongest_spans_come_first(scored: Looked) -> None:
+def test_the_strongest_spans_come_first(scored: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_SECONDS", 60)
     answer: dict[str, Any] = ask(scored, "contexts", c=0)
     assert answer["found"] == 99  # the last window lacks a label
     assert [one["score"] for one in answer["strongest"]] == [98, 97, 96, 95, 94, 93, 92, 91]

@@ -7,10 +7,10 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.blend import build_mixture, load_config, open_blend
+from conceptloader.blend.facts import start_facts
 from conceptloader.blend.mask import QUARANTINED
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
-from conceptloader.blend.facts import start_facts
 from tests.corpora.blended import tokens_of
 from tests.raises import raises
 

@@ -1,6 +1,7 @@
 """Concept tensors between the data iterator and the model: kept aside, broadcast, cut; samplers; patches."""
 
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,10 +58,16 @@ def test_tokens_are_megatrons_own_also_with_shared_labels() -> None:
 def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.arange(2 * 16).view(2, 16)
     mask = torch.arange(2 * 16 * 16).view(2, 1, 16, 16)
+    newer = {"is_hybrid_cp", "is_dynamic_cp"} & inspect.signature(get_batch_on_this_cp_rank).parameters.keys()
+    more: dict[str, Any] = {"cu_seqlens": None} if newer else {}
     for rank in range(size):
         monkeypatch.setattr(parallel_state, "get_context_parallel_world_size", lambda: size)
         monkeypatch.setattr(parallel_state, "get_context_parallel_rank", lambda rank=rank: rank)
-        theirs = get_batch_on_this_cp_rank({"tokens": tokens, "attention_mask": mask})
+        monkeypatch.setattr(parallel_state, "get_context_parallel_group", lambda *_, **__: None)  # newer ones ask torch
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda *_: size)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda *_, rank=rank: rank)
+        given = {"tokens": tokens, "attention_mask": mask, **more}
+        theirs = get_batch_on_this_cp_rank(given, **dict.fromkeys(newer, False))
         assert torch.equal(context_slice(tokens, 1, rank, size), theirs["tokens"])
         assert torch.equal(context_slice(mask, 2, rank, size), theirs["attention_mask"])
     with raises(ConfigError, found="multiple of 2"):

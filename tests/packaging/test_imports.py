@@ -53,7 +53,8 @@ def test_training_needs_no_package_for_tables(tmp_path: Path, checkout: Path) ->
     assert done.returncode == 0, done.stderr
 
 
-INSTALLED_AS = {"olmo_core": "ai2-olmo-core"}
+INSTALLED_AS = {"olmo_core": "ai2-olmo-core", "pytorch_lightning": "lightning"}
+NEITHER = "import sys; sys.modules['lightning'] = None; "  # which is the other name of pytorch_lightning
 WITHOUT = [
     ("torch", "import conceptloader; conceptloader.make_dataloader"),
     ("torch", "from conceptloader import EpochSampler"),
@@ -66,7 +67,7 @@ WITHOUT = [
     ("msgpack", "from conceptloader.format.spec.codecs import MsgpackCodec; MsgpackCodec()"),
     ("obstore", "from conceptloader.storage.stores import read_range; read_range('s3://a/b', 0, 1, bool)"),
     ("fsspec", "from conceptloader.storage.stores import read_range; read_range('ftp://a/b', 0, 1, bool)"),
-    ("lightning", "from conceptloader.integrations.lightning_lm import ConceptDataModule"),
+    ("pytorch_lightning", NEITHER + "from conceptloader.integrations.lightning_lm import ConceptDataModule"),
     ("transformers", "from conceptloader.integrations.transformers_lm import ConceptTrainer"),
     ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader"),
     ("matplotlib", "from conceptloader.viewer.plots import figure_of; figure_of({'tracks': {}}, 1)"),

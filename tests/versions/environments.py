@@ -31,7 +31,7 @@ class Environment:
 
     group, component, version: as the page names them; version "": what was found installed as `package`. tests:
     arguments of pytest. checkout: the folder that `variable` gives the tests, below $CONCEPTLOADER_CHECKOUTS;
-    importable: from below it, on PYTHONPATH. note: for the page.
+    importable: the folder in it that goes on PYTHONPATH, "" for none. note: for the page.
     """
 
     name: str
@@ -87,7 +87,7 @@ def environments() -> Iterator[Environment]:
     yield Environment(
         name="megatron-core-0.19.2", group="Megatron-LM", component="megatron-core", package="megatron-core",
         python="3.12", packages=("torch==2.13.0", "psutil", "einops", "megatron-core==0.19.2", "triton"),
-        tests=("tests/megatron/test_train_wheel.py",),
+        tests=("tests/megatron/test_iterators.py",),
         note="needs Python 3.12, and imports triton: with a CPU build of torch, `pip install triton`",
     )  # fmt: skip
     yield Environment(
@@ -146,7 +146,7 @@ def environments() -> Iterator[Environment]:
             "torch==2.13.0", "grain==0.2.18", "torch_checkpointing==0.1.1", "datasets==4.7.0", "spmd_types==0.2.3",
             "tyro", "tensorboard", "einops", "pillow",
         ),
-        checkout="torchtitan", variable="CONCEPTLOADER_TORCHTITAN",
+        checkout="torchtitan", variable="CONCEPTLOADER_TORCHTITAN", importable="",
         tests=(MATRIX, "tests/trainers/test_moves.py", "-k", "torchtitan or moves"),
     )  # fmt: skip
     contract = "its contract, without the package"

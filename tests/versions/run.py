@@ -59,8 +59,10 @@ def run(environment: Environment) -> bool:
     if environment.checkout:
         checkout = checkout_of(environment)
         assert checkout is not None
-        paths = [str(checkout / environment.importable), os.environ.get("PYTHONPATH", "")]
-        variables |= {environment.variable: str(checkout), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        variables[environment.variable] = str(checkout)
+        if environment.importable:
+            paths = [str(checkout / environment.importable), os.environ.get("PYTHONPATH", "")]
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *environment.tests]

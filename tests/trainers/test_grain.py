@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import absl.flags
 import pytest
 
 import conceptloader as cl
@@ -14,7 +13,8 @@ from tests.trainers.matrix import configs
 grain = pytest.importorskip("grain", reason="grain is not installed: `make trainers` has it")
 jax = pytest.importorskip("jax", reason="jax is not installed: `make trainers` has it")
 
-absl.flags.FLAGS.mark_as_parsed()  # as absl.app.run does, which worker processes of grain rely on
+flags = pytest.importorskip("absl.flags", reason="of grain's requirements")
+flags.FLAGS.mark_as_parsed()  # as absl.app.run does, which worker processes of grain rely on
 BATCH = 12
 
 

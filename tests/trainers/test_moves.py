@@ -34,7 +34,7 @@ def test_a_run_moves_through_all_trainers_and_back(tmp_path: Path) -> None:
     plain = cl.make_dataloader(config, micro_batch_size=BATCH)
     at, checkpoint = BEGUN * BATCH, tmp_path / "plain.json"
     checkpoint.write_text(json.dumps(plain.state_dict_at(at)))
-    there = [name for name, package in PACKAGES.items() if find_spec(package)]
+    there = [name for name in CHECKPOINTS if find_spec(PACKAGES[name])]
     for trainer in there:
         if trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" not in os.environ:
             continue

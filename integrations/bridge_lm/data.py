@@ -94,10 +94,10 @@ class ConceptProvider(DatasetProvider):
             )
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider", "config, seq_length and state are needed")
-        blend = self._open(self.config)
+        blend, start = self._open(self.config).continued()
         check_tensors(self.model_inputs, batch_layout(blend))
-        require_same("training data", start_facts(blend, train_samples=context.train_samples))
-        train = self._checked(blend, context.train_samples)
+        require_same("training data", start_facts(blend, train_samples=context.train_samples, first=start))
+        train = self._checked(blend, start, context.train_samples)
         others = (self.valid, context.valid_samples), (self.test, context.test_samples)
         valid, test = (
             None if path is None else BridgeSamples(self._open(path), size, self.model_inputs) for path, size in others
@@ -107,8 +107,11 @@ class ConceptProvider(DatasetProvider):
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))
 
-    def _checked(self, blend: Blend, samples: int) -> Blend:
-        """The blend as the continuation of the run whose order lies in the file, which the first start writes."""
+    def _checked(self, blend: Blend, start: int, samples: int) -> Blend:
+        """The blend as the continuation of the run whose order lies in the file, which the first launch writes.
+
+        start: samples that another trainer has trained, before those that Bridge counts.
+        """
         path = Path(self.state) / FILE_NAME
         if path.exists():
             try:
@@ -118,9 +121,17 @@ class ConceptProvider(DatasetProvider):
                     path, f"corrupt ({error})", "the order spec that the run's first launch wrote"
                 ) from error
             saved = OrderState.read(data, str(path))
-            return blend.resume(saved.spec, samples, allow_changed=self.allow_changed)
-        blend.order.check_run(samples)
+            begun = saved.count("count_start", str(path), 0)
+            if begun != start:
+                raise ResumeError(
+                    "continue_from",
+                    f"the run begins at sample {start}",
+                    f"{begun}, as at its first launch: Bridge's count of samples would be one of others",
+                    "leave continue_from, and the checkpoint that it names, as they were",
+                )
+            return blend.resume(saved.spec, start + samples, allow_changed=self.allow_changed)
+        blend.order.check_run(start + samples)
         if int(os.environ.get("RANK", "0")) == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(str(path), json.dumps(OrderState(spec=blend.spec).leaf()).encode())
+            write_file(str(path), json.dumps(OrderState(spec=blend.spec, more={"count_start": start}).leaf()).encode())
         return blend

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import itertools
+import json
 import sys
 import types
 from collections.abc import Iterator
@@ -417,6 +418,17 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "run" / bridge.FILE_NAME).write_text("{")
     with raises(ResumeError, bridge.FILE_NAME, "corrupt"):
         datasets()
+
+    # A run that another trainer began, which keeps the place where Bridge's count began.
+    begun, moved = tmp_path / "begun.json", Path(paths[0]).with_name("moved.yaml")
+    begun.write_text(json.dumps(cl.make_dataloader(paths[0], micro_batch_size=12).state_dict_at(24)))
+    moved.write_text(yaml.safe_dump({**yaml.safe_load(Path(paths[0]).read_text()), "continue_from": str(begun)}))
+    options = {"config": str(moved), "state": str(tmp_path / "moved")}
+    for _ in range(2):
+        batch = next(single(datasets(**options)[0], 12, 0, 1, 12))
+        assert batch["sample_index"].tolist() == list(range(36, 48))
+    with raises(ResumeError, "continue_from", "begins at sample 0", "24, as at its first launch"):
+        datasets(state=str(tmp_path / "moved"))
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])

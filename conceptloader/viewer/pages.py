@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.strict import plain
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
 from conceptloader.trace.losses import read_losses
@@ -70,7 +71,7 @@ def mixture(looked: Looked, query: Query) -> dict[str, Any]:
          "there": name in looked.sources}
         for k, (name, size) in enumerate(zip(run.blend.order.names, run.blend.order.sizes, strict=True))
     ]  # fmt: skip
-    phases = [{"start": phase.start, "weights": dict(phase.weights)} for phase in run.blend.spec.phases]
+    phases = [plain(phase) for phase in run.blend.spec.phases]
     skips = [{"at": skip.at, "count": skip.count} for skip in run.blend.spec.skips]
     return {"samples": samples, "x": x, "members": members, "phases": phases, "skips": skips}
 

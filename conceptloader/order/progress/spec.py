@@ -13,6 +13,7 @@ from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
+from conceptloader.order.ramp import RAMP_VERSION
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -110,13 +111,18 @@ class OrderSpec(Saved):
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:
                 raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
-            phases.append(Phase(start=phase.start, weights=exact_weights(phase.weights, where)))
+            phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
         object.__setattr__(self, "live", tuple(self.live))
         if not set(self.live) <= {phase.start for phase in phases}:
             raise ConfigError("live", list(self.live), "starts of phases")
+
+    @property
+    def order_version(self) -> int:
+        """The lowest that knows all of it."""
+        return RAMP_VERSION if any(phase.ramp for phase in self.phases) else ORDER_VERSION
 
     @cached_property
     def hash(self) -> str:
@@ -186,7 +192,7 @@ class OrderSpec(Saved):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
-        return {**VERSIONS, **plain(self)}
+        return {**VERSIONS, "order_version": self.order_version, **plain(self)}
 
     @classmethod
     def from_dict(cls, data: Any) -> "OrderSpec":
@@ -197,16 +203,19 @@ class OrderSpec(Saved):
         """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
             raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
-        for key, known in VERSIONS.items():
-            if type(data[key]) is not int or data[key] != known:
+        for key, known in {"spec_version": (1,), "order_version": (ORDER_VERSION, RAMP_VERSION)}.items():
+            if type(data[key]) is not int or data[key] not in known:
                 raise ResumeError(
                     f"saved order spec: {key}",
                     repr(data[key]),
-                    str(known),
+                    " or ".join(map(str, known)),
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
-            return build(cls, {key: value for key, value in data.items() if key not in VERSIONS}, "")
+            spec = build(cls, {key: value for key, value in data.items() if key not in VERSIONS}, "")
+            if spec.order_version != data["order_version"]:
+                raise ConfigError("order_version", data["order_version"], f"{spec.order_version}, by its phases")
+            return spec
         except ConfigError as error:
             raise ResumeError(
                 "saved order spec", f"corrupt ({error})", fix="take the one of another checkpoint"

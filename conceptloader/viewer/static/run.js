@@ -36,11 +36,13 @@ function sourceCard(one) {
       link("Statistics", "stats", { d: one.name })));
 }
 
+const ramp = ({ ramp }) => ramp ? `, ${ramp.shape} over ${count(ramp.samples)}` : "";
+
 export async function mixtureView(parameters, about) {
   const found = await ask("mixture", { n: parameters.n });
   const here = about.run.position;
   const weights = found.phases.map((phase) => [
-    `from ${count(phase.start)}`, phase.weights, Object.values(phase.weights).reduce((sum, one) => sum + one, 0)]);
+    `from ${count(phase.start)}${ramp(phase)}`, phase.weights, Object.values(phase.weights).reduce((sum, one) => sum + one, 0)]);
   const epochs = (one) => {
     const text = one.epochs.toFixed(2) + (one.limit === null ? "" : ` of ${one.limit}`);
     return one.limit !== null && one.epochs > one.limit ? h("b", {}, text) : text;
@@ -78,7 +80,7 @@ function area(found, here) {
   const phases = found.phases.filter((one) => one.start > 0 && one.start < found.samples);
   return h("figure", {},
     s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img" },
-      areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}`)),
+      areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}${ramp(one)}`)),
       here <= found.samples && mark(here, "now", `now: sample ${here}`)),
     h("figcaption", {}, h("span", {}, "0"),
       found.members.map((one, k) => h("span", {}, swatch(hue(k)), label(one.name))),

@@ -43,7 +43,7 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     strict = np.empty_like(draws)
     if isinstance(tree, RampTree):
         later, segments = tree.later_root, np.array(tree.words, np.uint64)
-        paths = [kernels.Path(*(np.array(of, np.uint64) for of in path)) for path in tree.paths_to(leaf)]
+        paths = [_path(tree, path) for path in tree.paths[leaf :: len(phase.members)]]
         kernels.climb_ramp(draws, paths[0], paths[1], segments, strict)
     else:
         path = [(tree.share[node], is_left) for node, is_left in reversed(tree.paths[leaf])]
@@ -62,3 +62,8 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     found = np.empty(len(draws), np.int64)
     found[order] = places
     return found + phase.start
+
+
+def _path(tree: RampTree, path: Sequence[tuple[int, bool]]) -> kernels.Path:
+    shares, is_left = [tree.share[node] for node, _ in path], [left for _, left in path]
+    return kernels.Path(np.array(shares, np.uint64), np.array(is_left, np.uint64))

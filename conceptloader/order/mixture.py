@@ -12,7 +12,7 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
-from conceptloader.base.strict import Natural, Positive
+from conceptloader.base.strict import Natural, Positive, convert
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
@@ -268,7 +268,14 @@ class Mixture(Shown):
 
 def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
     """`phases` with plain integers as starts. Raises ConfigError unless these are 0 and then increase."""
-    result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
+    result = [
+        replace(
+            phase,
+            start=as_integer(phase.start, "phases: start"),
+            ramp=convert(phase.ramp, Ramp | None, f"phases.{phase.start}.ramp"),
+        )
+        for phase in phases
+    ]
     starts = [phase.start for phase in result]
     if any(starts[:1]) or falls(starts) is not None or max((p.settled for p in result), default=0) >= 1 << 64:
         raise ConfigError("phases", f"starts {starts}", f"0 and then increasing samples below 2**64{hint}")

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from conceptloader.base.strict import Section, within
 from conceptloader.order.reference import MASK, PhaseOrder, blocks_key
-from conceptloader.order.tree import Tree, build_tree
+from conceptloader.order.tree import Tree, build_tree, went_left
 
 RAMP_VERSION = 2
 MAX_RAMP = 1 << 31  # samples: of r of them, r * r fits a word, and rounding `bend` moves a count by 1/8 at most
@@ -82,7 +82,8 @@ def segment_at(segments: list[Segment], j: int) -> Segment:
 class RampTree(Tree):
     """The trees of the earlier and the later weights. left, right, share: nodes of the former, then of the latter.
 
-    paths: of the leaves of both, to which there are two, none. leaves: leaf k of either tree is leaves[tree][k] here.
+    paths: of all leaves in the former, then of all in the latter. To a leaf that a tree lacks it is the last node, which
+    is nobody's child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
     """
 
     ramp: Ramp
@@ -97,14 +98,17 @@ class RampTree(Tree):
         leaves = [every[name] for name in names[0]], [every[name] for name in names[1]]
         left: list[int] = []
         right: list[int] = []
-        for tree, known in zip(trees, leaves, strict=True):
+        paths = [[(-1, True)] for _ in range(2 * len(every))]
+        for number, (tree, known) in enumerate(zip(trees, leaves, strict=True)):
             offset = len(left)
             for children, out in ((tree.left, left), (tree.right, right)):
                 out += [child + offset if child >= 0 else ~known[~child] for child in children]
-        share = [*trees[0].share, *trees[1].share]
+            for leaf, path in zip(known, tree.paths, strict=True):
+                paths[number * len(every) + leaf] = [(node + offset, is_left) for node, is_left in path]
+        share = [*trees[0].share, *trees[1].share, 0]
         # Of the samples that moved, 1/2 is rounded away, and 1/8 at most by `bend`.
         deviation = trees[0].deviation + trees[1].deviation + 0.625
-        return cls(left, right, share, [], deviation, ramp, segments_of(ramp), trees, leaves)
+        return cls([*left, ~0], [*right, ~0], share, paths, deviation, ramp, segments_of(ramp), trees, leaves)
 
     @property
     def root(self) -> int:
@@ -120,18 +124,6 @@ class RampTree(Tree):
         """The segments for kernels: the offset in two words."""
         return [[s.start, s.offset >> 64, s.offset & MASK, s.slope, s.bend] for s in self.segments]
 
-    def paths_to(self, leaf: int) -> list[tuple[list[int], list[bool]]]:
-        """In either tree, from the root down to a leaf: shares of the left child, and whether that is the next one.
-
-        A tree that lacks the leaf has the share 0 for it.
-        """
-        result = []
-        for tree, known in zip(self.trees, self.leaves, strict=True):
-            path = tree.paths[known.index(leaf)] if leaf in known else None
-            nodes = [(0, True)] if path is None else [(tree.share[node], is_left) for node, is_left in path]
-            result.append(([share for share, _ in nodes], [is_left for _, is_left in nodes]))
-        return result
-
     def split(self, j: int) -> tuple[int, int]:
         """How many of the first j samples the earlier and the later tree got."""
         at = segment_at(self.segments, j)
@@ -139,21 +131,26 @@ class RampTree(Tree):
         moved = (at.offset + r * at.slope + r * r * at.bend) >> 64
         return j - moved, moved
 
+    def count(self, leaf: int, j: int) -> int:
+        total = 0
+        for path, count in zip(self.paths[leaf :: len(self.paths) // 2], self.split(j), strict=True):
+            for node, is_left in path:
+                before = went_left(count, self.share[node])
+                count = before if is_left else count - before
+            total += count
+        return total
+
     def locate(self, j: int) -> tuple[int, int]:
         counts = self.split(j)
         is_later = self.split(j + 1)[1] > counts[1]
         leaf = self.leaves[is_later][self.trees[is_later].locate(counts[is_later])[0]]
-        return leaf, self.counts(j)[leaf]
+        return leaf, self.count(leaf, j)
 
     def counts(self, j: int) -> list[int]:
-        out = [0] * (1 + max(max(known) for known in self.leaves))
-        for tree, known, count in zip(self.trees, self.leaves, self.split(j), strict=True):
-            for leaf, draws in zip(known, tree.counts(count), strict=True):
-                out[leaf] += draws
-        return out
+        return [self.count(leaf, j) for leaf in range(len(self.paths) // 2)]
 
     def position(self, leaf: int, draw: int) -> int:
-        return bisect_right(range(END), draw, key=lambda j: self.counts(j + 1)[leaf])
+        return bisect_right(range(END), draw, key=lambda j: self.count(leaf, j + 1))
 
 
 def order_phases(

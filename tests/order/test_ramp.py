@@ -139,6 +139,9 @@ def test_the_next_phase_may_cut_it_and_the_next_ramp_may_follow_it() -> None:
 def test_bad_lengths(samples: Any) -> None:
     with raises(cl.ConfigError, "samples"):
         Ramp(samples=samples)
+    phases = [cl.Phase(start=0, weights=A), cl.Phase(start=9, weights=A, ramp={"samples": samples})]  # type: ignore[arg-type]
+    with raises(cl.ConfigError, "phases.9.ramp.samples"):
+        cl.Mixture([1, 1], names=["a", "b"], phases=phases)
 
 
 @pytest.mark.parametrize("block", [1, 64, 65_536])

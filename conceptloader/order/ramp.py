@@ -83,7 +83,7 @@ class RampTree(Tree):
     """The trees of the earlier and the later weights. left, right, share: nodes of the former, then of the latter.
 
     paths: of all leaves in the former, then of all in the latter. To a leaf that a tree lacks it is the last node, which
-    is nobody's child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
+    is no child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
     """
 
     ramp: Ramp
@@ -167,7 +167,8 @@ def order_phases(
         ordered = {name: weights[name] for name in sorted(weights)}
         later = list(ordered), build_tree(list(ordered.values()))
         steps: list[tuple[int, list[str], Tree]] = [(start, *later)]
-        if ramp is not None and earlier is not None:
+        if ramp is not None:
+            assert earlier is not None, "a ramp from nothing"
             both = RampTree.of(ramp, (earlier[1], later[1]), (earlier[0], later[0]))
             steps = [(start, sorted({*earlier[0], *ordered}), both), (start + ramp.samples, *later)]
         for begin, drawn, tree in steps:

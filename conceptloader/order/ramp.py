@@ -82,8 +82,8 @@ def segment_at(segments: list[Segment], j: int) -> Segment:
 class RampTree(Tree):
     """The trees of the earlier and the later weights. left, right, share: nodes of the former, then of the latter.
 
-    paths: of all leaves in the former, then of all in the latter. To a leaf that a tree lacks it is the last node, which
-    is no child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
+    paths: of all leaves in the former, then of all in the latter; of a leaf that a tree lacks the last node, which is no
+    child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
     """
 
     ramp: Ramp

@@ -5,6 +5,7 @@ In numpy here; torch/loader.py makes tensors of them.
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -21,13 +22,14 @@ from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
 from conceptloader.order.progress.runlog import RunLog, RunStart
-from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 
 logger = logging.getLogger(__name__)
 _to_log = log_steps()
+STATES_REACH = 64
+"""Changes of weights before which `state_dict_at` knows no positions any more."""
 
 
 B = TypeVar("B")
@@ -106,7 +108,8 @@ class BaseLoader(Shown, Generic[B]):
                     fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
         self._ahead: Prefetcher[tuple[U64Array, int], B] | None = None
-        self._log: str | os.PathLike[str] | None = None
+        self._log: RunLog | None = None  # of the rank that writes it, once it does
+        self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
         if self.count_start:
             self._begin(self.count_start, self.count_start, 0)
@@ -239,7 +242,7 @@ class BaseLoader(Shown, Generic[B]):
         begin = self.begins_at
         if self.passes and not self.fresh:
             self.next_pass()
-            self._write_start(self.blend.spec)
+            self._write_start()
         if self._plan.stop is not None and begin >= self._plan.stop:
             self._check_end(begin)
         if self.fresh and self.dp_rank == 0:
@@ -359,7 +362,26 @@ class BaseLoader(Shown, Generic[B]):
         step = self.steps_at(begun)
         more = {"step_start": begun, "step": step, "count_start": self.count_start or None}
         known = {key: value for key, value in more.items() if value is not None}
-        return OrderState(spec=self.blend.spec, consumed=consumed, more=known).leaf()
+        return self._blend_at(consumed).state(consumed, **known).leaf()
+
+    def _blend_at(self, consumed: int) -> Blend:
+        """All that is known of the order, from a position on that may be before weights that were set live."""
+        changes: list[Blend] = []
+        blends = [self.blend, *reversed(self._earlier)]
+        for blend in blends:
+            if blend.spec.begins <= blend.spec.decided(consumed):
+                break
+            changes.append(blend)
+        else:
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed}, before weights that were set live {len(changes)} times since",
+                fix=f"states reach back {STATES_REACH} changes: take that of a checkpoint",
+            )
+        for changed in reversed(changes):
+            phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
+            blend = blend.with_phase(phase, consumed)
+        return blend
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
@@ -389,6 +411,7 @@ class BaseLoader(Shown, Generic[B]):
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
+        self._earlier.clear()
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
@@ -403,19 +426,20 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.consumed_samples))
         self._plan, self._knows_steps = replace(self._plan, schedule=schedule.at(step, begun)), True
-        self._log = directory
-        self._write_start(self.blend.spec)
+        self._log = None if self.dp_rank else RunLog(directory)
+        self._write_start()
 
-    def _write_start(self, spec: OrderSpec) -> None:
+    def _write_start(self) -> None:
         """Log the position of this loader as a launch of the run."""
-        if self.dp_rank or self._log is None:
+        if self._log is None:
             return
         schedule = self._plan.schedule
         step = schedule.step_of(self.consumed_samples)
         here = schedule.at(step, schedule.consumed_at(step))
-        RunLog(self._log).append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
+        spec = self.blend.spec.cut(self.consumed_samples, self.blend.order)
+        self._log.append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
         To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
@@ -424,26 +448,34 @@ class BaseLoader(Shown, Generic[B]):
 
         Args:
             weights: Dataset -> number above 0; datasets that are omitted are not drawn.
-            at: Sample over all ranks; by default the first step that no rank has begun to read.
+            at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
+                is read again.
+            why: They are set, for the run log.
 
         Returns:
             The sample from which on it holds.
 
         Raises:
-            ConfigError: For unknown or absent datasets, invalid weights, an `at` that may have
-                been read already or is not after weights set earlier.
+            ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
+                already or that is not after weights set earlier.
             ReadError: For the run log.
         """
-        return self._set_weights(weights, at, lambda start, blend: None)
+        return self._set_weights(weights, at, why, lambda start, blend: None)
 
-    def _set_weights(self, weights: Mapping[str, float], at: int | None, agree: Callable[[int, Blend], None]) -> int:
-        edge = self._behind + (self.blend.config.loader.prefetch_batches + 1) * self.partition.group
-        start, blend = new_weights(self.blend, weights, self._plan, edge, at)
+    _copies = 0  # micro batches on their way behind the one that is yielded
+
+    def _set_weights(
+        self, weights: Mapping[str, float], at: int | None, why: str, agree: Callable[[int, Blend], None]
+    ) -> int:
+        edge = self._behind + self._copies * self.partition.group
+        start, blend = new_weights(self.blend, weights, self._plan, edge, at, self.consumed_samples)
         agree(start, blend)
-        self._write_start(blend.spec)
+        if self._log is not None:
+            self._log.append_weights(blend.spec, blend.order, start, why)
         self._reader.follow(blend.order)
-        if self._ahead is not None:  # more may have been read than `prefetch_batches`
+        if self._ahead is not None:
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
+        self._earlier.append(self.blend)
         self.blend = blend
         return start
 

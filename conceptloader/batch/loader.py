@@ -13,6 +13,7 @@ from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
+from conceptloader.batch.mixing import Hear, Mixing
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reweight import new_weights
@@ -25,9 +26,11 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skips
 
 logger = logging.getLogger(__name__)
 _to_log = log_steps()
+_UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
 
 
 B = TypeVar("B")
@@ -81,7 +84,7 @@ class BaseLoader(Shown, Generic[B]):
         batch_transform: Callable[[B], Any] | None = None,
     ) -> None:
         blend, self.count_start = open_blend(config).continued()
-        self.blend = blend
+        self.blend, self._mixing = blend, Mixing.begun(blend)
         if self.count_start and consumed_samples:
             raise ConfigError(
                 "consumed_samples", f"found {consumed_samples} with continue_from, which says it", fix="omit it"
@@ -166,6 +169,7 @@ class BaseLoader(Shown, Generic[B]):
         self._plan = replace(plan, schedule=plan.schedule.at(step, begun))
         self._knows_steps = known
         self._handed_out = self._behind = consumed  # _behind: with the batch that is about to be yielded
+        self._observed = begun  # up to the end of the last step that `mixing` was told of
 
     @property
     def plan(self) -> Plan:
@@ -272,6 +276,7 @@ class BaseLoader(Shown, Generic[B]):
         )
         for (_, consumed), batch in self._delivered(ahead):
             self._behind = consumed
+            self._check_observed(consumed)
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
@@ -357,7 +362,14 @@ class BaseLoader(Shown, Generic[B]):
         consumed = as_count(consumed_samples, "consumed_samples", 0)
         begun = self._plan.step_start(consumed)
         step = self.steps_at(begun)
-        more = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        more: dict[str, Any] = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        if self._mixing is not None:
+            more["mixing"] = self._mixing.state()
+            if self._observed < begun:
+                logger.warning(
+                    "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
+                    "resumed run will learn nothing from it; call observe first", consumed,
+                )  # fmt: skip
         known = {key: value for key, value in more.items() if value is not None}
         return OrderState(spec=self.blend.spec, consumed=consumed, more=known).leaf()
 
@@ -384,11 +396,55 @@ class BaseLoader(Shown, Generic[B]):
                 where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
+        fresh = new_stage or "mixing" in allow_changed
+        mixing = Mixing.resumed(blend, saved.more.get("mixing"), fresh)
         reader = open_reader(blend, self.dp_rank)
         count_start = saved.count("count_start", where, 0)
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
+        self._mixing = mixing
+
+    def observe(self, losses: Mapping[str, float] | None = None) -> None:
+        """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
+
+        To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
+        the state is saved.
+
+        Args:
+            losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
+                kinds that do not learn from losses need none.
+
+        Raises:
+            ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, and
+                weights that set_weights refuses; nothing is changed.
+        """
+        self._observe(losses, lambda read: read(), lambda facts: None)
+
+    def _observe(self, losses: Mapping[str, float] | None, hear: Hear, agree: Callable[[dict[str, Any]], None]) -> None:
+        mixing = self._mixing
+        if mixing is None:
+            raise ConfigError("observe", "no section mixing in the configuration", fix="name a controller there")
+        if self._behind <= self._observed:
+            raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
+        sample = Skips(self.blend.spec.skips).global_index(self._behind)
+        weights = mixing.decide(self.blend, losses, sample, hear)
+        agree({"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights})
+        schedule = self._plan.schedule
+        self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
+        if weights is not None:
+            mixing.apply(lambda: self._set_weights(weights, None, lambda start, blend: None, mixing.kind))
+
+    def _check_observed(self, consumed: int) -> None:
+        """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
+        late = consumed - self._observed
+        if self._mixing and self.measured and late > _UNOBSERVED * self._plan.schedule.batch_size(self._observed):
+            raise ConfigError(
+                f"mixing.{self._mixing.kind}",
+                f"{late} samples were yielded, and observe was not called",
+                "a call after each step",
+                "call loader.observe(losses), or remove `mixing`: docs/mixing-and-resuming.md",
+            )
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.

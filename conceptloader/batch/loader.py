@@ -433,7 +433,7 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
         if weights is not None:
-            mixing.apply(lambda: self._set_weights(weights, None, lambda start, blend: None, mixing.kind))
+            mixing.apply(lambda: self._set_weights(weights, None, lambda start, blend: None))
 
     def _check_observed(self, consumed: int) -> None:
         """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""

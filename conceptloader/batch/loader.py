@@ -421,6 +421,21 @@ class BaseLoader(Shown, Generic[B]):
         """
         self._observe(losses, lambda read: read(), lambda facts: None)
 
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`.
+
+        Also with a controller of your own that has a method of this name.
+
+        Raises:
+            ConfigError: If the mixing has none.
+        """
+        find = getattr(self._mixing and self._mixing.controller, "loss_weights", None)
+        if find is None:
+            found = self._mixing.kind if self._mixing else "no section mixing"
+            raise ConfigError("loss_weights", found, "a controller with weights of the loss, as doremi")
+        weights: dict[str, float] = find()
+        return weights
+
     def _observe(self, losses: Mapping[str, float] | None, hear: Hear, agree: Callable[[dict[str, Any]], None]) -> None:
         mixing = self._mixing
         if mixing is None:

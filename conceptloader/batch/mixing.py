@@ -54,7 +54,7 @@ class Mixing:
         if self.kind == "replay":
             self._replay = Replay(_changes(options, self.names))
         elif self.kind == "file":
-            self._file, self._seen = options, ""
+            self._file, self._seen, self._said = options, "", ""
         else:
             now = _in_force(blend)
             start = shares({name: max(now.get(name, 0), MINIMUM * sum(now.values())) for name in self.names})
@@ -103,7 +103,7 @@ class Mixing:
         if losses is not None:
             check_losses(losses, self.names)
         if self.controller is not None:
-            if losses is None:
+            if losses is None or not (losses or self.steps):
                 raise ConfigError(
                     "observe", "no losses", f"the mean loss of each dataset: {self.kind} learns from them"
                 )
@@ -125,7 +125,7 @@ class Mixing:
         except ConfigError as error:
             if self.kind != "file":
                 raise
-            logger.error("mixing.file: %s; the weights stay as they are", error)
+            self._say(str(error))
 
     def state(self) -> dict[str, Any]:
         """Plain JSON, for a checkpoint."""
@@ -134,7 +134,7 @@ class Mixing:
         return found
 
     def _read(self) -> str:
-        """The weights of the file, as JSON; "" and an error in the log, once, if they are wrong.
+        """The weights of the file, as JSON; "", with an error in the log, if they are wrong.
 
         They count when two steps have found the same: a file may be read while it is written.
         """
@@ -142,11 +142,14 @@ class Mixing:
         try:
             self._seen = canonical_json(checked_weights(read_yaml(self._file), self.names, f"{self._file}: weights"))
         except ConceptloaderError as error:
-            self._seen = str(error)
-            if before != self._seen:
-                logger.error("mixing.file: %s; the weights stay as they are", error)
-            return ""
+            self._seen = ""
+            self._say(str(error))
         return self._seen if before == self._seen else ""
+
+    def _say(self, problem: str) -> None:
+        if problem != self._said:
+            logger.error("mixing.file: %s; the weights stay as they are", problem)
+        self._said = problem
 
 
 def _in_force(blend: Blend) -> dict[str, int]:

@@ -438,6 +438,8 @@ class Config(Section):
         if self.mixing is None:
             return
         check_section(self.mixing, self.names)
+        if not self.outputs.dataset_id:
+            raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
         if self.phases:
             raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")
 

@@ -144,6 +144,9 @@ class Mixing:
         except ConceptloaderError as error:
             self._seen = ""
             self._say(str(error))
+            return ""
+        if before != self._seen:
+            self._said = ""
         return self._seen if before == self._seen else ""
 
     def _say(self, problem: str) -> None:

@@ -187,6 +187,8 @@ class ConceptTrainer(transformers.Trainer):
             return super().compute_loss(model, inputs, return_outputs, **kwargs)
         targets = inputs["shift_labels"]
         loss, outputs = super().compute_loss(model, inputs, True, **kwargs)
+        if "logits" not in outputs:
+            raise ConfigError("mixing", "a model that returns no logits", "those of training", "turn off a fused loss")
         self._loader.saw(outputs["logits"], targets)
         return (loss, outputs) if return_outputs else loss
 

@@ -97,10 +97,10 @@ def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 def test_a_file_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")})
-    config["datasets"]["hard"]["max_epochs"] = 0.2
+    config["datasets"]["hard"]["max_epochs"] = 0.3
     (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 1}")
     run = Run(config)
-    run.loader = cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=120)
+    run.loader = cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=240)
     hundred = "{easy: 1, hard: 1000, middle: 1}"
     run.steps(2)
     assert weights(run)["hard"] == 2

@@ -84,7 +84,7 @@ class BaseLoader(Shown, Generic[B]):
         batch_transform: Callable[[B], Any] | None = None,
     ) -> None:
         blend, self.count_start = open_blend(config).continued()
-        self.blend, self._mixing = blend, Mixing.begun(blend)
+        self.blend, self.mixing = blend, Mixing.begun(blend)
         if self.count_start and consumed_samples:
             raise ConfigError(
                 "consumed_samples", f"found {consumed_samples} with continue_from, which says it", fix="omit it"
@@ -363,8 +363,8 @@ class BaseLoader(Shown, Generic[B]):
         begun = self._plan.step_start(consumed)
         step = self.steps_at(begun)
         more: dict[str, Any] = {"step_start": begun, "step": step, "count_start": self.count_start or None}
-        if self._mixing is not None:
-            more["mixing"] = self._mixing.state()
+        if self.mixing is not None:
+            more["mixing"] = self.mixing.state()
             if self._observed < begun:
                 logger.warning(
                     "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
@@ -403,7 +403,7 @@ class BaseLoader(Shown, Generic[B]):
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
-        self._mixing = mixing
+        self.mixing = mixing
 
     def observe(self, losses: Mapping[str, float] | None = None) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
@@ -429,15 +429,15 @@ class BaseLoader(Shown, Generic[B]):
         Raises:
             ConfigError: If the mixing has none.
         """
-        find = getattr(self._mixing and self._mixing.controller, "loss_weights", None)
+        find = getattr(self.mixing and self.mixing.controller, "loss_weights", None)
         if find is None:
-            found = self._mixing.kind if self._mixing else "no section mixing"
+            found = self.mixing.kind if self.mixing else "no section mixing"
             raise ConfigError("loss_weights", found, "a controller with weights of the loss, as doremi")
         weights: dict[str, float] = find()
         return weights
 
     def _observe(self, losses: Mapping[str, float] | None, hear: Hear, agree: Callable[[dict[str, Any]], None]) -> None:
-        mixing = self._mixing
+        mixing = self.mixing
         if mixing is None:
             raise ConfigError("observe", "no section mixing in the configuration", fix="name a controller there")
         if self._behind <= self._observed:
@@ -448,14 +448,14 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
         if weights is not None:
-            mixing.apply(lambda: self._set_weights(weights, None, lambda start, blend: None))
+            mixing.apply(weights, lambda chosen: self._set_weights(chosen, None, lambda start, blend: None))
 
     def _check_observed(self, consumed: int) -> None:
         """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
         late = consumed - self._observed
-        if self._mixing and self.measured and late > _UNOBSERVED * self._plan.schedule.batch_size(self._observed):
+        if self.mixing and self.measured and late > _UNOBSERVED * self._plan.schedule.batch_size(self._observed):
             raise ConfigError(
-                f"mixing.{self._mixing.kind}",
+                f"mixing.{self.mixing.kind}",
                 f"{late} samples were yielded, and observe was not called",
                 "a call after each step",
                 "call loader.observe(losses), or remove `mixing`: docs/mixing-and-resuming.md",

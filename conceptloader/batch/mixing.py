@@ -14,8 +14,10 @@ from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, shares
 from conceptloader.mixing.given import Replay, checked_weights
 from conceptloader.mixing.kinds import LEARNING, learning
+from conceptloader.order.mixture import Phase
 from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.runlog import RunLog
+from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
 
 logger = logging.getLogger(__name__)
@@ -38,7 +40,7 @@ class Mixing:
     """What sets the weights of a run while it lives, and what it keeps from step to step.
 
     Args:
-        blend: With a section `mixing`, and the weights that are in force.
+        blend: With a section `mixing`; its own weights are where a controller starts.
         saved: Its state, where a run is resumed.
 
     Attributes:
@@ -51,13 +53,15 @@ class Mixing:
         ((self.kind, options),) = (blend.config.mixing or {}).items()
         self.names, self.steps = blend.config.names, 0 if saved is None else saved.steps
         self.controller: Controller | None = None
+        self._refused: Weights | None = None
         if self.kind == "replay":
             self._replay = Replay(_changes(options, self.names))
         elif self.kind == "file":
             self._file, self._seen, self._said = options, "", ""
         else:
-            now = _in_force(blend)
-            start = shares({name: max(now.get(name, 0), MINIMUM * sum(now.values())) for name in self.names})
+            planned = next(one for one in reversed(blend.spec.phases) if one.start not in blend.spec.live)
+            given = _by_dataset(blend.spec, planned)
+            start = shares({name: max(given.get(name, 0), MINIMUM * sum(given.values())) for name in self.names})
             self.controller = learning(self.kind, options, start, None if saved is None else saved.state)
 
     @classmethod
@@ -116,15 +120,17 @@ class Mixing:
             return None
         if self.kind not in LEARNING and weights != rounded(weights):
             weights = rounded(shares(weights))
-        return None if exact_weights(weights, f"mixing.{self.kind}") == _in_force(blend) else dict(weights)
+        same = exact_weights(weights, f"mixing.{self.kind}") == _by_dataset(blend.spec, blend.spec.phases[-1])
+        return None if same or weights == self._refused else weights
 
-    def apply(self, set_weights: Callable[[], Any]) -> None:
+    def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
         """Set weights; those of a file that cannot be set, as by max_epochs, are an error in the log and no more."""
         try:
-            set_weights()
+            set_weights(weights)
         except ConfigError as error:
             if self.kind != "file":
                 raise
+            self._refused = weights
             self._say(str(error))
 
     def state(self) -> dict[str, Any]:
@@ -155,12 +161,11 @@ class Mixing:
         self._said = problem
 
 
-def _in_force(blend: Blend) -> dict[str, int]:
-    """Dataset -> weight, in the phase that was set last."""
-    return {blend.spec.members[name].dataset: int(weight) for name, weight in blend.spec.phases[-1].weights.items()}
+def _by_dataset(spec: OrderSpec, phase: Phase) -> dict[str, int]:
+    return {spec.members[name].dataset: int(weight) for name, weight in phase.weights.items()}
 
 
-def _changes(directory: str, names: Sequence[str]) -> list[tuple[int, Weights]]:
+def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weights]]:
     """(global sample, weights from there on) of the run that has its log there.
 
     Raises:
@@ -171,9 +176,7 @@ def _changes(directory: str, names: Sequence[str]) -> list[tuple[int, Weights]]:
         raise ConfigError("mixing.replay", f"no run in {log.path}", "the directory of a run's checkpoints")
     spec = log.spec_at(log.starts[-1])
     phases = [*(one.phase for one in log.past(spec)), *spec.deciding]
-    found: list[tuple[int, Weights]] = [
-        (one.start, {spec.members[name].dataset: w for name, w in one.weights.items()}) for one in phases
-    ]
+    found = [(one.start, _by_dataset(spec, one)) for one in phases]
     for name in {name for _, weights in found for name in weights}:
         if name not in names:
             raise unknown(f"mixing.replay: {log.path}", name, names, "dataset")

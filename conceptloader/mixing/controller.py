@@ -25,7 +25,7 @@ class Controller(Protocol):
         """A controller.
 
         Args:
-            weights: Of every dataset, at the start of the run.
+            weights: Of every dataset, in the configuration; their sum is 1.
             state: What `state` returned, where a run is resumed; it decides then.
             options: Of this kind, as the configuration gives them.
 

@@ -49,6 +49,10 @@ def learning(kind: str, options: Mapping[str, Any], weights: Weights, state: Map
             raise ConfigError(f"mixing.{kind}", str(error), "module:Class, which can be imported") from error
     lacks = [name for name in ("of", "observe", "state") if not callable(getattr(found, name, None))]
     if lacks:
-        raise ConfigError(f"mixing.{kind}", f"no {', '.join(lacks)}", "the methods of conceptloader.Controller")
+        raise ConfigError(
+            f"mixing.{kind}",
+            f"no {', '.join(lacks)}",
+            "of, observe and state, as conceptloader.mixing.controller has them",
+        )
     controller: Controller = found.of(weights, state, **options)
     return controller

@@ -51,6 +51,20 @@ def test_the_mixture_follows_the_losses(mixing: Any, tmp_path: Path) -> None:
     assert {0, 1, 2} == set(late) | set(early)
 
 
+def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADO, from the page as it is."""
+    page = (Path(__file__).parents[2] / "docs/cookbook.md").read_text()
+    code = next(block for block in page.split("```python\n") if block.startswith("class ADO")).split("```")[0]
+    (tmp_path / "ado.py").write_text("import numpy as np\n" + code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = configuration(tmp_path, {"ado:ADO": {"every": 3}})
+    whole, run = Run(config).steps(24), Run(config).steps(10)
+    assert run.loader.blend.spec.live
+    again = Run(config, run.saved).steps(14)
+    assert run.samples + again.samples == whole.samples
+    assert again.saved[1] == whole.saved[1]
+
+
 def weights(run: Run) -> dict[str, int]:
     spec = run.loader.blend.spec
     return {spec.members[name].dataset: int(weight) for name, weight in spec.phases[-1].weights.items()}

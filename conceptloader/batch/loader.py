@@ -5,6 +5,7 @@ In numpy here; torch/loader.py makes tensors of them.
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -16,13 +17,12 @@ from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
 from conceptloader.batch.mixing import Hear, Mixing
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.reweight import new_weights
+from conceptloader.batch.reweight import new_weights, next_border
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
 from conceptloader.order.progress.runlog import RunLog, RunStart
-from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
@@ -30,6 +30,8 @@ from conceptloader.order.skips import Skips
 
 logger = logging.getLogger(__name__)
 _to_log = log_steps()
+STATES_REACH = 64
+"""Changes of weights before which `state_dict_at` knows no positions any more."""
 _UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
 
 
@@ -109,7 +111,8 @@ class BaseLoader(Shown, Generic[B]):
                     fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
         self._ahead: Prefetcher[tuple[U64Array, int], B] | None = None
-        self._log: str | os.PathLike[str] | None = None
+        self._log: RunLog | None = None  # of the rank that writes it, once it does
+        self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
         if self.count_start:
             self._begin(self.count_start, self.count_start, 0)
@@ -243,7 +246,7 @@ class BaseLoader(Shown, Generic[B]):
         begin = self.begins_at
         if self.passes and not self.fresh:
             self.next_pass()
-            self._write_start(self.blend.spec)
+            self._write_start()
         if self._plan.stop is not None and begin >= self._plan.stop:
             self._check_end(begin)
         if self.fresh and self.dp_rank == 0:
@@ -371,7 +374,26 @@ class BaseLoader(Shown, Generic[B]):
                     "resumed run will learn nothing from it; call observe first", consumed,
                 )  # fmt: skip
         known = {key: value for key, value in more.items() if value is not None}
-        return OrderState(spec=self.blend.spec, consumed=consumed, more=known).leaf()
+        return self._blend_at(consumed).state(consumed, **known).leaf()
+
+    def _blend_at(self, consumed: int) -> Blend:
+        """All that is known of the order, from a position on that may be before weights that were set live."""
+        changes: list[Blend] = []
+        blends = [self.blend, *reversed(self._earlier)]
+        for blend in blends:
+            if blend.spec.begins <= blend.spec.decided(consumed):
+                break
+            changes.append(blend)
+        else:
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed}, before weights that were set live {len(changes)} times since",
+                fix=f"states reach back {STATES_REACH} changes: take that of a checkpoint",
+            )
+        for changed in reversed(changes):
+            phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
+            blend = blend.with_phase(phase, consumed)
+        return blend
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
@@ -404,6 +426,7 @@ class BaseLoader(Shown, Generic[B]):
         self.close()
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
         self.mixing = mixing
+        self._earlier.clear()
 
     def observe(self, losses: Mapping[str, float] | None = None) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
@@ -442,13 +465,13 @@ class BaseLoader(Shown, Generic[B]):
             raise ConfigError("observe", "no section mixing in the configuration", fix="name a controller there")
         if self._behind <= self._observed:
             raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
-        sample = Skips(self.blend.spec.skips).global_index(self._behind)
-        weights = mixing.decide(self.blend, losses, sample, hear)
+        at = next_border(self._plan, self._edge, self.blend.spec)
+        weights = mixing.decide(self.blend, losses, Skips(self.blend.spec.skips).global_index(at), hear)
         agree({"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights})
         schedule = self._plan.schedule
         self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
         if weights is not None:
-            mixing.apply(weights, lambda chosen: self._set_weights(chosen, None, lambda start, blend: None))
+            mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, lambda start, blend: None))
 
     def _check_observed(self, consumed: int) -> None:
         """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
@@ -474,19 +497,20 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.consumed_samples))
         self._plan, self._knows_steps = replace(self._plan, schedule=schedule.at(step, begun)), True
-        self._log = directory
-        self._write_start(self.blend.spec)
+        self._log = None if self.dp_rank else RunLog(directory)
+        self._write_start()
 
-    def _write_start(self, spec: OrderSpec) -> None:
+    def _write_start(self) -> None:
         """Log the position of this loader as a launch of the run."""
-        if self.dp_rank or self._log is None:
+        if self._log is None:
             return
         schedule = self._plan.schedule
         step = schedule.step_of(self.consumed_samples)
         here = schedule.at(step, schedule.consumed_at(step))
-        RunLog(self._log).append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
+        spec = self.blend.spec.cut(self.consumed_samples, self.blend.order)
+        self._log.append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
         To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
@@ -495,26 +519,38 @@ class BaseLoader(Shown, Generic[B]):
 
         Args:
             weights: Dataset -> number above 0; datasets that are omitted are not drawn.
-            at: Sample over all ranks; by default the first step that no rank has begun to read.
+            at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
+                is read again.
+            why: They are set, for the run log.
 
         Returns:
             The sample from which on it holds.
 
         Raises:
-            ConfigError: For unknown or absent datasets, invalid weights, an `at` that may have
-                been read already or is not after weights set earlier.
+            ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
+                already or that is not after weights set earlier.
             ReadError: For the run log.
         """
-        return self._set_weights(weights, at, lambda start, blend: None)
+        return self._set_weights(weights, at, why, lambda start, blend: None)
 
-    def _set_weights(self, weights: Mapping[str, float], at: int | None, agree: Callable[[int, Blend], None]) -> int:
-        edge = self._behind + (self.blend.config.loader.prefetch_batches + 1) * self.partition.group
-        start, blend = new_weights(self.blend, weights, self._plan, edge, at)
+    _copies = 0  # micro batches on their way behind the one that is yielded
+
+    @property
+    def _edge(self) -> int:
+        """The first sample that is not yielded yet, nor on its way."""
+        return self._behind + self._copies * self.partition.group
+
+    def _set_weights(
+        self, weights: Mapping[str, float], at: int | None, why: str, agree: Callable[[int, Blend], None]
+    ) -> int:
+        start, blend = new_weights(self.blend, weights, self._plan, self._edge, at, self.consumed_samples)
         agree(start, blend)
-        self._write_start(blend.spec)
+        if self._log is not None:
+            self._log.append_weights(blend.spec, blend.order, start, why)
         self._reader.follow(blend.order)
-        if self._ahead is not None:  # more may have been read than `prefetch_batches`
+        if self._ahead is not None:
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
+        self._earlier.append(self.blend)
         self.blend = blend
         return start
 

@@ -98,7 +98,7 @@ class Mixing:
         Args:
             blend: Of the run.
             losses: Mean loss of each dataset in the step, over all ranks; kinds that do not learn need none.
-            sample: From which on weights can be set.
+            sample: Global sample from which on weights can be set.
             hear: See Hear.
 
         Raises:

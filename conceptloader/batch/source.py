@@ -81,7 +81,7 @@ class GrainSource(SampleSource):
     def state_dict_at(self, samples: int) -> dict[str, str]:
         """The state when the first `samples` indices are trained, over all processes: that of every other trainer."""
         consumed = self.count_start + as_count(samples, "samples", 0)
-        return OrderState(spec=self.blend.spec, consumed=consumed).leaf()
+        return self.blend.state(consumed).leaf()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let index 0 be the sample after those that `state` says are trained.

@@ -89,6 +89,7 @@ class Loader(BaseLoader[TensorBatch]):
         )
         if self.device.type == "cuda" or (self.blend.config.loader.pin_memory and torch.cuda.is_available()):
             self._allocate = pinned_block
+        self._copies = int(self.device.type == "cuda")
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop and without check_ranks."""
@@ -129,7 +130,13 @@ class Loader(BaseLoader[TensorBatch]):
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
 
     def set_weights(
-        self, weights: Mapping[str, float], at: int | None = None, *, group: Any = None, agree: bool = True
+        self,
+        weights: Mapping[str, float],
+        at: int | None = None,
+        *,
+        why: str = "",
+        group: Any = None,
+        agree: bool = True,
     ) -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
@@ -139,7 +146,9 @@ class Loader(BaseLoader[TensorBatch]):
 
         Args:
             weights: Dataset -> number above 0; datasets that are omitted are not drawn.
-            at: Sample over all ranks; by default the first step that no rank has begun to read.
+            at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
+                is read again; on a CUDA device one micro batch more is on its way there.
+            why: They are set, for the run log.
             group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
                 initialized, ranks compare what they are about to do, and agree=False skips that.
             agree: False skips the comparison of ranks.
@@ -148,8 +157,8 @@ class Loader(BaseLoader[TensorBatch]):
             The sample from which on it holds.
 
         Raises:
-            ConfigError: For unknown or absent datasets, invalid weights, an `at` that may have
-                been read already or is not after weights set earlier, ranks that differ.
+            ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
+                already or that is not after weights set earlier, ranks that differ.
             ReadError: For the run log.
         """
 
@@ -157,7 +166,7 @@ class Loader(BaseLoader[TensorBatch]):
             if agree:
                 require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)
 
-        return self._set_weights(weights, at, compare)
+        return self._set_weights(weights, at, why, compare)
 
     def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
@@ -166,16 +166,17 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     if not runs.starts:
         raise ConfigError(runs.path, "no start of a run", "the run log of a training")
     last = runs.history.segments[-1].start
-    spec = runs.spec(last)
+    spec, consumed = runs.spec_at(last), max(last.consumed, runs.changed_at())
     # What a framework's command line may have said in place of the configuration.
     said = {"seed": spec.seed, "seq_len": last.seq_len, "split_documents": spec.extra.get("split_documents")}
     defaults = {key: value for key, value in said.items() if value is not None}
-    blend = open_blend(load_config(config, defaults=defaults)).resume(spec, last.consumed)
+    blend = open_blend(load_config(config, defaults=defaults)).resume(spec, consumed)
     changed = [str(one) for one in compare(spec, blend.spec, _EVERY)]
     if changed:
         logger.warning(
             "%s: the configuration gives another order than the one with which step %d was started (%s); samples from "
             "%d on are answered as it says now, trained or not",
-            runs.path, last.step, "; ".join(changed), last.consumed,
+            runs.path, last.step, "; ".join(changed), consumed,
         )  # fmt: skip
+    blend = replace(blend, past=runs.past(blend.spec))
     return Run(blend=blend, history=runs.history)

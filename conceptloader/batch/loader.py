@@ -14,9 +14,10 @@ from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
+from conceptloader.batch.mixing import Hear, Mixing
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.reweight import new_weights
+from conceptloader.batch.reweight import new_weights, next_border
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
@@ -25,11 +26,13 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skips
 
 logger = logging.getLogger(__name__)
 _to_log = log_steps()
 STATES_REACH = 64
 """Changes of weights before which `state_dict_at` knows no positions any more."""
+_UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
 
 
 B = TypeVar("B")
@@ -83,7 +86,7 @@ class BaseLoader(Shown, Generic[B]):
         batch_transform: Callable[[B], Any] | None = None,
     ) -> None:
         blend, self.count_start = open_blend(config).continued()
-        self.blend = blend
+        self.blend, self.mixing = blend, Mixing.begun(blend)
         if self.count_start and consumed_samples:
             raise ConfigError(
                 "consumed_samples", f"found {consumed_samples} with continue_from, which says it", fix="omit it"
@@ -169,6 +172,7 @@ class BaseLoader(Shown, Generic[B]):
         self._plan = replace(plan, schedule=plan.schedule.at(step, begun))
         self._knows_steps = known
         self._handed_out = self._behind = consumed  # _behind: with the batch that is about to be yielded
+        self._observed = begun  # up to the end of the last step that `mixing` was told of
 
     @property
     def plan(self) -> Plan:
@@ -275,6 +279,7 @@ class BaseLoader(Shown, Generic[B]):
         )
         for (_, consumed), batch in self._delivered(ahead):
             self._behind = consumed
+            self._check_observed(consumed)
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
@@ -360,7 +365,14 @@ class BaseLoader(Shown, Generic[B]):
         consumed = as_count(consumed_samples, "consumed_samples", 0)
         begun = self._plan.step_start(consumed)
         step = self.steps_at(begun)
-        more = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        more: dict[str, Any] = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        if self.mixing is not None:
+            more["mixing"] = self.mixing.state()
+            if self._observed < begun:
+                logger.warning(
+                    "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
+                    "resumed run will learn nothing from it; call observe first", consumed,
+                )  # fmt: skip
         known = {key: value for key, value in more.items() if value is not None}
         return self._blend_at(consumed).state(consumed, **known).leaf()
 
@@ -406,12 +418,71 @@ class BaseLoader(Shown, Generic[B]):
                 where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
+        fresh = new_stage or "mixing" in allow_changed
+        mixing = Mixing.resumed(blend, saved.more.get("mixing"), fresh)
         reader = open_reader(blend, self.dp_rank)
         count_start = saved.count("count_start", where, 0)
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
+        self.mixing = mixing
         self._earlier.clear()
+
+    def observe(self, losses: Mapping[str, float] | None = None) -> None:
+        """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
+
+        To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
+        the state is saved.
+
+        Args:
+            losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
+                kinds that do not learn from losses need none.
+
+        Raises:
+            ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, and
+                weights that set_weights refuses; nothing is changed.
+        """
+        self._observe(losses, lambda read: read(), lambda facts: None)
+
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`.
+
+        Also with a controller of your own that has a method of this name.
+
+        Raises:
+            ConfigError: If the mixing has none.
+        """
+        find = getattr(self.mixing and self.mixing.controller, "loss_weights", None)
+        if find is None:
+            found = self.mixing.kind if self.mixing else "no section mixing"
+            raise ConfigError("loss_weights", found, "a controller with weights of the loss, as doremi")
+        weights: dict[str, float] = find()
+        return weights
+
+    def _observe(self, losses: Mapping[str, float] | None, hear: Hear, agree: Callable[[dict[str, Any]], None]) -> None:
+        mixing = self.mixing
+        if mixing is None:
+            raise ConfigError("observe", "no section mixing in the configuration", fix="name a controller there")
+        if self._behind <= self._observed:
+            raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
+        at = next_border(self._plan, self._edge, self.blend.spec)
+        weights = mixing.decide(self.blend, losses, Skips(self.blend.spec.skips).global_index(at), hear)
+        agree({"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights})
+        schedule = self._plan.schedule
+        self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
+        if weights is not None:
+            mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, losses=losses))
+
+    def _check_observed(self, consumed: int) -> None:
+        """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
+        late = consumed - self._observed
+        if self.mixing and self.measured and late > _UNOBSERVED * self._plan.schedule.batch_size(self._observed):
+            raise ConfigError(
+                f"mixing.{self.mixing.kind}",
+                f"{late} samples were yielded, and observe was not called",
+                "a call after each step",
+                "call loader.observe(losses), or remove `mixing`: docs/mixing-and-resuming.md",
+            )
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
@@ -460,18 +531,27 @@ class BaseLoader(Shown, Generic[B]):
                 already or that is not after weights set earlier.
             ReadError: For the run log.
         """
-        return self._set_weights(weights, at, why, lambda start, blend: None)
+        return self._set_weights(weights, at, why)
 
     _copies = 0  # micro batches on their way behind the one that is yielded
 
+    @property
+    def _edge(self) -> int:
+        """The first sample that is not yielded yet, nor on its way."""
+        return self._behind + self._copies * self.partition.group
+
     def _set_weights(
-        self, weights: Mapping[str, float], at: int | None, why: str, agree: Callable[[int, Blend], None]
+        self,
+        weights: Mapping[str, float],
+        at: int | None,
+        why: str,
+        agree: Callable[[int, Blend], None] = lambda start, blend: None,
+        losses: Mapping[str, float] | None = None,
     ) -> int:
-        edge = self._behind + self._copies * self.partition.group
-        start, blend = new_weights(self.blend, weights, self._plan, edge, at, self.consumed_samples)
+        start, blend = new_weights(self.blend, weights, self._plan, self._edge, at, self.consumed_samples)
         agree(start, blend)
         if self._log is not None:
-            self._log.append_weights(blend.spec, blend.order, start, why)
+            self._log.append_weights(blend.spec, blend.order, start, why, losses)
         self._reader.follow(blend.order)
         if self._ahead is not None:
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)

@@ -22,7 +22,7 @@ def new_weights(
     Raises: ConfigError, see `Loader.set_weights`.
     """
     if at is None:
-        at = _next_border(plan, edge, blend.spec)
+        at = next_border(plan, edge, blend.spec)
     elif as_count(at, "at", 0) < edge:
         raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it have been yielded")
     changed = with_weights(blend, weights, at, consumed)
@@ -31,7 +31,7 @@ def new_weights(
     return at, changed
 
 
-def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
+def next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
     """The first sample of a step from `edge` on, after all weights that were set earlier.
 
     No phase of the configuration starts there.

@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Scheme
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.torch.agreement import require_agreement, require_same
+from conceptloader.torch.agreement import from_first, require_agreement, require_same, require_size
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 
 Task = tuple[U64Array, int]
@@ -167,6 +167,31 @@ class Loader(BaseLoader[TensorBatch]):
                 require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)
 
         return self._set_weights(weights, at, why, compare)
+
+    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
+        """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
+
+        To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
+        the state is saved.
+
+        Args:
+            losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
+                kinds that do not learn from losses need none.
+            group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
+                initialized, ranks compare what they are about to do.
+            agree: False skips the comparison of ranks.
+
+        Raises:
+            ConfigError: Without that section, for a second call in a step, losses that are wrong, weights that
+                set_weights refuses, ranks that differ.
+        """
+
+        def compare(facts: dict[str, Any]) -> None:
+            if agree and dist.is_available() and dist.is_initialized():
+                require_size("observe", self.partition.dp_size, group)
+                require_same("observe", {**facts, "consumed_samples": self._behind}, group)
+
+        self._observe(losses, lambda read: from_first("mixing", read, group) if agree else read(), compare)
 
 
 make_dataloader = Loader

@@ -19,6 +19,7 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import open_run
 
 STEPS = 40
+MIXING = {"mixing": {"odm": {"every": 4}}}
 
 
 def start(checkout: Path, folder: Path) -> "subprocess.Popen[bytes]":
@@ -60,7 +61,7 @@ def test_online_mixing_killed_and_resumed(checkout: Path, tmp_path: Path) -> Non
         }
         for k, (name, size) in enumerate({"easy": 3, "hard": 1000, "middle": 50}.items())
     }
-    content = yaml.safe_dump({"seq_len": 32, "datasets": datasets, "loader": {"prefetch_batches": 2}})
+    content = yaml.safe_dump({"seq_len": 32, "datasets": datasets, "loader": {"prefetch_batches": 2}, **MIXING})
     folders = {name: tmp_path / name for name in ("whole", "killed")}
     for folder in folders.values():
         folder.mkdir()

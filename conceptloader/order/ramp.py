@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from conceptloader.base.strict import Section, within
 from conceptloader.order.reference import MASK, PhaseOrder, blocks_key
-from conceptloader.order.tree import Tree, build_tree, went_left
+from conceptloader.order.tree import Tree, built_tree, went_left
 
 RAMP_VERSION = 2
 MAX_RAMP = 1 << 31  # samples: of r of them, r * r fits a word, and rounding `bend` moves a count by 1/8 at most
@@ -82,8 +82,8 @@ def segment_at(segments: list[Segment], j: int) -> Segment:
 class RampTree(Tree):
     """The trees of the earlier and the later weights. left, right, share: nodes of the former, then of the latter.
 
-    paths: of all leaves in the former, then of all in the latter; of a leaf that a tree lacks the last node, which is no
-    child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
+    paths: of all leaves in the former, then of all in the latter; of a leaf that a tree lacks the last node, which is
+    no child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
     """
 
     ramp: Ramp
@@ -154,18 +154,22 @@ class RampTree(Tree):
 
 
 def order_phases(
-    phases: Iterable[tuple[int, Mapping[str, int], Ramp | None]], names: Sequence[str], seed: int, block: int
+    phases: Iterable[tuple[int, Mapping[str, int], Ramp | None]],
+    names: Sequence[str],
+    seed: int,
+    block: int,
+    before: Sequence[int] | None = None,
 ) -> list[PhaseOrder]:
     """`reference.order_phases`, with ramps: the weights of a phase that has one hold from its end on as a phase does.
 
-    The next phase may cut a ramp short. The first phase has none.
+    The next phase may cut a ramp short. The first phase has none. before: draws of every dataset before it.
     """
     index = {name: k for k, name in enumerate(names)}
     given, result = list(phases), list[PhaseOrder]()
     earlier: tuple[list[str], Tree] | None = None
     for k, (start, weights, ramp) in enumerate(given):
         ordered = {name: weights[name] for name in sorted(weights)}
-        later = list(ordered), build_tree(list(ordered.values()))
+        later = list(ordered), built_tree(tuple(ordered.values()))
         steps: list[tuple[int, list[str], Tree]] = [(start, *later)]
         if ramp is not None:
             assert earlier is not None, "a ramp from nothing"
@@ -173,7 +177,7 @@ def order_phases(
             steps = [(start, sorted({*earlier[0], *ordered}), both), (start + ramp.samples, *later)]
         for begin, drawn, tree in steps:
             if begin == start or k + 1 == len(given) or begin < given[k + 1][0]:
-                base = result[-1].counts(begin, block) if result else [0] * len(names)
+                base = result[-1].counts(begin, block) if result else list(before or [0] * len(names))
                 members = [index[name] for name in drawn]
                 result.append(PhaseOrder(begin, ordered, members, tree, blocks_key(seed, begin), base))
         earlier = later

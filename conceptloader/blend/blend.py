@@ -344,4 +344,4 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
         }
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
         phases.insert(0, Phase(start=0, weights=first))
-    return tuple(Phase(start=one.start, weights=tempered(one.weights, config.temperature)) for one in phases)
+    return tuple(dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases)

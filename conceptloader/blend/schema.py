@@ -8,7 +8,7 @@ from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
 from conceptloader.mixing.kinds import GIVEN, check_section
-from conceptloader.order.mixture import MAX_BLOCK, Phase
+from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
 from conceptloader.order.skips import Skip
@@ -383,6 +383,7 @@ class Config(Section):
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
+        check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
 
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:

@@ -11,7 +11,7 @@ from conceptloader.blend.samples import Part, by_document, kind_of, parts_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Phase
+from conceptloader.order.mixture import Phase, shares_at
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.resume import compare
 from conceptloader.order.progress.runlog import History, RunLog
@@ -85,10 +85,10 @@ class Run:
         begin, end = (spec.decided(sample + 1) - 1 for sample in (first, max(first, stop - 1)))
         return phases[max(0, bisect_right(starts, begin) - 1) : bisect_right(starts, end)]
 
-    def shares(self, phase: Phase) -> dict[str, float]:
-        """Member -> its part of what a phase draws."""
-        total = sum(phase.weights.values())
-        return {name: weight / total for name, weight in phase.weights.items()}
+    def shares(self, phase: Phase, sample: int) -> dict[str, float]:
+        """Member -> its part of what a phase draws around a sample."""
+        phases = [one.phase for one in self.phases if one.phase.start <= phase.start]
+        return shares_at(phases, max(phase.start, self.blend.spec.decided(sample + 1) - 1))
 
     @cached_property
     def members(self) -> list[Member | None]:

@@ -471,7 +471,7 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
         if weights is not None:
-            mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, lambda start, blend: None))
+            mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, losses=losses))
 
     def _check_observed(self, consumed: int) -> None:
         """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
@@ -531,7 +531,7 @@ class BaseLoader(Shown, Generic[B]):
                 already or that is not after weights set earlier.
             ReadError: For the run log.
         """
-        return self._set_weights(weights, at, why, lambda start, blend: None)
+        return self._set_weights(weights, at, why)
 
     _copies = 0  # micro batches on their way behind the one that is yielded
 
@@ -541,12 +541,17 @@ class BaseLoader(Shown, Generic[B]):
         return self._behind + self._copies * self.partition.group
 
     def _set_weights(
-        self, weights: Mapping[str, float], at: int | None, why: str, agree: Callable[[int, Blend], None]
+        self,
+        weights: Mapping[str, float],
+        at: int | None,
+        why: str,
+        agree: Callable[[int, Blend], None] = lambda start, blend: None,
+        losses: Mapping[str, float] | None = None,
     ) -> int:
         start, blend = new_weights(self.blend, weights, self._plan, self._edge, at, self.consumed_samples)
         agree(start, blend)
         if self._log is not None:
-            self._log.append_weights(blend.spec, blend.order, start, why)
+            self._log.append_weights(blend.spec, blend.order, start, why, losses)
         self._reader.follow(blend.order)
         if self._ahead is not None:
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)

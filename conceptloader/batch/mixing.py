@@ -175,7 +175,7 @@ def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weight
     if not log.starts:
         raise ConfigError("mixing.replay", f"no run in {log.path}", "the directory of a run's checkpoints")
     spec = log.spec_at(log.starts[-1])
-    phases = [*(one.phase for one in log.past(spec)), *spec.deciding]
+    phases = [one.phase for one in log.phases(spec)]
     found = [(one.start, _by_dataset(spec, one)) for one in phases]
     for name in {name for _, weights in found for name in weights}:
         if name not in names:

@@ -17,7 +17,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
-from conceptloader.order.live import PastPhase
+from conceptloader.order.live import LoggedPhase
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.resume import resume
@@ -61,7 +61,8 @@ class Blend(Shown):
         masks: Dataset -> its tokens that give no loss, from some sample on.
         spec: What determines the order; it is saved with a checkpoint.
         unknown_ids: Entry of `exclude` -> how many of its ids no dataset has.
-        past: The phases before the spec's origin, where a run log has said them.
+        logged_phases: All phases of the run, where its log has said them; without, those before the spec's origin are
+            not known.
         order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
         views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
@@ -71,7 +72,7 @@ class Blend(Shown):
     masks: Mapping[str, Mask]
     spec: OrderSpec
     unknown_ids: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    past: Sequence[PastPhase] = ()
+    logged_phases: Sequence[LoggedPhase] = ()
     order: Mixture | Sequential = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
 
@@ -81,7 +82,7 @@ class Blend(Shown):
 
     def _order(self) -> Mixture | Sequential:
         max_epochs = {name: entry.max_epochs for name, entry in self.config.datasets.items()}
-        return self.spec.build(max_epochs, self.past)
+        return self.spec.build(max_epochs, self.logged_phases)
 
     def _view(self, member: Member) -> View | None:
         name, ds = member.dataset, self.datasets.get(member.dataset)

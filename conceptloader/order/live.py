@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -16,16 +16,17 @@ _KEPT = 64  # phases that stay built
 
 
 @dataclass(frozen=True)
-class PastPhase:
-    """A phase before the origin of an order.
+class LoggedPhase:
+    """A phase of a run whose weights were set live.
 
     phase: with names of members. counts: draws of each before it, of those with any; None to compute them. why: its
-    weights were set.
+    weights were set. losses: see WeightsSet in progress/runlog.py.
     """
 
     phase: Phase
     counts: Mapping[str, int] | None
     why: str = ""
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 class LiveMixture(Mixture):
@@ -36,7 +37,7 @@ class LiveMixture(Mixture):
         options: As of a Mixture, with its origin.
     """
 
-    def __init__(self, past: Sequence[PastPhase], **options: Any) -> None:
+    def __init__(self, past: Sequence[LoggedPhase], **options: Any) -> None:
         super().__init__(**options)
         self.past = past
         self._options = {key: options[key] for key in ("sizes", "names", "seed", "block")}

@@ -85,7 +85,7 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
     """All of the run's order, from its log, with the list of its phases in plain Python."""
     spec = log.spec_at(log.history.segments[-1].start)
     assert spec.hash == run.spec.hash
-    order = spec.build(past=log.past(spec))
+    order = spec.build(logged=log.phases(spec))
     names = sorted(SIZES)
     exact = [(p.start, p.weights) for p in planned(dict(sorted(run.phases.items()))).phases]
     phases = reference.order_phases(exact, names, 3, BLOCK)
@@ -125,9 +125,9 @@ def test_an_order_of_many_changes_killed_and_resumed(tmp_path: Path, changes: in
     spec = run.spec.cut(run.position, run.order)
     whole = planned(dict(sorted(run.phases.items())), live=tuple(sorted(run.phases.keys() - PLANNED.keys())))
     assert spec.hash == whole.hash == OrderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).hash
-    starts = [phase.phase.start for phase in RunLog(tmp_path).past(spec)]
-    assert starts == [start for start in sorted(run.phases) if start < spec.begins]
-    said = [int(phase.why.split()[1]) for phase in RunLog(tmp_path).past(spec) if phase.why]
+    starts = [phase.phase.start for phase in RunLog(tmp_path).phases(spec)]
+    assert starts == sorted(run.phases)
+    said = [int(phase.why.split()[1]) for phase in RunLog(tmp_path).phases(spec) if phase.why]
     assert said == sorted(said)
 
 
@@ -220,7 +220,7 @@ def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
     path.write_text("".join(lines[:4] + lines[5:]))
     log = RunLog(tmp_path)
     with raises(FormatError, found="missing"):
-        log.past(log.spec_at(log.starts[0]))
+        log.phases(log.spec_at(log.starts[0]))
     path.write_text("".join(lines[:4]) + lines[4].replace('"why"', '"whim"') + "".join(lines[5:]))
     with raises(FormatError, "line 5"):
         RunLog(tmp_path)
@@ -245,7 +245,7 @@ def test_states_and_logs_of_version_1_are_read(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
     log = RunLog(tmp_path)
     assert log.spec_at(log.starts[0]) == spec
-    assert [one.phase.start for one in log.past(cut)] == [0, 50]
-    order = cut.build(past=log.past(cut))
+    assert [one.phase.start for one in log.phases(cut)] == [0, 50, 60, 700, 9001]
+    order = cut.build(logged=log.phases(cut))
     assert isinstance(order, LiveMixture)
     assert order.sample_many(range(100))[2].tolist() == spec.build().sample_many(range(100))[2].tolist()

@@ -93,7 +93,7 @@ def test_online_mixing_killed_and_resumed(checkout: Path, tmp_path: Path) -> Non
     assert lines["killed"] > lines["whole"], "it was not killed behind weights that were set after a checkpoint"
     for folder in folders.values():
         run = open_run(folder / "run.yaml", folder)
-        assert len(run.blend.past) + len(run.blend.spec.deciding) == 1 + STEPS // 4
+        assert len(run.phases) == 1 + STEPS // 4
         for step, samples in expected.items():
             assert sorted(samples) == list(range(*run.steps.range_of(step)))
             assert run.blend.order.sample_many(sorted(samples))[0].tolist() == [samples[s] for s in sorted(samples)]

@@ -10,7 +10,7 @@ dropped on reading and cleared away by the next append, and no earlier line is e
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -20,7 +20,7 @@ from typing import Any
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
-from conceptloader.order.live import PastPhase
+from conceptloader.order.live import LoggedPhase
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition, Place, Plan, Scheme
 from conceptloader.order.progress.spec import OrderSpec, Origin, link
@@ -111,6 +111,7 @@ class WeightsSet(Saved):
     Attributes:
         at: The trainer's sample from which on they hold.
         why: They were set, as who set them said.
+        losses: Of datasets, that they were made of.
         spec: Hash of the order spec with them.
         origin: Where they begin, and what was before; see OrderSpec.
         phases: They, and those of the configuration that follow.
@@ -119,6 +120,7 @@ class WeightsSet(Saved):
 
     at: int
     why: str
+    losses: dict[str, float]
     spec: str
     origin: Origin
     phases: tuple[Phase, ...]
@@ -240,37 +242,54 @@ class RunLog:
         number, place = self._changes[-1] if self._changes else (0, 0)
         return self._change(place).at if number == len(self.starts) > 0 else 0
 
-    def past(self, spec: OrderSpec) -> list[PastPhase]:
-        """The phases before the origin of a spec, in order.
+    def phases(self, spec: OrderSpec) -> list[LoggedPhase]:
+        """All phases of a run, in order: first those before the origin of its spec, then its own.
 
         Raises:
             FormatError: If the log lacks one of them.
         """
-        found: dict[str, tuple[str, PastPhase]] = {}
+        found: dict[str, tuple[str, LoggedPhase]] = {}
         for one in self._specs.values():
             _note(found, one.origin, one.deciding, one.live)
         for change in (self._change(place) for _, place in self._changes):
-            _note(found, change.origin, change.phases, change.live, change.why)
-        phases: list[PastPhase] = []
-        chain = "" if spec.origin is None else spec.origin.chain
+            _note(found, change.origin, change.phases, change.live, change.why, change.losses)
+        _note(found, spec.origin, spec.deciding, spec.live)
+        phases: list[LoggedPhase] = []
+        chain = spec.chain
         while chain:
             if chain not in found:
-                before = phases[-1].phase.start if phases else spec.begins
-                raise FormatError(self.path, f"weights that were set live before global sample {before} are missing")
+                start = phases[-1].phase.start
+                raise FormatError(self.path, f"weights that were set live before global sample {start} are missing")
             chain, phase = found[chain]
             phases.append(phase)
         return phases[::-1]
 
-    def append_weights(self, spec: OrderSpec, order: Mixture | Sequential, at: int, why: str = "") -> None:
+    def append_weights(
+        self,
+        spec: OrderSpec,
+        order: Mixture | Sequential,
+        at: int,
+        why: str = "",
+        losses: Mapping[str, float] | None = None,
+    ) -> None:
         """Log the weights that were set live last in a spec: one write and fsync, however long the log is.
 
-        order: what the spec builds. at: the trainer's sample from which on they hold. why: they were set. Raises
-        ReadError if writing fails (the log is as before).
+        order: what the spec builds. at, why, losses: see WeightsSet.
+
+        Raises ReadError if writing fails (the log is as before).
         """
         self.read()
         cut = spec.cut_at(spec.live[-1], order)
         origin = cut.origin or Origin(start=0, number=0, counts={}, chain="")
-        line = WeightsSet(at=at, why=why, spec=spec.hash, origin=origin, phases=tuple(cut.deciding), live=cut.live)
+        line = WeightsSet(
+            at=at,
+            why=why,
+            losses=dict(losses or {}),
+            spec=spec.hash,
+            origin=origin,
+            phases=tuple(cut.deciding),
+            live=cut.live,
+        )
         place = self._end
         self._write([{"kind": "weights", "log_version": LOG_VERSION, **plain(line)}])
         self._changes.append((len(self.starts), place))
@@ -390,17 +409,18 @@ def _weights_set(line: dict[str, Any]) -> WeightsSet:
 
 
 def _note(
-    found: dict[str, tuple[str, PastPhase]],
+    found: dict[str, tuple[str, LoggedPhase]],
     origin: Origin | None,
     phases: Iterable[Phase],
     live: Sequence[int],
     why: str = "",
+    losses: Mapping[str, float] | None = None,
 ) -> None:
-    """Note phases by the chain that ends with them, with the chain before; `why` is that of the first one."""
+    """Note phases by the chain that ends with them, with the chain before; counts, why and losses are of the first."""
     chain, counts = ("", {}) if origin is None else (origin.chain, origin.counts)
-    known: dict[str, int] | None = counts
-    for phase in phases:
-        after = link(chain, phase, phase.start in live)
-        if known is not None or after not in found:
-            found[after] = chain, PastPhase(phase, known, why or (found[after][1].why if after in found else ""))
-        chain, known, why = after, None, ""
+    for k, phase in enumerate(phases):
+        before, chain = chain, link(chain, phase, phase.start in live)
+        known = found[chain][1] if chain in found else LoggedPhase(phase, None)
+        if k == 0:
+            known = replace(known, counts=counts, why=why or known.why, losses=losses or known.losses)
+        found[chain] = before, known

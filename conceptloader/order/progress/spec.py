@@ -12,7 +12,7 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.live import LiveMixture, PastPhase
+from conceptloader.order.live import LiveMixture, LoggedPhase
 from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, Phase, checked_phases
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
@@ -159,23 +159,28 @@ class OrderSpec(Saved):
         """32 hexadecimal digits; equal for equal orders, wherever their past was cut."""
         data = self.to_dict()
         if data["spec_version"] == LIVE_VERSION:
-            chain = "" if self.origin is None else self.origin.chain
             planned = [plain(phase) for phase in self.phases if phase.start not in self.live]
-            data |= {"phases": planned, "live": self.linked(chain, self.deciding), "origin": None}
+            data |= {"phases": planned, "live": self.chain, "origin": None}
         return fingerprint(data)
 
-    def linked(self, chain: str, phases: Iterable[Phase]) -> str:
-        """The chain with these phases of this spec added."""
+    @cached_property
+    def chain(self) -> str:
+        """Of all phases of the run; see `link`."""
+        return self._linked(self.deciding)
+
+    def _linked(self, phases: Iterable[Phase]) -> str:
+        chain = "" if self.origin is None else self.origin.chain
         for phase in phases:
             chain = link(chain, phase, phase.start in self.live)
         return chain
 
     def build(
-        self, max_epochs: Mapping[str, float | None] | None = None, past: Sequence[PastPhase] = ()
+        self, max_epochs: Mapping[str, float | None] | None = None, logged: Sequence[LoggedPhase] = ()
     ) -> Mixture | Sequential:
         """The order itself; dataset k is the k-th member by name.
 
-        max_epochs: by dataset name, for check_run only. past: phases before the origin, else nothing is known of it.
+        max_epochs: by dataset name, for check_run only.
+        logged: all phases of the run; without, those before the origin are not known.
         """
         names = list(self.members)
         sizes = [member.windows for member in self.members.values()]
@@ -191,6 +196,7 @@ class OrderSpec(Saved):
         }  # fmt: skip
         if self.origin is not None:
             options["origin"] = self.begins, [self.origin.counts.get(name, 0) for name in names]
+        past = logged[: 0 if self.origin is None else self.origin.number]
         return LiveMixture(past, **options) if past else Mixture(**options)
 
     def decided(self, consumed: int) -> int:
@@ -253,7 +259,7 @@ class OrderSpec(Saved):
                 start=start,
                 number=before.number + len(passed),
                 counts={name: draws for name, draws in zip(self.members, base, strict=True) if draws},
-                chain=self.linked(before.chain, passed),
+                chain=self._linked(passed),
             ),
         )
 

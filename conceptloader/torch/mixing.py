@@ -13,8 +13,10 @@ from conceptloader.order.skips import Skips
 from conceptloader.torch.agreement import from_first, require_same, told
 
 
-def decide_together(mixing: Mixing, blend: Blend, losses: Weights | None, plan: Plan, edge: int) -> Weights | None:
-    """The weights to be set after a step, on all processes; None if they are in force. See Mixing.decide.
+def decide_together(
+    mixing: Mixing, blend: Blend, losses: Weights | None, plan: Plan, edge: int
+) -> tuple[Weights | None, Weights | None]:
+    """(weights to be set after a step, None if they are in force; the losses), on all processes. See Mixing.decide.
 
     Args:
         mixing: Of the run.
@@ -32,4 +34,4 @@ def decide_together(mixing: Mixing, blend: Blend, losses: Weights | None, plan: 
     sample = Skips(blend.spec.skips).global_index(at)
     weights = mixing.decide(blend, losses, sample, partial(from_first, "mixing"))
     require_same("observe", {"mixing": mixing.kind, "at": at, "losses": losses, "weights": weights})
-    return weights
+    return weights, losses

@@ -153,7 +153,14 @@ class Run:
             args.conceptloader = self.data.state(args.consumed_train_samples)
         return stock(args, *rest, **kwargs)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace, why: str = "") -> int:
+    def set_weights(
+        self,
+        weights: Mapping[str, float],
+        at: int | None,
+        args: Namespace,
+        why: str = "",
+        losses: Mapping[str, float] | None = None,
+    ) -> int:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data = self.data
         if data is None or not isinstance(data.train, OurSplit):
@@ -164,7 +171,7 @@ class Run:
         require_agreement(start, first, blend.spec, args.world_size, None)
         data.follow(blend)
         if self.log is not None:
-            self.log.append_weights(blend.spec, blend.order, start, why)
+            self.log.append_weights(blend.spec, blend.order, start, why, losses)
         return start
 
     def after_step(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -174,9 +181,9 @@ class Run:
             plan, kind = plan_of(given, data.count_start), data.mixing.kind
             edge = plan.schedule.range_of(plan.schedule.step)[1]
             assert isinstance(data.train, OurSplit)
-            weights = decide_together(data.mixing, data.train.blend, self._means(self.losses), plan, edge)
+            weights, losses = decide_together(data.mixing, data.train.blend, self._means(self.losses), plan, edge)
             if weights is not None:
-                data.mixing.apply(weights, lambda one: self.set_weights(one, None, given, kind))
+                data.mixing.apply(weights, lambda one: self.set_weights(one, None, given, kind, losses))
         return trackers.training_log(stock, *args, **kwargs)
 
     def _means(self, losses: DatasetLosses) -> dict[str, float] | None:

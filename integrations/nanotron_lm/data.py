@@ -120,6 +120,11 @@ class StageDataset(Dataset[Any]):
         To be called on every rank; see Loader.set_weights. Needs num_loading_workers: 0, since worker processes hold
         the order as it was. Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
         """
+        return self._set_weights(weights, at, why, None)
+
+    def _set_weights(
+        self, weights: Mapping[str, float], at: int | None, why: str, losses: Mapping[str, float] | None
+    ) -> int:
         if self.num_workers:
             raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0")
         start, blend = new_weights(self.blend, weights, self.plan, self._edge, at, self.consumed)
@@ -128,7 +133,7 @@ class StageDataset(Dataset[Any]):
             self.reader.follow(blend.order)
         self.blend = blend
         if self.runs is not None:
-            self.runs.append_weights(blend.spec, blend.order, start, why)
+            self.runs.append_weights(blend.spec, blend.order, start, why, losses)
         return start
 
     @property
@@ -140,9 +145,9 @@ class StageDataset(Dataset[Any]):
         """Give `mixing` in the configuration the losses of the step that has ended: one rank has them, others None."""
         mixing = self.mixing
         if mixing is not None:
-            weights = decide_together(mixing, self.blend, losses, self.plan, self._edge)
+            weights, found = decide_together(mixing, self.blend, losses, self.plan, self._edge)
             if weights is not None:
-                mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind))
+                mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, found))
 
     def state(self) -> State:
         """What a checkpoint needs."""

@@ -42,10 +42,28 @@ class QuarantineConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExcludeConfig(Section):
-    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out.
+class ConceptConfig(Section):
+    """A concept of a track, by its name in the vocabulary or by its id."""
 
-    They are those with these ids, with the ids in a text file, one per line, or all that a subset of the dataset lacks.
+    track: str
+    name: str | None = None
+    id: Natural | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.name is None) == (self.id is None):
+            raise ConfigError("concept", "neither or both of name and id", "one of them")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExcludeConfig(Section):
+    """From the trainer's sample `at` on, tokens of a dataset, by default of all, that are taken out.
+
+    They are documents: those with these ids, with the ids in a text file, one per line, or all that a subset of the
+    dataset lacks. Or they are the tokens in spans of a concept.
+
+    take: "sample", all of each sample that has any of them; "own", the tokens themselves, and with them the loss of the
+    label behind them; "labels", of a concept alone, their losses.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
@@ -57,6 +75,8 @@ class ExcludeConfig(Section):
     ids: tuple[str, ...] | None = None
     file: str | None = None
     subset: str | None = None
+    concept: ConceptConfig | None = None
+    take: Literal["sample", "own", "labels"] = "sample"
 
 
 T = TypeVar("T", DatasetConfig, QuarantineConfig, ExcludeConfig)
@@ -234,7 +254,7 @@ class Config(Section):
         phases: Changes of weights, by sample.
         skip: Jumps of the sample index.
         quarantine: Tokens that no sample reads.
-        exclude: Documents that no sample reads from some sample on.
+        exclude: Documents, or spans of a concept, that no sample reads from some sample on.
         packing: Whole documents in every sample, in place of windows.
         on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
@@ -428,7 +448,13 @@ class Config(Section):
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
                 raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
         for k, out in enumerate(self.exclude):
-            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset")
+            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset", "concept")
+            if out.take == "labels" and out.concept is None:
+                raise ConfigError(
+                    f"exclude[{k}].take",
+                    "labels, which would leave the documents in the inputs that other losses are computed from",
+                    "own or sample",
+                )
             if out.subset is not None and out.dataset is None:
                 raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the subset is of")
 

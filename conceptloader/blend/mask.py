@@ -18,6 +18,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.blend.schema import ConceptConfig, ExcludeConfig, QuarantineConfig
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.index import concept_pairs, open_index
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.read.ids import AMBIGUOUS, find_many
 from conceptloader.format.spec.columns import Ints
@@ -76,6 +77,19 @@ class Mask(NamedTuple):
     def most(self, tokens: int) -> int:
         """The most of its ranges that begin in any `tokens` tokens."""
         return int((np.searchsorted(self.start, self.start + tokens) - np.arange(len(self.start))).max(initial=0))
+
+    def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(which, start, stop, at): ranges [start, stop), cut where these begin and end; at: NEVER outside of these."""
+        low, high = np.searchsorted(self.stop, start, side="right"), np.searchsorted(self.start, stop)
+        inside = np.maximum(high - low, 0)
+        which = np.repeat(np.arange(len(start)), 2 * inside + 1)
+        first, end, at = start[which], stop[which], np.full(len(which), NEVER)
+        mine, of = ragged(low, inside), np.repeat(np.arange(len(start)), inside)
+        k = 2 * np.arange(len(mine)) + 1 + of  # what is between two of these has a place too, maybe empty
+        first[k], end[k] = np.maximum(self.start[mine], start[of]), np.minimum(self.stop[mine], stop[of])
+        at[k], end[k - 1], first[k + 1] = self.at[mine], first[k], end[k]
+        kept = (first < end) | (start == stop)[which]
+        return which[kept], first[kept], end[kept], at[kept]
 
     def closed(self, dataset: Dataset) -> NDArray[np.bool_]:
         """The shards of a dataset that are quarantined as a whole: their files, document tables too, are not opened.
@@ -237,7 +251,7 @@ def _find_concept(
         known.update(vocabulary)
         if concept.id is not None and concept.id < datasets[name].tracks[track].num_ids:
             found[name] = concept.id
-        elif concept.name in vocabulary:
+        elif concept.name is not None and concept.name in vocabulary:
             found[name] = vocabulary.index(concept.name)
     if not found and concept.id is not None:
         most = max(datasets[name].tracks[track].num_ids for name in having)

@@ -242,6 +242,10 @@ class Oracle:
             found.append(Part(part.place, part.first, part.end, part.label_end, left_out))
         return name, found
 
+    def own(self, name: str, t: int, kind: str = "own") -> set[int]:
+        """Tokens that are taken out of sample t alone, or as labels."""
+        return set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= t))
+
     def sample(self, t: int) -> Sample:
         name, parts = self.parts(t)
         member, length = self.members[name], self.seq_len
@@ -261,10 +265,7 @@ class Oracle:
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
         spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
-        own, silent = (
-            set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= t))
-            for kind in ("own", "labels")
-        )
+        own, silent = self.own(name, t), self.own(name, t, "labels")
         for part in parts:
             if packed:
                 sequences |= {part.place, part.place + part.end - part.first}

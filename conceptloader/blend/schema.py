@@ -49,11 +49,6 @@ class ConceptConfig(Section):
     name: str | None = None
     id: Natural | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.name is None) == (self.id is None):
-            raise ConfigError("concept", "neither or both of name and id", "one of them")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExcludeConfig(Section):
@@ -449,6 +444,8 @@ class Config(Section):
                 raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
         for k, out in enumerate(self.exclude):
             self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset", "concept")
+            if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
+                raise ConfigError(f"exclude[{k}].concept", "neither or both of name and id", "one of them")
             if out.take == "labels" and out.concept is None:
                 raise ConfigError(
                     f"exclude[{k}].take",

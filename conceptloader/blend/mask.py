@@ -111,7 +111,7 @@ NOTHING = Mask(*(np.zeros(0, np.int64) for _ in range(3)))
 class Holes(NamedTuple):
     """What is taken out of samples that keep the rest.
 
-    own: tokens that are padding, no labels, and carry no spans; the label behind the last one of each range gives no
+    own: tokens that are padding, no labels, and carry no spans; the label after the last one of each range gives no
     loss either, as it is predicted from there. labels: tokens that give no loss where they are labels. within: those of
     `own` that may begin or end within a document, and so within a span.
     """

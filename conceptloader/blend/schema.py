@@ -58,7 +58,7 @@ class ExcludeConfig(Section):
     dataset lacks. Or they are the tokens in spans of a concept.
 
     take: "sample", all of each sample that has any of them; "own", the tokens themselves, and with them the loss of the
-    label behind them; "labels", of a concept alone, their losses.
+    label after them; "labels", of a concept alone, their losses.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {

@@ -55,7 +55,7 @@ def next_kept(call: Call, part: Any, member: Any, index: Any, begin: Any, stop: 
 
 @inner
 def blank_holes(call: Call, part: Any, member: Any, index: Any, inside: Tokens, named: Tokens) -> None:
-    """Make what is taken out of a part padding, as inputs and as labels, and mask the labels behind it."""
+    """Make what is taken out of a part padding, as inputs and as labels, and mask the label after each range."""
     batch, sample = call.arrays[0], call.state[0].sample
     size, length = batch.seq_len, batch.row_length
     k = find_range(call, member.end_range, member.end_own, part.base + part.start)

@@ -239,20 +239,27 @@ def _of_ids(dataset: Dataset, ids: Sequence[str], missing: dict[str, None]) -> t
 def _find_concept(
     concept: ConceptConfig, datasets: Mapping[str, Dataset], names: Sequence[str], where: str
 ) -> dict[str, int]:
-    """Dataset -> the id of a concept in it, for those that know it. Raises ConfigError if none does."""
+    """Dataset -> the id of a concept in it, for those that know it.
+
+    Raises ConfigError if none does, and for an id that has several names.
+    """
     track = concept.track
     tracks = {name: {t for t, one in datasets[name].tracks.items() if one.codec == "concepts"} for name in names}
     having = [name for name in names if track in tracks[name]]
     if not having:
         raise unknown(f"{where}.concept.track", track, set().union(*tracks.values()), "track of concepts")
-    found, known = dict[str, int](), set[str]()
+    found, known, called = dict[str, int](), set[str](), set[str]()
     for name in having:
         vocabulary = datasets[name].vocabulary(track) or ()
         known.update(vocabulary)
         if concept.id is not None and concept.id < datasets[name].tracks[track].num_ids:
             found[name] = concept.id
+            called.update(vocabulary[concept.id : concept.id + 1])
         elif concept.name is not None and concept.name in vocabulary:
             found[name] = vocabulary.index(concept.name)
+    if len(called) > 1:
+        ways = "give its name, or the dataset"
+        raise ConfigError(f"{where}.concept.id", f"{concept.id}, which is {sorted(called)}", "one concept", ways)
     if not found and concept.id is not None:
         most = max(datasets[name].tracks[track].num_ids for name in having)
         raise ConfigError(f"{where}.concept.id", concept.id, f"one below {most}, in {', '.join(having)}")

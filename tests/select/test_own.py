@@ -299,6 +299,31 @@ def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], where: s
         cl.open_blend(config(folder / "documents-None-0", [{"at": 0, **entry}]))
 
 
+def test_an_id_of_two_concepts_is_an_error(folder: Path, tmp_path: Path) -> None:
+    made, names = documents(False, True), {**NAMES, "concepts": NAMES["concepts"][::-1]}
+    write_dataset(tmp_path / "other", made, vocab_size=VOCAB, vocabularies=names)
+    datasets = {
+        "other": {"path": str(tmp_path / "other"), "weight": 1},
+        "web": {"path": str(folder / "spans-None-0"), "weight": 1},
+    }
+
+    def masks(**concept: Any) -> Any:
+        entry = {"at": 0, "concept": {"track": "concepts", **concept}, "take": "own"}
+        return cl.open_blend({"seq_len": SEQ_LEN, "datasets": datasets, "exclude": [entry]}).holes
+
+    with raises(ConfigError, path="exclude[0].concept.id", found="['concept-2', 'concept-3']"):
+        masks(id=2)
+    found, third = masks(name="concept-2"), masks(name="concept-3")
+    assert len(found["web"].own.at) != len(found["other"].own.at) == len(third["web"].own.at)
+
+
+def test_a_configuration_is_what_it_says(folder: Path) -> None:
+    entries = [OWN, SPANS, {**SPANS, "take": "labels", "at": 9}]
+    blend = cl.open_blend(config(folder / "documents-None-0", entries))
+    assert cl.open_blend(blend.config.to_dict()).spec == blend.spec
+    assert [entry.take for entry in blend.config.exclude] == ["own", "own", "labels"]
+
+
 @pytest.mark.parametrize("entry", [OWN, {**SPANS, "take": "labels"}])
 def test_a_loss_mask_is_needed(folder: Path, entry: dict[str, Any]) -> None:
     with raises(ConfigError, path="outputs.loss_mask", found="excluded documents"):

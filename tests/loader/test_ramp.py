@@ -102,7 +102,7 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
     assert "from sample 40: b 0.25, c 0.75 (ramp cosine over 120 samples)" in capsys.readouterr().out
     run = open_run(config)
     shown = pages.mixture(Looked(title="run", run=run), Query({}))
-    assert shown["phases"][1] == {"start": 40, "weights": {"b": 1, "c": 3}, "ramp": RAMP}
+    assert shown["phases"][1].items() >= {"start": 40, "weights": {"b": 1, "c": 3}, "ramp": RAMP}.items()
     assert Looked(title="run", run=run).horizon >= 2 * 160
 
 

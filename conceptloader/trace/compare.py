@@ -6,7 +6,7 @@ more than up to the first that differs: the answer is exact.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -31,10 +31,17 @@ _NONE = np.zeros(0, np.int64)
 _NUMBERED = "dataset_id", "sample_index"  # by each configuration for itself
 
 
-def open_other(run: Run, config: str | os.PathLike[str]) -> Run:
+def open_other(
+    run: Run, config: str | os.PathLike[str] | Mapping[str, Any], base_dir: str | os.PathLike[str] | None = None
+) -> Run:
     """Another configuration as if the steps of `run` were trained with it.
 
     Its steps have the batch sizes of `run`. Weights that were set while that was going hold here, too.
+
+    Args:
+        run: The run, see `open_run`.
+        config: As for `load_config`.
+        base_dir: As for `load_config`.
 
     Raises:
         ConfigError: An option or argument breaks a rule.
@@ -44,14 +51,23 @@ def open_other(run: Run, config: str | os.PathLike[str]) -> Run:
     said = {"seed": spec.seed, "seq_len": run.blend.config.seq_len}
     said["split_documents"] = spec.extra.get("split_documents")
     defaults = {key: value for key, value in said.items() if value is not None}
-    blend = open_blend(load_config(config, defaults=defaults))
+    blend = open_blend(load_config(config, defaults=defaults, base_dir=base_dir))
     return Run(blend=blend.resume(spec, spec.base), history=run.history)
 
 
 def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
-    """The steps before `stop`, in order, of which a batch has other arrays in `other`, a run as open_other makes it.
+    """The steps of which a batch has other arrays in `other`, in order.
 
-    Compared are all arrays but dataset_id, which counts the names in a configuration. Padding of spans is none.
+    Compared are all arrays but dataset_id, which counts the names in a configuration. That there is more room for
+    spans, and more padding, is no difference.
+
+    Args:
+        run: The run, see `open_run`.
+        other: What `open_other` made of another configuration.
+        stop: The step before which to look.
+
+    Yields:
+        Numbers of steps.
 
     Raises:
         ConfigError: If steps are not known, or a dataset that was read has left a configuration.
@@ -187,9 +203,12 @@ def _arrays(run: Run, reader: Callable[[int, bool], BatchReader], sample: Any) -
     return {key: value for key, value in batch.items() if key not in _NUMBERED}
 
 
-def _equal(one: dict[str, Any], two: dict[str, Any]) -> bool:
-    return one.keys() == two.keys() and all(
-        np.array_equal(value, two[key], equal_nan=value.dtype.kind == "f")
-        if isinstance(value, np.ndarray) else value == two[key]
-        for key, value in one.items()
-    )  # fmt: skip
+def _equal(one: Any, two: Any) -> bool:
+    """Whether values are the same to the bit, NaN included."""
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (two.dtype, two.shape, two.tobytes())
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(_equal(value, two[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(_equal, one, two))
+    return bool(one == two or (one != one and two != two))

@@ -1,4 +1,4 @@
-"""What `conceptloader trace --compare` shows: the steps that another configuration changes, and where to start again."""
+"""What `conceptloader trace --compare` shows: steps that another configuration changes, and where to start again."""
 
 import argparse
 from itertools import groupby
@@ -17,7 +17,7 @@ def show_comparison(arguments: argparse.Namespace, output: Output) -> None:
     asked = open_run(arguments)
     check_continuous(asked)
     checkpoints, left_out = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
-    stop = arguments.until or (asked.steps.places(checkpoints[-1].consumed)[0].step if checkpoints else None)
+    stop = arguments.until or (checkpoints[-1].step if checkpoints else None)
     if stop is None:
         raise ConfigError("--compare", "no end of the run", "--until or --checkpoints")
     other = open_other(asked, arguments.compare)

@@ -12,6 +12,7 @@ from conceptloader.trace.checkpoints import Checkpoint, find_checkpoints
 from conceptloader.trace.compare import differing_steps, open_other
 from conceptloader.trace.exposure import Exposure, exposure
 from conceptloader.trace.forget import Sightings, documents_with, find_sightings
+from conceptloader.trace.groups import exposure_by
 from conceptloader.trace.locate import (
     ConceptSeen,
     DocumentSeen,
@@ -50,6 +51,7 @@ __all__ = [
     "excluded_since",
     "explain",
     "exposure",
+    "exposure_by",
     "find_checkpoints",
     "find_sightings",
     "locate_concept",

@@ -69,7 +69,7 @@ class Windows:
         return parts, counts, offsets_of(counts * parts.inputs)
 
     def seen_before(self, tokens: Ints, each: bool = False) -> Ints:
-        """How many tokens before a place were seen; each: or are read in an epoch."""
+        """How many tokens before a place were seen; each: or are read once in an epoch."""
         parts, counts, before = self._parts
         if not len(counts):  # all packs are empty: what they would hold is quarantined
             return np.zeros_like(tokens)
@@ -79,11 +79,13 @@ class Windows:
         seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
         return seen
 
-    def samples_before(self, tokens: Ints) -> Ints:
-        """How many of the samples that were read begin before a place."""
+    def between(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
+        """Of tokens [start, stop): samples that were read and begin there, tokens that were seen, those of an epoch."""
         parts, counts, _ = self._parts
-        before: Ints = offsets_of(counts * (parts.place == 0))[np.searchsorted(parts.start, tokens)]
-        return before
+        begun = offsets_of(counts * ((parts.place == 0) & (parts.inputs > 0)))
+        low, high = np.searchsorted(parts.start, start), np.searchsorted(parts.start, stop)
+        seen, size = (self.seen_before(stop, each) - self.seen_before(start, each) for each in (False, True))
+        return begun[high] - begun[low], seen, size
 
     def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
         """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""

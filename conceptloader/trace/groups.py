@@ -1,4 +1,4 @@
-"""What a run has seen by values of its documents' columns, such as domain and license: a summary of training content."""
+"""What a run has seen by columns of its documents, such as domain and license: a summary of training content."""
 
 import json
 from collections.abc import Sequence
@@ -49,24 +49,25 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
             )
         if any(map(arrow.types.is_nested, kinds)):
             raise ConfigError("by", repr(one), "a column with one value for each document")
-    groups: dict[tuple[Any, ...], Any] = {}
+    groups: dict[str, tuple[tuple[Any, ...], Any]] = {}  # by repr, since True and 1 are equal
+
+    def add(key: tuple[Any, ...], sums: Any) -> None:
+        groups[repr(key)] = key, groups.get(repr(key), (key, 0))[1] + sums
+
     for name, some in seen.by_dataset().items():
-        rest = np.array(
-            [0, sum(one.samples for one in some), sum(one.tokens for one in some), sum(one.size for one in some)]
-        )
+        totals = [(one.samples, one.tokens, one.size) for one in some]
+        rest = np.array([0, *map(sum, zip(*totals, strict=True))])
         for values, sums in _of_documents(some, known.get(name), names):
-            key = tuple(name if one == SOURCE else values[one] for one in by)
-            groups[key] = groups.get(key, 0) + sums
+            add(tuple(name if one == SOURCE else values[one] for one in by), sums)
             rest -= sums * (0, 1, 1, 1)
         if rest.any():
-            key = tuple(name if one == SOURCE else None for one in by)
-            groups[key] = groups.get(key, 0) + rest
+            add(tuple(name if one == SOURCE else None for one in by), rest)
     if known and metadata is not None and not any(columns.with_row for columns in known.values()):
         next(iter(known.values())).check_metadata(0)
     rows = [
         {**dict(zip(header, key, strict=True)), **dict(zip(SUMS, sums.tolist(), strict=True)),
          "epochs": int(sums[2]) / int(sums[3]) if sums[3] else 0.0}
-        for key, sums in sorted(groups.items(), key=lambda one: [(value is None, str(value)) for value in one[0]])
+        for key, sums in sorted(groups.values(), key=lambda one: [(value is None, str(value)) for value in one[0]])
         if sums.any()
     ]  # fmt: skip
     return arrow.Table.from_pylist(_alike(rows, names))
@@ -80,17 +81,14 @@ def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, name
     for low in range(0, dataset.num_documents, _CHUNK):
         documents = np.arange(low, min(low + _CHUNK, dataset.num_documents))
         start, stop = document_ranges(dataset, documents)
-        tokens = sum(one.seen_before(stop) - one.seen_before(start) for one in some)
-        samples = sum(one.samples_before(stop) - one.samples_before(start) for one in some)
-        size = sum(one.seen_before(stop, each=True) - one.seen_before(start, each=True) for one in some)
-        sums = np.stack([np.asarray(tokens) > 0, samples, tokens, size], 1).astype(np.int64)
-        table = columns.table(documents, having)
-        lists = [[_value(columns, one, value) for value in table[one].to_pylist()] for one in having]
-        rows: dict[tuple[Any, ...], list[int]] = {}
-        for row, key in enumerate(zip(*lists, strict=True) if having else [()] * len(documents)):
-            rows.setdefault(key, []).append(row)
-        for key, chosen in rows.items():
-            yield {**dict.fromkeys(names), **dict(zip(having, key, strict=True))}, sums[chosen].sum(0)
+        samples, tokens, size = np.sum([one.between(start, stop) for one in some], 0)
+        table = columns.table(documents, having).select(having)
+        for name, column in zip(SUMS, (tokens > 0, samples, tokens, size), strict=True):
+            table = table.append_column(name, [column.astype(np.int64)])
+        found = table.group_by(having, use_threads=False).aggregate([(name, "sum") for name in SUMS])
+        for row in found.to_pylist():
+            values = {name: _value(columns, name, row[name]) if name in having else None for name in names}
+            yield values, np.array([row[f"{name}_sum"] for name in SUMS])
 
 
 def _has(columns: DocumentColumns, name: str) -> bool:
@@ -98,11 +96,11 @@ def _has(columns: DocumentColumns, name: str) -> bool:
 
 
 def _value(columns: DocumentColumns, name: str, value: Any) -> Any:
-    """Of a key of records its value, of text without the quotes of JSON."""
-    if value is None or name in columns.types:
-        return value
-    found = json.loads(value)
-    return value if isinstance(found, (list, dict)) else found
+    """As JSON has it; of a key of records its value, of text without quotes."""
+    if value is not None and name not in columns.types:
+        found = json.loads(value)
+        value = value if isinstance(found, (list, dict)) else found
+    return None if value != value else value if isinstance(value, (str, int, float, type(None))) else str(value)
 
 
 def _alike(rows: list[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The steps that another configuration changes, against a comparison of all batches of both."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.batch.open import batch_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import open_blend
-from conceptloader.order.progress.runlog import History
+from conceptloader.order.progress.runlog import History, RunStart
+from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, differing_steps
 from tests.batch.compare import plain_reader
 from tests.oracle.corpora import STREAMS, write_all
@@ -101,9 +104,10 @@ def same(one: dict[str, Any], two: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200 if SOAK else 600)
 @settings(
-    max_examples=scaled(60, 5_000),
+    max_examples=scaled(30, 5_000),
     derandomize=not SOAK,
     database=None,
     phases=[Phase.generate],
@@ -131,3 +135,47 @@ def test_steps_are_those_of_all_batches(data: st.DataObject, corpora: Callable[[
         stop += 1
     if stop:
         assert list(differing_steps(run, other, stop)) == brute_force(run, other, stop)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """`one`, a dataset of three shards, and copies: `same`; `tokens`, `spans`, with one document that is another."""
+    raw = random_documents(90, seed=1, mean_length=40)
+    other = next(one for one in random_documents(900, seed=2) if len(one.tokens) == len(raw[40].tokens))
+    tokens = [*raw[:40], dataclasses.replace(raw[40], tokens=other.tokens), *raw[41:]]
+    spans = [*raw[:40], dataclasses.replace(raw[40], spans={}), *raw[41:]]
+    for name, documents in (("one", raw), ("same", raw), ("tokens", tokens), ("spans", spans)):
+        write_dataset(tmp_path / name, documents, shards=3)
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", ["same", "tokens", "spans", "exclude", "weights"])
+def test_little_is_read(folder: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a document that is another, excluded or annotated otherwise, the shard at most; of other weights each step."""
+    entries = {name: {"path": str(folder / path)} for name, path in (("a", "one"), ("b", "same"))}
+    config = {"seq_len": 16, "datasets": entries, "tracks": {"concepts": {}}}
+    config["phases"] = [{"start": 0, "weights": {"a": 1, "b": 1}}]
+    changes: dict[str, dict[str, Any]] = {
+        "exclude": {"exclude": [{"at": 80, "dataset": "a", "ids": ["doc-40"]}]},
+        "weights": {"phases": [*config["phases"], {"start": 201, "weights": {"a": 2, "b": 1}}]},
+    }
+    data = {"datasets": {**entries, "a": {"path": str(folder / what)}}}
+    blends = [open_blend(one) for one in (config, {**config, **changes.get(what, data)})]
+    history = History(
+        [RunStart(step=0, consumed=0, batch=((0, 8),), micro_batch_size=8, dp_size=1, seq_len=16, spec="")]
+    )
+    run, other = (Run(blend=blend, history=history) for blend in blends)
+    expected, read = brute_force(run, other, 45), []
+    original = BatchReader.read
+
+    def counting(reader: BatchReader, samples: Any, *more: Any, **named: Any) -> Any:
+        read.extend(samples.tolist())
+        return original(reader, samples, *more, **named)
+
+    monkeypatch.setattr(BatchReader, "read", counting)
+    assert list(differing_steps(run, other, 45)) == expected
+    assert bool(expected) == (what != "same")
+    most = {"same": 0, "exclude": 2 * 8 * len(expected), "weights": 2 * 8 * 20}.get(what, 2 * 360 // 2 // 2)
+    assert len(read) <= most
+    if what == "weights":
+        assert min(expected) == 201 // 8

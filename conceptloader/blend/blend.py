@@ -1,8 +1,9 @@
 """Config -> open datasets, the order of their samples and its spec: what every loader and adapter starts from."""
 
+import copy
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from conceptloader.base.shown import Shown
@@ -16,10 +17,12 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
+from conceptloader.order.live import LoggedPhase
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec, PackingRule
+from conceptloader.order.progress.state import OrderState
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.weights import tempered
 
@@ -58,6 +61,8 @@ class Blend(Shown):
         masks: Dataset -> its tokens that give no loss, from some sample on.
         spec: What determines the order; it is saved with a checkpoint.
         unknown_ids: Entry of `exclude` -> how many of its ids no dataset has.
+        logged_phases: All phases of the run, where its log has said them; without, those before the spec's origin are
+            not known.
         order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
         views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
@@ -67,13 +72,17 @@ class Blend(Shown):
     masks: Mapping[str, Mask]
     spec: OrderSpec
     unknown_ids: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    logged_phases: Sequence[LoggedPhase] = ()
     order: Mixture | Sequential = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        max_epochs = {name: entry.max_epochs for name, entry in self.config.datasets.items()}
-        object.__setattr__(self, "order", self.spec.build(max_epochs))
+        object.__setattr__(self, "order", self._order())
         object.__setattr__(self, "views", tuple(map(self._view, self.spec.members.values())))
+
+    def _order(self) -> Mixture | Sequential:
+        max_epochs = {name: entry.max_epochs for name, entry in self.config.datasets.items()}
+        return self.spec.build(max_epochs, self.logged_phases)
 
     def _view(self, member: Member) -> View | None:
         name, ds = member.dataset, self.datasets.get(member.dataset)
@@ -119,6 +128,18 @@ class Blend(Shown):
             new_stage=new_stage,
         )
         return dataclasses.replace(self, spec=spec)
+
+    def with_phase(self, phase: Phase, consumed: int) -> "Blend":
+        """With a phase set live by a run that will ask for no sample before `consumed`; see OrderSpec.with_phase."""
+        changed = copy.copy(self)  # with the views: of members, which stay
+        object.__setattr__(changed, "spec", self.spec.cut(consumed, self.order).with_phase(phase))
+        object.__setattr__(changed, "order", changed._order())
+        return changed
+
+    def state(self, consumed: int | None, **more: Any) -> OrderState:
+        """What a checkpoint at `consumed` samples keeps of the order, and `more`; None: see OrderState."""
+        spec = self.spec if consumed is None else self.spec.cut(consumed, self.order)
+        return OrderState(spec=spec, consumed=consumed, more=more)
 
     def continued(self) -> tuple["Blend", int]:
         """This configuration as the continuation of the run in its `continue_from`, and the samples of that so far.

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
+from conceptloader.mixing.kinds import GIVEN, check_section
 from conceptloader.order.mixture import MAX_BLOCK, Phase
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
@@ -232,6 +233,8 @@ class Config(Section):
         weights: "manual": those of the datasets or phases; "by_size": by their numbers of windows.
         temperature: Weights are raised to 1 / temperature.
         phases: Changes of weights, by sample.
+        mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {replay: run log},
+            {file: YAML of weights} and {"module:Class": options}.
         skip: Jumps of the sample index.
         quarantine: Tokens that no sample reads.
         exclude: Documents that no sample reads from some sample on.
@@ -272,6 +275,7 @@ class Config(Section):
     weights: Literal["manual", "by_size"] = "manual"
     temperature: Positive = 1.0
     phases: tuple[Phase, ...] = ()
+    mixing: dict[str, Any] | None = None
     skip: tuple[Skip, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
@@ -294,6 +298,7 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_masks()
+        self._check_mixing()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 "megatron_cache",
@@ -339,6 +344,8 @@ class Config(Section):
             allowed_roots=None
             if self.allowed_roots is None
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
+            mixing=self.mixing
+            and {kind: change(it, f"mixing.{kind}") if kind in GIVEN else it for kind, it in self.mixing.items()},
             megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
             continue_from=self.continue_from and change(self.continue_from, "continue_from"),
         )
@@ -385,7 +392,12 @@ class Config(Section):
     def _check_unblended(self) -> None:
         if self.order == "shuffled":
             return
-        unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "by_size"}
+        unused = {
+            "phases": self.phases,
+            "mixing": self.mixing is not None,
+            "skip": self.skip,
+            "weights": self.weights == "by_size",
+        }
         unused["metrics"] = self.order == "megatron" and self.metrics
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
         for key, found in unused.items():
@@ -421,6 +433,15 @@ class Config(Section):
             raise ConfigError(
                 "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
             )
+
+    def _check_mixing(self) -> None:
+        if self.mixing is None:
+            return
+        check_section(self.mixing, self.names)
+        if not self.outputs.dataset_id:
+            raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
+        if self.phases:
+            raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")
 
     def _check_masks(self) -> None:
         for k, entry in enumerate(self.quarantine):

@@ -21,14 +21,15 @@ from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.cli.runs import OF_STEPS, add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
+from conceptloader.order.live import LoggedPhase
 from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_step, trace_steps
 from conceptloader.viewer.plots import plot_mixture
 
 DESCRIPTION = """\
-Show what a step contains, past or future. For each sample: its window of the dataset; its documents by their ids, with
-the positions of their inputs and labels; its spans with concepts, exactly as in the batch: [start, end), with < or > if
-a span continues outside; the range of its loss weights and token fields (all values with --json). Tokens that a build
-inserted (--prefix) are spans of the track prefix.
+Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
+window of the dataset; its documents by their ids, with the positions of their inputs and labels; its spans with
+concepts, exactly as in the batch: [start, end), with < or > if a span continues outside; the range of its loss weights
+and token fields (all values with --json). Tokens that a build inserted (--prefix) are spans of the track prefix.
 
   conceptloader trace run.yaml --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
@@ -115,6 +116,8 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         write_table(trace_steps(open_run(arguments), *arguments.steps), arguments, output)
         return
     asked = open_run(arguments)
+    first, stop = (arguments.sample, 0) if arguments.step is None else asked.steps.range_of(arguments.step)
+    weights = [_weights(asked, one) for one in asked.phases_in(first, stop)]
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
@@ -122,7 +125,20 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
             raise ConfigError(
                 "--rank", f"found {arguments.rank}, which has none of these samples", fix="check --dp-size"
             )
-    output.result({"samples": [one.to_dict() for one in found]}, (line for one in found for line in _lines(one)))
+    value = {"weights": weights, "samples": [one.to_dict() for one in found]}
+    shown = weights if arguments.sample is None else []
+    output.result(value, [*map(_said, shown), *(line for one in found for line in _lines(one))])
+
+
+def _weights(asked: Run, one: LoggedPhase) -> dict[str, Any]:
+    weights = asked.shares(one.phase)
+    return {"global_sample": one.phase.start, "weights": weights, "why": one.why, "losses": dict(one.losses)}
+
+
+def _said(weights: dict[str, Any]) -> str:
+    shares = ", ".join(f"{name} {share:.4g}" for name, share in weights["weights"].items())
+    why = f", set live: {printable(weights['why'])}" if weights["why"] else ""
+    return f"weights from global sample {weights['global_sample']} on: {shares}{why}"
 
 
 def _lines(one: SampleTrace) -> Iterator[str]:

@@ -23,6 +23,7 @@ from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
+FORGOTTEN = "weights were set live since, and the state keeps those in force: give the run log, which has all of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,8 @@ class Mixture(Shown):
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
+        origin: (global sample, draws of each dataset before it) from which on the phases are known, the first of them
+            starting there. Indices and draws before it raise ConfigError. By default the beginning of the run.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
@@ -73,6 +76,7 @@ class Mixture(Shown):
         skips: Sequence[Skip] = (),
         max_epochs: Sequence[float | None] | None = None,
         shuffle: bool = True,
+        origin: tuple[int, Sequence[int]] | None = None,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
             raise ConfigError("block", str(block), f"1 <= block <= {MAX_BLOCK}")
@@ -83,9 +87,10 @@ class Mixture(Shown):
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_members()
         self.skips = Skips(skips)
+        self.origin = (0, [0] * len(self.sizes)) if origin is None else (int(origin[0]), list(origin[1]))
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
         exact = [(phase.start, self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
-        self.phases = reference.order_phases(exact, self.names, self.seed, self.block)
+        self.phases = reference.order_phases(exact, self.names, self.seed, self.block, self.origin[1])
         self._starts = [phase.start for phase in self.phases]
 
     def __repr__(self) -> str:
@@ -115,12 +120,13 @@ class Mixture(Shown):
             if len(given) != len(self.sizes):
                 raise ConfigError("weights", len(given), f"one for each of the {len(self.sizes)} sizes")
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
-        return checked_phases(result, "; `weights` already gives the phase at 0" if weights is not None else "")
+        hint = "; `weights` already gives the phase at 0" if weights is not None else ""
+        return checked_phases(result, hint, self.origin[0])
 
     def _exact_weights(self, phase: Phase) -> dict[str, int]:
-        where = f"phase at {phase.start}: weights" if phase.start else "weights"
+        where, known = f"phase at {phase.start}: weights" if phase.start else "weights", set(self.names)
         for name in phase.weights:
-            if name not in self.names:
+            if name not in known:
                 raise ConfigError(f"{where}.{name}", f"no such dataset, expected one of {sorted(self.names)[:20]}")
         return exact_weights(phase.weights, where)
 
@@ -178,10 +184,8 @@ class Mixture(Shown):
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
-        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        scratch = np.empty(self._room, np.uint64)
-        kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
-        return datasets, draws
+        datasets, draws = self._locate(g.reshape(-1))
+        return datasets.reshape(g.shape), draws.reshape(g.shape)
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
         """(datasets int64, epochs uint64, windows uint64) of an array of indices, in its shape."""
@@ -204,8 +208,7 @@ class Mixture(Shown):
         """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
         if g < 0:
             raise ConfigError("sample index", str(g), "0 or more")
-        g = self.skips.global_index(g)
-        return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
+        return self._counts(self.skips.global_index(g))
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The index at which a window is read in one epoch of its dataset, or None if the run never reads it.
@@ -222,7 +225,7 @@ class Mixture(Shown):
         size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
-        g = reference.position(self.phases, self.block, dataset, draw)
+        g = self._position(dataset, draw)
         return None if g is None else reference.trainer_index(g, ((skip.at, skip.count) for skip in self.skips.skips))
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
@@ -234,8 +237,37 @@ class Mixture(Shown):
             draws = inverse.draws_of(given.reshape(-1), epoch * size, size, key)
         else:
             draws = given.reshape(-1) + np.uint64(epoch * size)
-        found = inverse.positions(self.phases, self.block, dataset, draws)
-        return self.skips.trainer_indices(found).reshape(given.shape)
+        return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
+
+    # Of global samples and draws, from the origin on.
+
+    def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
+        self.check_known(int(g.min(initial=MAX_N)))
+        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
+        kernels.locate_many(g, datasets, draws, self._phase_arrays, np.empty(self._room, np.uint64))
+        return datasets, draws
+
+    def _counts(self, g: int) -> list[int]:
+        self.check_known(g)
+        return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
+
+    def _position(self, dataset: int, draw: int) -> int | None:
+        self._check_drawn(dataset, draw)
+        return reference.position(self.phases, self.block, dataset, draw)
+
+    def _positions(self, dataset: int, draws: U64Array) -> I64Array:
+        self._check_drawn(dataset, int(draws.min(initial=MAX_N)))
+        return inverse.positions(self.phases, self.block, dataset, draws)
+
+    def check_known(self, g: int) -> None:
+        """Raise ConfigError for a global sample before the origin."""
+        if g < self.origin[0]:
+            raise ConfigError("order", f"global sample {g}", f"one from {self.origin[0]} on", FORGOTTEN)
+
+    def _check_drawn(self, dataset: int, draw: int) -> None:
+        first = self.origin[1][dataset]
+        if draw < first:
+            raise ConfigError("order", f"draw {draw} of {self.names[dataset]}", f"one from {first} on", FORGOTTEN)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
@@ -249,10 +281,10 @@ class Mixture(Shown):
                 )
 
 
-def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
-    """`phases` with plain integers as starts. Raises ConfigError unless these are 0 and then increase."""
+def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> list[Phase]:
+    """`phases` with plain integers as starts. Raises ConfigError unless these are `first` and then increase."""
     result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
     starts = [phase.start for phase in result]
-    if any(starts[:1]) or falls(starts) is not None or max(starts, default=0) >= 1 << 64:
-        raise ConfigError("phases", f"starts {starts}", f"0 and then increasing samples below 2**64{hint}")
+    if starts[:1] not in ([], [first]) or falls(starts) is not None or max(starts, default=0) >= 1 << 64:
+        raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
     return result

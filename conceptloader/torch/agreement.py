@@ -7,7 +7,7 @@ interleave with the trainer's own collectives, and says which ranks have not com
 import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +78,30 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     )
 
 
+def from_first(what: str, read: Callable[[], str], group: Any = None) -> str:
+    """What `read` returns on the first rank of a group, on all of its ranks. A comparison by require_same follows.
+
+    Args:
+        what: What is read; the same text on all of them.
+        read: Called on the first rank, or without torch.distributed.
+        group: As of require_same.
+
+    Raises:
+        ConfigError: The first rank did not come within the timeout of the store.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
+        return read()
+    first, rank = dist.get_process_group_ranks(group or dist.group.WORLD)[0], dist.get_rank()
+    store = PrefixStore(f"conceptloader {what} of {first}", _get_default_store())
+    number = store.add(f"rounds of {rank}", 1)
+    if rank == first:
+        store.set(str(number), read())
+        store.delete_key(str(number - 1))  # all have read it: they were compared since
+    else:
+        _wait(store, [str(number)], WARN_AFTER_S, what, {first: str(number)})
+    return store.get(str(number)).decode()
+
+
 def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
     """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples.
 
@@ -85,17 +109,22 @@ def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return
+    require_size("set_weights", dp_size, group)
+    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
+    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)
+
+
+def require_size(what: str, dp_size: int, group: Any) -> None:
+    """Raise ConfigError unless as many processes are about to be compared as there are data-parallel ranks."""
     size = dist.get_world_size(group)
     if size != dp_size:
         raise ConfigError(
-            "set_weights",
+            what,
             f"{size} processes in the group and dp_size {dp_size}",
             "as many",
             "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
             "yourself",
         )
-    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
-    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:

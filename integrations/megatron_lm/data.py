@@ -14,7 +14,6 @@ from conceptloader.blend import Blend, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.progress.state import OrderState
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
@@ -148,7 +147,7 @@ class MegatronData:
     def state(self, consumed: int | None = None) -> dict[str, str]:
         """What to keep with a checkpoint at `consumed` samples of Megatron's count, or wherever it says: one string."""
         position = None if consumed is None else self.count_start + consumed
-        return OrderState(spec=self.spec, consumed=position, more={"count_start": self.count_start}).leaf()
+        return self.train.state(position, count_start=self.count_start).leaf()
 
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.

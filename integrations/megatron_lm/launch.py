@@ -48,6 +48,7 @@ class Run:
     data: MegatronData | None = None
     args: Namespace | None = None
     mock: bool = False
+    log: RunLog | None = None
     meter: Meter | None = None
     reader: SplitIterator | None = None
     taken: int = 0
@@ -106,7 +107,8 @@ class Run:
             plan = plan_of(args, data.count_start)
             Path(args.save).mkdir(parents=True, exist_ok=True)
             start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
-            RunLog(args.save).append(start, data.spec)
+            self.log = RunLog(args.save)
+            self.log.append(start, data.spec)
 
     def iterator(self, stock: Any, iterable: Any) -> SplitIterator:
         """In place of RerunDataIterator."""
@@ -138,17 +140,18 @@ class Run:
             args.conceptloader = self.data.state(args.consumed_train_samples)
         return stock(args, *rest, **kwargs)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace, why: str = "") -> int:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data = self.data
         if data is None or not isinstance(data.train, OurSplit):
             raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
         plan = plan_of(args, data.count_start)
         first, edge = plan.schedule.range_of(plan.schedule.step)
-        start, blend = new_weights(data.train.blend, weights, plan, edge, at)
+        start, blend = new_weights(data.train.blend, weights, plan, edge, at, first)
         require_agreement(start, first, blend.spec, args.world_size, None)
         data.follow(blend)
-        self.note(data, args)
+        if self.log is not None:
+            self.log.append_weights(blend.spec, blend.order, start, why)
         return start
 
 
@@ -255,7 +258,7 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
 
 
 @MEGATRON.known()
-def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
+def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
     """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
 
     To be called on every rank, in a step or between two. From then on it is in every checkpoint and in the run log, and
@@ -276,4 +279,4 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
         raise ConfigError(
             "set_weights", f"--num-workers {args.num_workers}", "0: worker processes would keep the old weights"
         )
-    return _run.set_weights(weights, at, args)
+    return _run.set_weights(weights, at, args, why)

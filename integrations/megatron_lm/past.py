@@ -96,7 +96,7 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         begun = next((start.consumed for start in log.starts[:1] if not start.step), 0)  # where Megatron's count began
         before = [start for start in log.starts if start.consumed < begun + consumed]
         if before and LOG in accept:
-            return OrderState(spec=log.spec(before[-1]), more={"count_start": begun}).leaf()
+            return OrderState(spec=log.spec_at(before[-1], begun + consumed), more={"count_start": begun}).leaf()
         if before:
             raise ResumeError(
                 "checkpoint",

@@ -62,6 +62,7 @@ class StageDataset(Dataset[Any]):
     ) -> None:
         self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
         self.name, self.stage_start, self.log = name, stage_start, log
+        self.runs: RunLog | None = None  # on the rank that writes it
         self.consumed = plan.schedule.consumed  # samples that are trained
         self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in blend.config.names}
         self.meter = Meter(plan.schedule, track=self.track if blend.config.metrics else None)
@@ -95,7 +96,7 @@ class StageDataset(Dataset[Any]):
             losses.log(f"data at iteration {metrics.step + 1}", "data/", metrics.flat(""))
 
     def write_log(self) -> None:
-        """Append this start, or these weights, to the run log, on the rank that writes.
+        """Append this start to the run log, on the rank that writes.
 
         The configuration is written next to it, whole: with nanotron's seed and sequence length, and absolute paths. So
         `conceptloader trace` and its like need nothing but this folder.
@@ -107,9 +108,10 @@ class StageDataset(Dataset[Any]):
         start = RunStart.of(blend.spec, here, self.plan.partition, blend.config.seq_len, self.name or None)
         self.log.mkdir(parents=True, exist_ok=True)
         write_file(str(self.log / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
-        RunLog(self.log).append(start, blend.spec)
+        self.runs = RunLog(self.log)
+        self.runs.append(start, blend.spec)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
 
         To be called on every rank; see Loader.set_weights. Needs num_loading_workers: 0, since worker processes hold
@@ -118,17 +120,19 @@ class StageDataset(Dataset[Any]):
         if self.num_workers:
             raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0")
         edge = self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
-        start, blend = new_weights(self.blend, weights, self.plan, edge, at)
+        start, blend = new_weights(self.blend, weights, self.plan, edge, at, self.consumed)
         require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
         if self.reader is not None:
             self.reader.follow(blend.order)
         self.blend = blend
-        self.write_log()
+        if self.runs is not None:
+            self.runs.append_weights(blend.spec, blend.order, start, why)
         return start
 
     def state(self) -> State:
         """What a checkpoint needs."""
-        return State(spec=self.blend.spec, consumed=self.consumed, stage=self.name, stage_start=self.stage_start)
+        spec = self.blend.spec.cut(self.consumed, self.blend.order)
+        return State(spec=spec, consumed=self.consumed, stage=self.name, stage_start=self.stage_start)
 
     def get_consumption_stats(self) -> dict[str, dict[str, int]]:
         """Tokens consumed in this data stage, by dataset."""

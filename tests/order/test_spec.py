@@ -133,7 +133,7 @@ def test_bad_member():
 
 @pytest.mark.parametrize(("key", "known"), list(VERSIONS.items()))
 def test_other_versions_are_refused(key, known):
-    for other in (known + 1, 0, True, None):
+    for other in (known + 2, 0, True, None):
         with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {known}; resume with the release"):
             OrderSpec.from_dict({**spec().to_dict(), key: other})
 

@@ -74,7 +74,8 @@ def to_continue(checkpoint: str) -> OrderState:
     Raises ResumeError if it was saved within a step, whose gradients no other trainer has.
     """
     state = locate_state(checkpoint)[1]
-    return replace(state, more={"count_start": state.between_steps(f"continue_from {checkpoint}")})
+    kept = {key: value for key, value in state.more.items() if key == "mixing"}
+    return replace(state, more={**kept, "count_start": state.between_steps(f"continue_from {checkpoint}")})
 
 
 def _files(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 logger = logging.getLogger(__name__)
 
 OnSeqLenChange = Literal["error", "restart"]
+_DRAWS = ("order", "seed", "block", "phases")  # what decides how often datasets are drawn
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,12 @@ def resume(
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
     Changed tracks and quarantine are logged as warnings.
     """
+    if saved.decided(consumed) < saved.begins:
+        raise ResumeError(
+            "position",
+            f"{consumed} consumed samples, before the weights in force, which were set at global sample {saved.begins}",
+            fix="take the state of an earlier checkpoint",
+        )
     if not new_stage:
         current = _with_live(saved, current)
     if not consumed:
@@ -113,9 +120,18 @@ def resume(
         current = splice(saved, current, consumed)
     elif new_stage or saved.base:
         current = splice(saved, current, consumed if new_stage else saved.base)
+    if saved.origin is not None and current.order == "shuffled":
+        current = _with_origin(saved, current)
     refused = []
     for difference in compare(saved, current, consumed):
         if any(difference.key == key or difference.key.startswith(f"{key}.") for key in allow_changed):
+            if saved.origin is not None and difference.key.split(".")[0] in _DRAWS:
+                raise ResumeError(
+                    difference.key,
+                    f"saved {difference.saved}, now {difference.current}: weights were set live since, and how often "
+                    f"each dataset was drawn before global sample {saved.begins} is counted with the saved value",
+                    fix="put it back, or make the change a new stage, from here on",
+                )
             logger.warning("resuming with a changed past, as allowed: %s", difference)
         else:
             refused.append(difference)
@@ -140,12 +156,13 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
             "order", f"found {saved.order}, then {current.order}", fix="only shuffled orders can follow each other"
         )
     start = saved.decided(consumed)
-    drawn = saved.draws_before(consumed)
+    cut = {} if saved.origin is None else saved.origin.counts
+    drawn = saved.draws_before(consumed) if start >= saved.begins else cut
     keys = {name: _member_key(name, member, saved, drawn) for name, member in current.members.items()}
     past = saved.phases_before(consumed)
     ahead = [Phase(start=p.start, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
     active = [phase for phase in ahead if phase.start <= start][-1]
-    kept = {name for phase in past for name in phase.weights}
+    kept = {*cut, *(name for phase in past for name in phase.weights)}
     live = [s for s in saved.live if s < start] + [start] * (active.start in current.live)
     return replace(
         current,
@@ -182,6 +199,21 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
             )
     starts = tuple(phase.start for phase in live)
     return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
+
+
+def _with_origin(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
+    """`current` from where the saved order begins.
+
+    Raises ResumeError if it lacks the phase that is in force there.
+    """
+    starts = {phase.start for phase in current.phases}
+    if saved.begins not in starts:
+        raise ResumeError("phases", f"none starts at global sample {saved.begins}", "the saved one", "put it back")
+    stage = saved.decided(saved.base)
+    if stage < saved.begins and stage not in {phase.start for phase in saved.phases}:
+        starts -= {stage}  # weights that were in force when this configuration took over, set live
+    phases = tuple(phase for phase in current.phases if phase.start in starts)
+    return replace(current, phases=phases, origin=saved.origin)
 
 
 def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ from conceptloader.cli.runs import add_run_arguments, checkpoints_of, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Checkpoint, Run, Sightings, documents_with, find_sightings, open_other
-from conceptloader.trace.checkpoints import check_continuous, last_before
+from conceptloader.trace.checkpoints import check_continuous, last_before, whole_order
 
 DESCRIPTION = """\
 Plan a run without some documents that repeats as little as possible: which steps saw them, the last checkpoint before
@@ -133,7 +133,7 @@ def _replay(asked: Run, start: Checkpoint | None, share: float, known: int) -> l
         f"{start.path} is the last checkpoint before the first of them, at sample {start.consumed:,}{step}: "
         f"{share:.1%} of the run is replayed"
     ]
-    later = sum(at >= start.spec.decided(start.consumed) for at in asked.blend.spec.live)
+    later = sum(at >= start.spec.decided(start.consumed) for at in whole_order(asked).live)
     if later:
         lines.append(f"weights were set {later:,} times after it, during the run: the new run sets its own")
     return lines

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -76,6 +76,16 @@ def find_checkpoints(
     return sorted(found, key=lambda one: one.consumed), left_out
 
 
+def whole_order(run: Run) -> OrderSpec:
+    """The order of a run from sample 0 on, with all weights that were set while it was going."""
+    spec, logged = run.blend.spec, run.blend.logged_phases
+    if spec.origin is None:
+        return spec
+    planned = {phase.start for phase in spec.phases if phase.start not in spec.live}
+    live = tuple(one.phase.start for one in logged if one.phase.start not in planned)
+    return replace(spec, phases=tuple(one.phase for one in logged), live=live, origin=None)
+
+
 def last_before(checkpoints: Sequence[Checkpoint], sample: int) -> Checkpoint | None:
     """The last one that was saved before a sample was trained."""
     return next((one for one in reversed(checkpoints) if one.consumed <= sample), None)
@@ -99,10 +109,15 @@ def _checkpoint(run: Run, path: Path, logged: bool) -> Checkpoint:
     """Raises ResumeError if the run cannot go on from it."""
     file, state = locate_state(path)
     where, consumed = str(path), state.between_steps(str(path))
+    whole, decided = whole_order(run), state.spec.decided(consumed)
     try:
-        resume(state.spec, run.blend.spec, consumed)
+        planned = tuple(phase for phase in whole.phases if phase.start not in whole.live)
+        resume(state.spec, replace(whole, phases=planned, live=()), consumed)
     except ResumeError as error:
         raise error.within(where) from error
+    for phase in state.spec.deciding if logged else ():
+        if phase.start < decided and phase not in whole.phases:
+            raise ResumeError(where, f"weights set live at global sample {phase.start}", "those in the run log")
     step = None
     segments = () if run.history is None else run.history.segments
     segment = next((one for one in reversed(segments) if one.start.consumed < consumed), None)

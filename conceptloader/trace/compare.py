@@ -20,8 +20,10 @@ from conceptloader.blend import View, load_config, open_blend
 from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
+from conceptloader.order.progress.resume import splice
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.bulk import sample_ranges
+from conceptloader.trace.checkpoints import whole_order
 from conceptloader.trace.forget import draws_of
 from conceptloader.trace.ranges import document_ranges, samples_touching
 from conceptloader.trace.run import Run
@@ -44,15 +46,17 @@ def open_other(
         base_dir: As for `load_config`.
 
     Raises:
-        ConfigError: An option or argument breaks a rule.
-        ResumeError: If it lacks a dataset of such weights.
+        ConfigError: An option or argument breaks a rule, or it lacks a dataset of such weights.
     """
-    spec = run.blend.spec
-    said = {"seed": spec.seed, "seq_len": run.blend.config.seq_len}
-    said["split_documents"] = spec.extra.get("split_documents")
+    whole = whole_order(run)
+    said = {"seed": whole.seed, "seq_len": run.blend.config.seq_len}
+    said["split_documents"] = whole.extra.get("split_documents")
     defaults = {key: value for key, value in said.items() if value is not None}
     blend = open_blend(load_config(config, defaults=defaults, base_dir=base_dir))
-    return Run(blend=blend.resume(spec, spec.base), history=run.history)
+    live = [phase for phase in whole.phases if phase.start in whole.live and phase.start >= whole.decided(whole.base)]
+    phases = sorted([*blend.spec.phases, *live], key=lambda phase: phase.start)
+    spec = replace(blend.spec, phases=tuple(phases), live=tuple(phase.start for phase in live))
+    return Run(blend=replace(blend, spec=splice(whole, spec, whole.base)), history=run.history)
 
 
 def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
@@ -87,7 +91,7 @@ def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
 
 def _candidates(run: Run, other: Run, total: int) -> Callable[[int, int], Any]:
     """A function of [first, end), up to `total`: the samples there that may differ, ascending."""
-    one, two = run.blend.spec, other.blend.spec
+    one, two = whole_order(run), other.blend.spec
     alike, names, theirs = _settings(run) == _settings(other), list(one.members), list(two.members)
     start = min(_same_order_until(one, two) if alike else 0, total)
     partner = np.array([names.index(name) if name in names else -1 for name in theirs])
@@ -149,14 +153,20 @@ def _touched(run: Run, other: Run, index: int, partner: int) -> Ints:
 
 def _masked_otherwise(one: View, two: View) -> Mask:
     """Tokens that are masked from another sample on, and those of shards that only one of the two leaves closed."""
-    masks, starts = (one.mask, two.mask), np.array(one.dataset.shard_starts)
-    bounds = np.unique(np.concatenate([starts, *(column for mask in masks for column in (mask.start, mask.stop))]))
+    pairs = [*zip(_masks(one), _masks(two), strict=True)]
+    starts = np.array(one.dataset.shard_starts)
+    ends = [column for pair in pairs for mask in pair for column in (mask.start, mask.stop)]
+    bounds = np.unique(np.concatenate([starts, *ends]))
     start, stop = bounds[:-1], bounds[1:]
+    differ = np.logical_or.reduce([a.since(start, stop) != b.since(start, stop) for a, b in pairs])
     closed = one.mask.closed(one.dataset) != two.mask.closed(two.dataset)
-    differ = masks[0].since(start, stop) != masks[1].since(start, stop)
     if closed.any():
         differ |= closed[np.searchsorted(starts, start, side="right") - 1]
     return Mask.of(start[differ], stop[differ], 0)
+
+
+def _masks(view: View) -> list[Mask]:
+    return [view.mask, *getattr(view, "holes", ())]
 
 
 def _stored_otherwise(one: View, two: View) -> Mask | None:

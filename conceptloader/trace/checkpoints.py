@@ -58,10 +58,10 @@ def find_checkpoints(
         paths = sorted(path for path in Path(directory).iterdir() if path.name != FILE_NAME)
     except OSError as error:
         raise ConfigError("checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints") from error
-    found, left_out = list[Checkpoint](), dict[str, str]()
+    found, left_out, whole = list[Checkpoint](), dict[str, str](), whole_order(run)
     for path in paths:
         try:
-            found.append(_checkpoint(run, path, logged))
+            found.append(_checkpoint(run, whole, path, logged))
         except NoState:
             continue
         except (ResumeError, OSError) as error:
@@ -105,18 +105,18 @@ def check_continuous(run: Run) -> None:
             )
 
 
-def _checkpoint(run: Run, path: Path, logged: bool) -> Checkpoint:
+def _checkpoint(run: Run, whole: OrderSpec, path: Path, logged: bool) -> Checkpoint:
     """Raises ResumeError if the run cannot go on from it."""
     file, state = locate_state(path)
     where, consumed = str(path), state.between_steps(str(path))
-    whole, decided = whole_order(run), state.spec.decided(consumed)
     try:
         planned = tuple(phase for phase in whole.phases if phase.start not in whole.live)
-        resume(state.spec, replace(whole, phases=planned, live=()), consumed)
+        resume(state.spec, replace(whole, phases=planned, live=()) if whole.live else whole, consumed)
     except ResumeError as error:
         raise error.within(where) from error
+    known, decided = {phase.start: phase for phase in whole.phases}, state.spec.decided(consumed)
     for phase in state.spec.deciding if logged else ():
-        if phase.start < decided and phase not in whole.phases:
+        if phase.start < decided and known.get(phase.start) != phase:
             raise ResumeError(where, f"weights set live at global sample {phase.start}", "those in the run log")
     step = None
     segments = () if run.history is None else run.history.segments

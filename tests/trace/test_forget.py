@@ -22,7 +22,14 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import documents_with, find_checkpoints, find_sightings, open_run
+from conceptloader.trace import (
+    differing_steps,
+    documents_with,
+    find_checkpoints,
+    find_sightings,
+    open_other,
+    open_run,
+)
 from tests.oracle.corpora import write_all
 from tests.oracle.test_oracle import configurations
 from tests.raises import raises
@@ -307,3 +314,45 @@ def test_entries_that_are_no_checkpoint(folder: Path) -> None:
     assert sorted(left_out) == [str(runs / "00010.pt"), str(runs / "within.pt")]
     with raises(ConfigError, "checkpoints"):
         find_checkpoints(open_run(config, runs), runs / "gone")
+
+
+def test_weights_that_were_set_live(trained: Training, tmp_path: Path) -> None:
+    """They hold for the other configuration, too; a checkpoint with those of a branch that was left is none."""
+    datasets = {name: {"path": str(trained.folder / name), "weight": 1} for name in ("web", "books")}
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"seq_len": 32, "datasets": datasets}))
+
+    def train(start: str | None, until: int, weight: int) -> None:
+        with cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH, num_samples=until * BATCH) as loader:
+            if start is not None:
+                loader.load_state_dict(torch.load(tmp_path / "runs" / start))
+            loader.log_start(tmp_path / "runs", loader.steps)
+            for _ in loader:
+                if loader.steps % 4 == 2:
+                    loader.set_weights({"web": weight + loader.steps, "books": 1})
+                if loader.steps % 5 == 0:
+                    torch.save(loader.state_dict(), tmp_path / "runs" / f"{loader.steps}.pt")
+
+    train(None, 20, 2)
+    shutil.copy2(tmp_path / "runs/20.pt", tmp_path / "left.pt")
+    train("10.pt", 35, 90)
+    run = open_run(tmp_path / "run.yaml", tmp_path / "runs")
+    assert run.blend.spec.origin is not None
+    found, left_out = find_checkpoints(run, tmp_path / "runs")
+    assert ([one.step for one in found], left_out) == ([5, 10, 15, 20, 25, 30, 35], {})
+    shutil.copyfile(tmp_path / "left.pt", tmp_path / "runs/20.pt")  # as new as the others
+    _, left_out = find_checkpoints(run, tmp_path / "runs")
+    assert "weights set live" in left_out[str(tmp_path / "runs/20.pt")]
+
+    exclude = [{"at": 40, "ids": ["web-3", "books-7"]}]
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({"seq_len": 32, "datasets": datasets, "exclude": exclude}))
+    other = open_other(run, tmp_path / "other.yaml")
+    steps = list(differing_steps(run, other, 35))
+    assert steps == [
+        step for step in range(35) for part in [cl.trace.trace_step(run, step)]
+        if step >= 5 and any({one.id for one in sample.documents} & set(IDS) for sample in part)
+    ]  # fmt: skip
+    assert steps
+    documents, _ = documents_with(run, IDS)
+    seen = find_sightings(run, documents, 35 * BATCH).sample // BATCH
+    assert sorted({step for step in seen.tolist() if step >= 5}) == steps

@@ -59,9 +59,9 @@ class LiveMixture(Mixture):
         """Every global sample is known."""
 
     def _build(self, k: int) -> Mixture:
-        """An order that is that of the run within past phase k."""
+        """The order within past phase k."""
         first = k
-        while self.past[first].phase.ramp:  # needs the weights before it
+        while self.past[first].phase.ramp is not None:  # which needs the weights before it
             first -= 1
         phases = [one.phase for one in self.past[first : k + 1]]
         return Mixture(phases=phases, origin=(phases[0].start, self._bases[first].tolist()), **self._options)

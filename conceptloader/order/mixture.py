@@ -309,25 +309,23 @@ def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> l
         for phase in phases
     ]
     starts = [phase.start for phase in result]
-    latest = max((phase.settled for phase in result), default=0)
-    if starts[:1] not in ([], [first]) or falls(starts) is not None or latest >= 1 << 64:
+    if (
+        starts[:1] not in ([], [first])
+        or falls(starts) is not None
+        or max((p.settled for p in result), default=0) >= 1 << 64
+    ):
         raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
-    check_ramps(result, [f"phases.{start}.ramp" for start in starts], first)
+    check_ramps(result, [f"phases.{start}.ramp" for start in starts])
     return result
 
 
-def check_ramps(phases: Sequence[Phase], names: Sequence[str], first: int = 0) -> None:
-    """Raise ConfigError unless the weights before each ramp are known and settled.
-
-    names: of their ramps, for the error. first: sample before which no weights are known.
-    """
+def check_ramps(phases: Sequence[Phase], names: Sequence[str]) -> None:
+    """Raise ConfigError unless the weights before each ramp are settled. names: of their ramps, for the error."""
     for k, (phase, name) in enumerate(zip(phases, names, strict=True)):
         if phase.ramp is None:
             continue
-        if phase.start == first:
-            raise ConfigError(
-                name, f"a ramp from sample {first} on", "a later start", "the weights before it are missing"
-            )
+        if phase.start == 0:
+            raise ConfigError(name, "a ramp from sample 0 on", "a later start", "the weights before it are missing")
         if k and phases[k - 1].settled > phase.start:
             raise ConfigError(
                 name,

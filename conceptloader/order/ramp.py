@@ -82,8 +82,8 @@ def segment_at(segments: list[Segment], j: int) -> Segment:
 class RampTree(Tree):
     """The trees of the earlier and the later weights. left, right, share: nodes of the former, then of the latter.
 
-    paths: of all leaves in the former, then of all in the latter; of a leaf that a tree lacks the last node, which is
-    no child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
+    paths: of all leaves in the former, then of all in the latter. To a leaf that a tree lacks it is the last node, that
+    is no child and gives it nothing. leaves: leaf k of either tree is leaves[tree][k] here.
     """
 
     ramp: Ramp
@@ -158,11 +158,11 @@ def order_phases(
     names: Sequence[str],
     seed: int,
     block: int,
-    before: Sequence[int] | None = None,
+    drawn: Sequence[int] | None = None,
 ) -> list[PhaseOrder]:
     """`reference.order_phases`, with ramps: the weights of a phase that has one hold from its end on as a phase does.
 
-    The next phase may cut a ramp short. The first phase has none. before: draws of every dataset before it.
+    The next phase may cut a ramp short. The first phase has none; drawn: draws of every dataset before it, if any.
     """
     index = {name: k for k, name in enumerate(names)}
     given, result = list(phases), list[PhaseOrder]()
@@ -175,10 +175,10 @@ def order_phases(
             assert earlier is not None, "a ramp from nothing"
             both = RampTree.of(ramp, (earlier[1], later[1]), (earlier[0], later[0]))
             steps = [(start, sorted({*earlier[0], *ordered}), both), (start + ramp.samples, *later)]
-        for begin, drawn, tree in steps:
+        for begin, here, tree in steps:
             if begin == start or k + 1 == len(given) or begin < given[k + 1][0]:
-                base = result[-1].counts(begin, block) if result else list(before or [0] * len(names))
-                members = [index[name] for name in drawn]
+                base = result[-1].counts(begin, block) if result else list(drawn or [0] * len(names))
+                members = [index[name] for name in here]
                 result.append(PhaseOrder(begin, ordered, members, tree, blocks_key(seed, begin), base))
         earlier = later
     return result

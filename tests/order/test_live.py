@@ -24,17 +24,18 @@ from tests.raises import raises
 from tests.scale import scaled
 
 SIZES = {"a": 7, "b": 50, "c": 2000, "d": 1, "e": 333}
+RAMPS = {301: Ramp(samples=200), 901: Ramp(samples=64, shape="cosine"), 1101: Ramp(samples=500)}
 PLANNED = {0: {"a": 1, "b": 2, "c": 5}, 700: {"c": 1, "d": 1}, 9001: {"e": 1, "b": 1}}
-RAMPS = {700: Ramp(samples=60), 9001: Ramp(samples=25, shape="cosine")}
 BLOCK = 8
+NONE: dict[int, Ramp] = {}
 
 
-def planned(phases: Any = PLANNED, ramps: Any = None, **options: Any) -> OrderSpec:
+def planned(phases: Any = PLANNED, ramps: Any = NONE, **options: Any) -> OrderSpec:
     members = {
         name: Member(dataset=name, seq_len=16, windows=n, stream_fingerprint=name, token_range=(0, 17 * n))
         for name, n in SIZES.items()
     }
-    starts = tuple(Phase(start=start, weights=it, ramp=(ramps or {}).get(start)) for start, it in phases.items())
+    starts = tuple(Phase(start=at, weights=weights, ramp=ramps.get(at)) for at, weights in phases.items())
     return OrderSpec(**{"seed": 3, "block": BLOCK, "members": members, "phases": starts, **options})
 
 
@@ -44,7 +45,7 @@ class Simulated:
     def __init__(self, folder: Path, spec: OrderSpec, seed: int) -> None:
         self.log, self.config, self.random = RunLog(folder), spec, random.Random(seed)
         self.spec, self.position, self.phases = spec, 0, {p.start: dict(p.weights) for p in spec.phases}
-        self.ramps = {p.start: p.ramp for p in spec.phases}
+        self.ramps = {phase.start: phase.ramp for phase in spec.phases}
         self.order = spec.build()
         self.saved: list[tuple[int, dict[str, str], dict[int, dict[str, float]]]] = []
         self.changes = 0
@@ -89,8 +90,8 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
     assert spec.hash == run.spec.hash
     order = spec.build(logged=log.phases(spec))
     names = sorted(SIZES)
-    exact = [(p.start, p.weights, p.ramp) for p in planned(dict(sorted(run.phases.items())), run.ramps).phases]
-    phases = order_phases(exact, names, 3, BLOCK)
+    exact = [(p.start, p.weights, run.ramps.get(p.start)) for p in planned(dict(sorted(run.phases.items()))).phases]
+    phases = order_phases(exact, names, 3, BLOCK)  # in plain Python
     expected = []
     for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
         for first in range(phase.start, min(stop, samples), BLOCK):
@@ -111,9 +112,14 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "most_ahead"), [(scaled(2_000, 10_000), 0), (300, 40)])
-def test_an_order_of_many_changes_killed_and_resumed(tmp_path: Path, changes: int, most_ahead: int) -> None:
-    run = Simulated(tmp_path, planned(ramps=RAMPS), seed=changes)
+@pytest.mark.parametrize(("changes", "most_ahead", "ramps"), [
+    (scaled(2_000, 10_000), 0, {}), (300, 40, {}), (400, 3, RAMPS), (400, 200, RAMPS),
+])  # fmt: skip
+def test_an_order_of_many_changes_killed_and_resumed(
+    tmp_path: Path, changes: int, most_ahead: int, ramps: dict[int, Ramp]
+) -> None:
+    more = {301: {"a": 1, "e": 1}, 901: {"b": 1}, 1101: {"c": 1, "d": 3}} if ramps else {}
+    run = Simulated(tmp_path, planned(dict(sorted({**PLANNED, **more}.items())), ramps), seed=changes)
     sizes = []
     while run.changes < changes:
         run.set_weights(most_ahead)
@@ -125,7 +131,8 @@ def test_an_order_of_many_changes_killed_and_resumed(tmp_path: Path, changes: in
     assert max(sizes[-20:]) < max(sizes[:20]) + 200 * (1 + most_ahead)
     compare(run, RunLog(tmp_path), run.position + 100)
     spec = run.spec.cut(run.position, run.order)
-    whole = planned(dict(sorted(run.phases.items())), RAMPS, live=tuple(sorted(run.phases.keys() - PLANNED.keys())))
+    live = tuple(sorted(run.phases.keys() - run.ramps.keys()))
+    whole = planned(dict(sorted(run.phases.items())), run.ramps, live=live)
     assert spec.hash == whole.hash == OrderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).hash
     starts = [phase.phase.start for phase in RunLog(tmp_path).phases(spec)]
     assert starts == sorted(run.phases)
@@ -211,35 +218,6 @@ def test_a_phase_of_the_configuration_in_force() -> None:
     assert resume(spec, planned(), 705) == spec
     with raises(ResumeError, "phases", found="700"):
         resume(spec, planned({0: PLANNED[0], 9001: PLANNED[9001]}), 705)
-
-
-@pytest.mark.parametrize("ramp", [Ramp(samples=60), Ramp(samples=400, shape="cosine")])
-def test_a_ramp_in_force_keeps_the_weights_before_it(tmp_path: Path, ramp: Ramp) -> None:
-    """Those that were set live before it, also where others have ended it since, and where it is over."""
-    run = Simulated(tmp_path, planned(ramps={700: ramp}), seed=5)
-    steps = [(90, {"a": 1}), (650, {"c": 1, "a": 2}), (820, {"b": 1}), (9000, {"d": 1}), (9500, {"a": 1, "e": 1})]
-    for at, weights in steps:
-        for position in range(run.position, at, 37):
-            cut = run.spec.cut(position, run.order)
-            assert cut.hash == run.spec.hash
-            assert cut.begins <= position
-            found, whole = cut.build(), run.spec.build(logged=run.log.phases(run.spec))
-            samples = np.arange(position, position + 1500)
-            assert np.array_equal(found.locate_many(samples), whole.locate_many(samples))
-            state = OrderState.read(OrderState(spec=cut, consumed=position).leaf(), "state")
-            assert resume(state.spec, run.config, position).hash == run.spec.hash
-            longer = planned(ramps={700: Ramp(samples=ramp.samples + 1)})
-            if position > 700:
-                with raises(ResumeError, found="phases.700.ramp: saved"):
-                    resume(state.spec, longer, position)
-        run.position = at
-        run.spec = run.spec.cut(at, run.order).with_phase(Phase(start=at, weights=weights))
-        run.order = run.spec.build()
-        run.log.append_weights(run.spec, run.order, at)
-        run.phases[at] = dict(weights)
-    compare(run, RunLog(tmp_path), 9700)
-    other = planned(dict(sorted(run.phases.items())), {700: Ramp(samples=59)}, live=tuple(at for at, _ in steps))
-    assert other.chain != run.spec.chain
 
 
 def test_a_log_that_lacks_weights(tmp_path: Path) -> None:

@@ -134,9 +134,10 @@ def test_bad_member():
 
 @pytest.mark.parametrize(("key", "known"), list(VERSIONS.items()))
 def test_other_versions_are_refused(key, known):
-    latest = known + 1
+    latest = 2
+    expected = " or ".join(map(str, range(1, latest + 1)))
     for other in (latest + 1, 0, True, None):
-        with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {known} or {latest}; resume with"):
+        with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {expected}; resume with the release"):
             OrderSpec.from_dict({**spec().to_dict(), key: other})
 
 

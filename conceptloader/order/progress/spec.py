@@ -76,7 +76,7 @@ class Origin(Saved):
 
 def link(chain: str, phase: Phase, live: bool) -> str:
     """The chain with one more phase: a fingerprint that covers it and all before. It is "" before the first one."""
-    return fingerprint([chain, phase.start, phase.weights, live, *([plain(phase.ramp)] if phase.ramp else [])])
+    return fingerprint([chain, plain(phase), live])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,16 +239,17 @@ class OrderSpec(Saved):
         """
         if not (self.live or self.origin):
             return self
-        # A ramp needs the weights before it.
-        starts = [one.start for one in self.deciding if one.start <= self.decided(consumed) and one.ramp is None]
-        if not starts:
+        phases = [phase for phase in self.deciding if phase.start <= self.decided(consumed)]
+        if not phases:
             raise ConfigError(
                 "order",
                 f"{consumed} samples, global sample {self.decided(consumed)}",
                 f"one from {self.begins} on",
                 FORGOTTEN,
             )
-        return self.cut_at(starts[-1], order)
+        while phases[-1].ramp is not None:  # which needs the weights before it
+            phases.pop()
+        return self.cut_at(phases[-1].start, order)
 
     def cut_at(self, start: int, order: Mixture | Sequential) -> "OrderSpec":
         """From the phase on that begins at `start`. order: what `build` made of this spec."""

@@ -315,17 +315,22 @@ def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> l
         or max((p.settled for p in result), default=0) >= 1 << 64
     ):
         raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
-    check_ramps(result, [f"phases.{start}.ramp" for start in starts])
+    check_ramps(result, [f"phases.{start}.ramp" for start in starts], first)
     return result
 
 
-def check_ramps(phases: Sequence[Phase], names: Sequence[str]) -> None:
-    """Raise ConfigError unless the weights before each ramp are settled. names: of their ramps, for the error."""
+def check_ramps(phases: Sequence[Phase], names: Sequence[str], first: int = 0) -> None:
+    """Raise ConfigError unless the weights before each ramp are known and settled.
+
+    names: of their ramps, for the error. first: sample before which no weights are known.
+    """
     for k, (phase, name) in enumerate(zip(phases, names, strict=True)):
         if phase.ramp is None:
             continue
-        if phase.start == 0:
-            raise ConfigError(name, "a ramp from sample 0 on", "a later start", "the weights before it are missing")
+        if phase.start == first:
+            raise ConfigError(
+                name, f"a ramp from sample {first} on", "a later start", "the weights before it are missing"
+            )
         if k and phases[k - 1].settled > phase.start:
             raise ConfigError(
                 name,

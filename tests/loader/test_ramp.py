@@ -8,7 +8,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ResumeError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import open_run
 from conceptloader.viewer import pages
@@ -103,7 +103,21 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
     run = open_run(config)
     shown = pages.mixture(Looked(title="run", run=run), Query({}))
     assert shown["phases"][1].items() >= {"start": 40, "weights": {"b": 1, "c": 3}, "ramp": RAMP}.items()
-    assert Looked(title="run", run=run).horizon >= 2 * 160
+    (tmp_path / "run.json").write_text(json.dumps(config))
+    assert main(["trace", str(tmp_path / "run.json"), "--global-batch-size", "4", "--step", "25", "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["weights"]
+    assert said["weights"] == pytest.approx({"a": 0.45, "b": 0.175, "c": 0.375}, abs=0.02)  # in the middle
+    later = {**config["phases"][1], "ramp": {"samples": 100_000}}
+    run = open_run({**config, "phases": [config["phases"][0], later]})
+    assert Looked(title="run", run=run).horizon == 2 * 100_040
+
+
+def test_a_run_with_a_ramp_cannot_be_replayed_as_weights(config: Any, tmp_path: Path) -> None:
+    make(config).log_start(tmp_path / "log", 0)
+    weighted = {name: {**dataset, "weight": 1} for name, dataset in config["datasets"].items()}
+    other = {**config, "datasets": weighted, "phases": [], "mixing": {"replay": str(tmp_path / "log")}}
+    with raises(ConfigError, "mixing.replay", "a ramp in"):
+        make(other)
 
 
 def test_temperature_applies_to_both_ends(config: Any) -> None:

@@ -220,6 +220,35 @@ def test_a_phase_of_the_configuration_in_force() -> None:
         resume(spec, planned({0: PLANNED[0], 9001: PLANNED[9001]}), 705)
 
 
+@pytest.mark.parametrize("ramp", [Ramp(samples=60), Ramp(samples=400, shape="cosine")])
+def test_a_ramp_in_force_keeps_the_weights_before_it(tmp_path: Path, ramp: Ramp) -> None:
+    """Those that were set live before it, also where others have ended it since, and where it is over."""
+    run = Simulated(tmp_path, planned(ramps={700: ramp}), seed=5)
+    steps = [(90, {"a": 1}), (650, {"c": 1, "a": 2}), (820, {"b": 1}), (9000, {"d": 1}), (9500, {"a": 1, "e": 1})]
+    longer = planned(ramps={700: Ramp(samples=ramp.samples + 1)})
+    for at, weights in steps:
+        for position in range(run.position, at, 137):
+            cut = run.spec.cut(position, run.order)
+            assert cut.hash == run.spec.hash
+            found, whole = cut.build(), run.spec.build(logged=run.log.phases(run.spec))
+            samples = np.arange(position, position + 1500)
+            assert np.array_equal(found.locate_many(samples), whole.locate_many(samples))
+            state = OrderState.read(OrderState(spec=cut, consumed=position).leaf(), "state")
+            assert resume(state.spec, run.config, position).hash == run.spec.hash
+            if position > 700:
+                with raises(ResumeError, found="phases.700.ramp: saved"):
+                    resume(state.spec, longer, position)
+        run.position = at
+        run.spec = run.spec.cut(at, run.order).with_phase(Phase(start=at, weights=weights))
+        run.order = run.spec.build()
+        run.log.append_weights(run.spec, run.order, at)
+        run.phases[at] = dict(weights)
+    compare(run, RunLog(tmp_path), 9700)
+    live = tuple(at for at, _ in steps)
+    other = planned(dict(sorted(run.phases.items())), {700: Ramp(samples=ramp.samples + 1)}, live=live)
+    assert other.chain != run.spec.chain
+
+
 def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
     run = Simulated(tmp_path, planned(), seed=2)
     for _ in range(6):

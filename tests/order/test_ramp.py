@@ -132,6 +132,9 @@ def test_the_next_phase_may_cut_it_and_the_next_ramp_may_follow_it() -> None:
         assert all(draws[datasets == k].tolist() == list(range((datasets == k).sum())) for k in range(3))
     with raises(cl.ConfigError, "phases.399.ramp", "the one before it lasts to 400"):
         ramped(300, "linear", 16, cl.Phase(start=399, weights=A, ramp=Ramp(samples=10)))
+    later = cl.Phase(start=70, weights={"a": 1}, ramp=Ramp(samples=10))
+    with raises(cl.ConfigError, "phases.70.ramp", "from sample 70 on"):
+        cl.Mixture([1], names=["a"], phases=[later], origin=(70, [70]))
     with raises(cl.ConfigError, "phases.0.ramp", "from sample 0 on"):
         cl.Mixture([1], names=["a"], phases=[cl.Phase(start=0, weights={"a": 1}, ramp=Ramp(samples=10))])
 

@@ -5,6 +5,7 @@ In numpy here; torch/loader.py makes tensors of them.
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -15,6 +16,7 @@ from conceptloader.batch.layout import Allocate, Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.batch.record import BatchRecorder, begin_record, digested
 from conceptloader.batch.reweight import new_weights
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
@@ -105,8 +107,9 @@ class BaseLoader(Shown, Generic[B]):
                     f"found {epoch_samples}, not a multiple of the {batch} samples of a step",
                     fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
-        self._ahead: Prefetcher[tuple[U64Array, int], B] | None = None
+        self._ahead: Prefetcher[tuple[U64Array, int], Any] | None = None
         self._log: str | os.PathLike[str] | None = None
+        self._record: BatchRecorder | None = None
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
         if self.count_start:
             self._begin(self.count_start, self.count_start, 0)
@@ -134,7 +137,7 @@ class BaseLoader(Shown, Generic[B]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop."""
-        return {**self.__dict__, "_ahead": None}
+        return {**self.__dict__, "_ahead": None, "_record": None}
 
     def _look_ahead(self) -> None:
         """Warn of what will stop this run later; by then it may run on another number of ranks."""
@@ -240,6 +243,7 @@ class BaseLoader(Shown, Generic[B]):
         if self.passes and not self.fresh:
             self.next_pass()
             self._write_start(self.blend.spec)
+            self._begin_record()
         if self._plan.stop is not None and begin >= self._plan.stop:
             self._check_end(begin)
         if self.fresh and self.dp_rank == 0:
@@ -251,13 +255,21 @@ class BaseLoader(Shown, Generic[B]):
         track = self.track if self.blend.config.metrics else None
         measures = self.measured and (track is not None or callbacks)
         meter = Meter(self._plan.schedule, self._plan.stop, track) if measures else None
+        recorded = options.batch_log and self.measured
+        notes: deque[Mapping[str, Any]] = deque()  # of batches on their way to the trainer
 
-        def read(task: tuple[U64Array, int]) -> Any:
+        def read(task: tuple[U64Array, int]) -> tuple[Any, Mapping[str, Any]]:
             batch = reader.read(task[0], allocate)
             if meter is not None:
                 meter.saw(task[1], batch.get("loss_mask"))
+            note = digested(batch) if recorded else {}
             converted = self._converted(batch)
-            return converted if self._transform is None else self._transform(converted)
+            return (converted if self._transform is None else self._transform(converted)), note
+
+        def noting() -> Iterator[tuple[tuple[U64Array, int], Any]]:
+            for task, (batch, note) in ahead:
+                notes.append(note)
+                yield task, batch
 
         ahead = self._ahead = Prefetcher(
             read,
@@ -270,10 +282,13 @@ class BaseLoader(Shown, Generic[B]):
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        for (_, consumed), batch in self._delivered(ahead):
+        for (_, consumed), batch in self._delivered(noting()):
             self._behind = consumed
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
+            note = notes.popleft()
+            if recorded:
+                self._note(consumed, note)
             self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if self.passes:
@@ -388,13 +403,14 @@ class BaseLoader(Shown, Generic[B]):
         count_start = saved.count("count_start", where, 0)
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
+        self._record = None  # until this start is logged
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
 
         To be called once by every rank after loading the state; only dp_rank 0 writes. Later passes of a sequential
-        order are logged when they begin.
+        order are logged when they begin. With `loader.batch_log` every rank begins its part of the batch log there.
 
         Args:
             directory: Of the checkpoints.
@@ -405,15 +421,36 @@ class BaseLoader(Shown, Generic[B]):
         self._plan, self._knows_steps = replace(self._plan, schedule=schedule.at(step, begun)), True
         self._log = directory
         self._write_start(self.blend.spec)
+        self._begin_record()
+
+    def _begin_record(self) -> None:
+        """From here on what is yielded is recorded, if the configuration says so."""
+        if self._log is not None and self.blend.config.loader.batch_log:
+            self._record = begin_record(self._log, self.dp_rank, self._start(self.blend.spec))
+
+    def _note(self, consumed: int, note: Mapping[str, Any]) -> None:
+        """Record the micro batch up to `consumed` samples."""
+        if self._record is None:
+            raise ConfigError(
+                "loader.batch_log",
+                "found true, but no run log, next to which it is written",
+                fix="call log_start on every rank before the loop, or omit it",
+            )
+        place = self._plan.place(consumed - 1)
+        assert place is not None
+        self._record.add(place.step, place.micro_batch, note)
+
+    def _start(self, spec: OrderSpec) -> RunStart:
+        schedule = self._plan.schedule
+        step = schedule.step_of(self.consumed_samples)
+        here = schedule.at(step, schedule.consumed_at(step))
+        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len)
 
     def _write_start(self, spec: OrderSpec) -> None:
         """Log the position of this loader as a launch of the run."""
         if self.dp_rank or self._log is None:
             return
-        schedule = self._plan.schedule
-        step = schedule.step_of(self.consumed_samples)
-        here = schedule.at(step, schedule.consumed_at(step))
-        RunLog(self._log).append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
+        RunLog(self._log).append(self._start(spec), spec)
 
     def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.record import refuse_batch_log
 from conceptloader.batch.reweight import new_weights
 from conceptloader.blend import Blend
 from conceptloader.blend.facts import start_facts
@@ -60,6 +61,7 @@ class StageDataset(Dataset[Any]):
         tokens: Mapping[str, int],
         log: Path | None,
     ) -> None:
+        refuse_batch_log(blend, "the adapter of nanotron")
         self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
         self.name, self.stage_start, self.log = name, stage_start, log
         self.consumed = plan.schedule.consumed  # samples that are trained

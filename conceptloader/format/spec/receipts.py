@@ -21,7 +21,7 @@ def entries_of(base: int, tokens: NDArray[Any], offsets: Ints, ids: Sequence[byt
     """
     content = np.ascontiguousarray(as_field(tokens, np.dtype("<u4")))
     for (start, stop), name in zip(pairwise(offsets.tolist()), ids, strict=True):
-        digest = hashlib.sha256(content[start:stop]).digest()
+        digest = hashlib.sha256(content[start:stop].data).digest()
         yield _numbers(base + start, stop - start) + digest + name
 
 

@@ -49,6 +49,7 @@ GROUPS = {
         "locate": "find the steps that contain a document or concept",
         "exposure": "count how often documents or concepts are seen",
         "audit": "replay a recorded run, name the first step that differs",
+        "receipt": "prove in which steps a document was, and that it was in no others",
         "doctor": "check a configuration and the storage before a long run",
     },
 }

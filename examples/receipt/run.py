@@ -2,8 +2,8 @@
 
     python examples/receipt/run.py OUT
 
-The corpus is Python's own standard library, every function a document. Two data-parallel ranks, in this process, train a
-small model; then the run goes on with one. 40 documents get a receipt each, which verify_receipt.py checks.
+The corpus is Python's own standard library, every function a document. Two data-parallel ranks, in this process, train
+a small model; then the run goes on with one. 40 documents get a receipt each, which verify_receipt.py checks.
 """
 
 import ast
@@ -36,11 +36,11 @@ def write_corpus(path: Path, packages: tuple[str, ...]) -> None:
     library, lines = Path(sysconfig.get_path("stdlib")), []
     for package in packages:
         for file in sorted([*library.glob(f"{package}.py"), *(library / package).glob("*.py")]):
-            text, module = file.read_text("utf-8"), ".".join(file.relative_to(library).with_suffix("").parts)
-            for node in ast.walk(ast.parse(text)):
+            code, module = file.read_text("utf-8"), ".".join(file.relative_to(library).with_suffix("").parts)
+            for node in ast.walk(ast.parse(code)):
                 if isinstance(node, ast.FunctionDef):
-                    name = f"{module}:{node.lineno}.{node.name}"
-                    lines.append(json.dumps({"id": name, "text": ast.get_source_segment(text, node)}) + "\n")
+                    text = "\n".join(code.split("\n")[node.lineno - 1 : node.end_lineno])
+                    lines.append(json.dumps({"id": f"{module}:{node.lineno}.{node.name}", "text": text}) + "\n")
     path.write_text("".join(lines))
 
 
@@ -79,11 +79,12 @@ def main(out: Path) -> None:
     config.write_text(CONFIG)
 
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Embedding(257, 32), torch.nn.Linear(32, 257))
-    state = train(config, log, model, ranks=2, steps=100)
+    state = train(config, log, model, ranks=2, steps=60)
     train(config, log, model, ranks=2, steps=7, state=state)  # stopped before its checkpoint: these steps do not count
     train(config, log, model, ranks=1, steps=100, state=state)
-    samples = 200 * 8
+    samples = 160 * 8
 
     run = open_run(config, log)
     report = audit(run, read_record(log / "conceptloader_batches"), digests=True)

@@ -260,12 +260,12 @@ class Order:
 def step_of(starts, t):
     """(step, its first sample) of the step that trains sample t, from the starts of a run."""
     step, c, rule = [start for start in starts if start[1] <= t][-1]
-    for (_, size), end in zip(rule, [at for at, _ in rule[1:]] + [math.inf]):
-        if c >= end:
-            continue
-        if end == math.inf or t < c + -(-(end - c) // size) * size:
+    while True:
+        k = max(k for k, (at, _) in enumerate(rule) if at <= c)
+        size = rule[k][1]
+        steps = -(-(rule[k + 1][0] - c) // size) if k + 1 < len(rule) else math.inf
+        if t < c + steps * size:
             return step + (t - c) // size, t - (t - c) % size
-        steps = -(-(end - c) // size)
         step, c = step + steps, c + steps * size
 
 

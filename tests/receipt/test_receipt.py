@@ -303,10 +303,13 @@ def test_a_new_sequence_length(copied: Path, verifier: ModuleType) -> None:
     train(copied, state, ranks=1, size=2, steps=300)
     stated = stated_in(copied, 1200)
     assert len(stated.value["members"]) == 6
-    for document in ("web-3", "web-4", "code-8", "books-20"):
+    names = set()
+    for document in ("web-3", "web-4", *(f"code-{number}" for number in range(40)), "books-20"):
         expected = locate_document(stated.run, document, 1200)
         found = verifier.verify(receipt_of(stated, document), stated.root)
         assert [one[1] for one in found] == [one.sample for one in expected]
+        names |= {one.dataset for one in expected}
+    assert {name for name in names if name.startswith("code")} == {"code", "code@24"}
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ class BaseLoader(Shown, Generic[B]):
         self._ahead: Prefetcher[tuple[U64Array, int], Any] | None = None
         self._log: str | os.PathLike[str] | None = None
         self._record: BatchRecorder | None = None
+        self._noted = 0  # samples of all ranks up to which it goes
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
         if self.count_start:
             self._begin(self.count_start, self.count_start, 0)
@@ -251,6 +252,8 @@ class BaseLoader(Shown, Generic[B]):
         if self.fresh:
             self._compare_ranks()
         self.fresh, self._handed_out, self._behind = False, begin, begin
+        if self._record is not None and begin < self._noted:  # what was yielded and not trained comes again
+            self._begin_record()
         options, reader, allocate = self.blend.config.loader, self._reader, self._allocate
         track = self.track if self.blend.config.metrics else None
         measures = self.measured and (track is not None or callbacks)
@@ -427,6 +430,7 @@ class BaseLoader(Shown, Generic[B]):
         """From here on what is yielded is recorded, if the configuration says so."""
         if self._log is not None and self.blend.config.loader.batch_log:
             self._record = begin_record(self._log, self.dp_rank, self._start(self.blend.spec))
+            self._noted = 0
 
     def _note(self, consumed: int, note: Mapping[str, Any]) -> None:
         """Record the micro batch up to `consumed` samples."""
@@ -439,6 +443,7 @@ class BaseLoader(Shown, Generic[B]):
         place = self._plan.place(consumed - 1)
         assert place is not None
         self._record.add(place.step, place.micro_batch, note)
+        self._noted = consumed
 
     def _start(self, spec: OrderSpec) -> RunStart:
         schedule = self._plan.schedule

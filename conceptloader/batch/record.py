@@ -19,7 +19,7 @@ import xxhash
 from conceptloader.base.strict import plain
 from conceptloader.batch.digest import sha256_of
 from conceptloader.blend import Blend
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
 FOLDER = "conceptloader_batches"
@@ -106,18 +106,22 @@ def begin_record(log: str | os.PathLike[str], dp_rank: int, start: RunStart) -> 
 
     It is that of the newest start there if that one began as this and lacks this rank, else the next one.
 
-    Raises: ReadError.
+    Raises: ReadError; FormatError for other files there.
     """
     folder = Path(log) / FOLDER
-    newest = max((int(path.name[:6]) for path in folder.glob("[0-9]*.[0-9]*.jsonl")), default=0)
     try:
+        newest = max((int(path.name.partition(".")[0]) for path in folder.glob("*.*.jsonl")), default=0)
         mine = (folder / f"{newest:06d}.{dp_rank:06d}.jsonl").exists()
-        heads = [path.open("rb").readline() for path in folder.glob(f"{newest:06d}.*.jsonl")]
+        heads = [path.read_bytes().partition(b"\n") for path in folder.glob(f"{newest:06d}.*.jsonl")]
+        begun = [json.loads(head)["start"] for head, end, _ in heads if end]
     except OSError as error:
         raise ReadError(f"{folder}: cannot read a record: {error}") from error
-    same = {key: value for key, value in plain(start).items() if key != "time"}
-    begun = [json.loads(head)["start"] for head in heads if head.endswith(b"\n")]
-    joins = newest and not mine and all({**head, "time": None} == {**same, "time": None} for head in begun)
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            folder, f"a file that is no record ({error})", "records alone", "move it elsewhere"
+        ) from error
+    started = {**plain(start), "time": None}
+    joins = newest and not mine and all({**head, "time": None} == started for head in begun)
     return BatchRecorder(folder, newest if joins else newest + 1, dp_rank, start)
 
 

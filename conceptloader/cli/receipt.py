@@ -4,9 +4,9 @@ import argparse
 import json
 import os
 
+from conceptloader.blend.load import read_yaml
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError, ReadError
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import make_receipt, state_run
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     stated = state_run(arguments.config, arguments.run_log, arguments.samples)
     if arguments.published is not None:
-        stated.check_published(_load(arguments.published), arguments.published)
+        stated.check_published(read_yaml(arguments.published), arguments.published)
     document = arguments.document_number if arguments.document is None else arguments.document
     if document is None:
         value, line = dict(stated.value), f"root of the run: {stated.root}"
@@ -48,19 +48,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         samples = value["sightings"]
         steps = len({step for step, *_ in samples})
         line = f"document {document}: in {len(samples):,} samples of {steps:,} steps; root of the run: {stated.root}"
-    text = json.dumps(value, separators=(",", ":"))
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     if arguments.out is None:
         output.result({"root": stated.root, "value": value}, [line, text])
     else:
         write_file(os.path.abspath(arguments.out), f"{text}\n".encode())
         output.result({"root": stated.root, "path": arguments.out}, [f"{line}; written to {arguments.out}"])
-
-
-def _load(path: str) -> object:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read: {error}") from error
-    except ValueError as error:
-        raise ConfigError(path, str(error), "JSON, as --out writes it") from error

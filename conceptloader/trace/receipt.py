@@ -6,6 +6,7 @@ package.
 
 import base64
 import hashlib
+import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ class RunStatement:
         run: The run.
         samples: How many it trained, over all ranks.
         value: The statement, plain JSON; its hash is the root.
-        roots: Dataset of the configuration -> root of its documents.
+        roots: Dataset of the configuration -> its root.
     """
 
     run: Run
@@ -53,10 +54,9 @@ class RunStatement:
         """Raise ConfigError unless `published`, an earlier statement of this run, says the same."""
         if not isinstance(published, dict):
             raise ConfigError(where, f"{type(published).__name__}", "a statement of `conceptloader receipt --out`")
-        names = sorted({*published, *self.value})
-        changed = [name for name in names if published.get(name) != self.value.get(name)]
-        if changed:
-            parts = [f"{name}: published {published.get(name)}, now {self.value.get(name)}"[:300] for name in changed]
+        pairs = [(name, published.get(name), self.value.get(name)) for name in sorted({*published, *self.value})]
+        parts = [f"{name}: published {then}, now {now}"[:300] for name, then, now in pairs if then != now]
+        if parts:
             fix = "restore what the root was published of: the run log, the configuration and the datasets"
             raise ConfigError(where, "; ".join(parts), "what is published", fix)
 
@@ -77,8 +77,8 @@ def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], sampl
     for index, name in enumerate(spec.members):
         member = run.member(index)
         roots[member.view.name] = root = _root(member)
-        mask = zip(*(column.tolist() for column in member.view.mask), strict=True)
-        masked = [list(one) for one in mask if one[2] < samples]
+        masks = zip(*(column.tolist() for column in member.view.mask), strict=True)
+        masked = [one for one in masks if one[2] < samples]
         members[name] = [_text(root), member.seq_len, *member.view.member.token_range, masked]
     value = {
         "format": "conceptloader-run",
@@ -86,12 +86,12 @@ def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], sampl
         "seed": spec.seed,
         "block": spec.block,
         "members": members,
-        "phases": [[phase.start, dict(phase.weights)] for phase in spec.phases],
-        "skips": [[skip.at, skip.count] for skip in spec.skips],
+        "phases": [(phase.start, phase.weights) for phase in spec.phases],
+        "skips": [(skip.at, skip.count) for skip in spec.skips],
         "starts": list(_starts(run, samples)),
         "samples": samples,
     }
-    return RunStatement(run=run, samples=samples, value=value, roots=roots)
+    return RunStatement(run=run, samples=samples, value=json.loads(canonical_json(value)), roots=roots)
 
 
 def make_receipt(stated: RunStatement, document: str | int, dataset: str | None = None) -> dict[str, Any]:
@@ -116,19 +116,16 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
     name, number = next(iter(found))
     opened, root = run.blend.datasets[name], stated.roots[name]
     # The same data may be there by several names, such as two splits.
-    seen = [
-        one
-        for other, theirs in stated.roots.items()
-        if theirs == root
-        for one in locate_document(run, number, stated.samples, other)
-    ]
+    names = [other for other, theirs in stated.roots.items() if theirs == root]
+    seen = [one for other in names for one in locate_document(run, number, stated.samples, other)]
+    seen.sort(key=lambda one: one.sample)
     return {
         "format": "conceptloader-receipt",
         "version": VERSION,
         "root": stated.root,
         "run": stated.value,
         **_proof(opened, number),
-        "sightings": [[one.places[0].step, one.sample, *_positions(one, run)] for one in sorted(seen, key=_sample)],
+        "sightings": [[one.places[0].step, one.sample, *_positions(one, run)] for one in seen],
     }
 
 
@@ -158,7 +155,7 @@ def _starts(run: Run, samples: int) -> Iterator[list[Any]]:
     if segments[0].start.consumed:
         found = f"samples before {segments[0].start.consumed}, where the run log begins"
         raise ConfigError("run log", found, "a start at sample 0", "put the log of the earlier launches back")
-    yield [segments[0].start.step, 0, _rule(segments[0].start.batch)]
+    yield [segments[0].start.step, 0, segments[0].start.batch]
     for before, after in pairwise(segments):
         expected, start = before.plan.range_of(after.start.step)[0], after.start
         if start.consumed != expected:
@@ -169,16 +166,12 @@ def _starts(run: Run, samples: int) -> Iterator[list[Any]]:
                 "the log was edited, or samples were skipped or repeated: such a run has no receipt",
             )
         if start.batch != before.start.batch:
-            yield [start.step, start.consumed, _rule(start.batch)]
+            yield [start.step, start.consumed, start.batch]
     last = segments[-1]
     low, high = last.plan.range_of(last.plan.schedule.step_of(max(samples, last.start.consumed)))
     if samples < last.start.consumed or samples != low:
         steps = f"{low} or {high}" if samples >= last.start.consumed else f"{last.start.consumed} or more"
         raise ConfigError("--samples", str(samples), f"{steps}, where a step ends")
-
-
-def _rule(batch: Any) -> list[list[int]]:
-    return [list(entry) for entry in batch]
 
 
 def _root(member: Member) -> bytes:
@@ -222,10 +215,6 @@ def _path(leaves: list[bytes], index: int) -> list[str]:
 
 def _text(digest: bytes) -> str:
     return base64.b64encode(digest).decode("ascii")
-
-
-def _sample(one: DocumentSeen) -> int:
-    return one.sample
 
 
 def _positions(one: DocumentSeen, run: Run) -> tuple[int, int]:

@@ -111,9 +111,8 @@ def adopt(
         _check_ids(file, tokenizer)
     if loss_mask:
         return copy_with_loss(files, out, tokenizer, definition, receipts)
-    roots_of_documents = [_document_root(file) if receipts else None for file in files]
     with new_directory(out) as working:
-        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times, roots_of_documents)
+        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times, receipts)
         if definition is not None:
             write_file(os.path.join(working, TOKENIZER_FILE), definition)
         write_manifest(manifest, working)
@@ -246,7 +245,7 @@ def _assemble(
     tokenizer: Tokenizer | None,
     full: bool,
     times: bool,
-    roots_of_documents: list[str | None],
+    receipts: bool,
 ) -> Manifest:
     """Write the tables of documents and describe everything."""
     names = [f"{shard:0{max(5, len(str(len(files) - 1)))}d}" for shard in range(len(files))]
@@ -285,7 +284,7 @@ def _assemble(
             )
             for file in files
         ],
-        document_root=roots_of_documents,
+        document_root=[_document_root(file) if receipts else None for file in files],
     )
     return Manifest(
         mode="token-stream",

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import shutil
+import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +13,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import xxhash
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ResumeError
+from conceptloader.errors import ConfigError, FormatError, ResumeError
 from conceptloader.trace import RunStatement, locate_document, make_receipt, state_run
+from tests.format.test_document_hashes import write_manifest
 from tests.raises import raises
 from tests.receipt.conftest import SAMPLES, Made, build, configure, train
 
@@ -80,6 +83,9 @@ def test_the_verifier_needs_the_standard_library_alone(made: Made, tmp_path: Pat
     assert "Traceback" not in bad.stderr
 
 
+_BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+
+
 def changes(value: Any) -> Iterator[Any]:
     """Other values in place of one."""
     if isinstance(value, bool) or value is None:
@@ -89,6 +95,8 @@ def changes(value: Any) -> Iterator[Any]:
         if value in (0, 1):
             yield bool(value)
     elif isinstance(value, str):
+        if value.endswith("="):  # other bits that are not of the 32 bytes
+            yield value[:-2] + _BASE64[_BASE64.index(value[-2]) ^ 1] + "="
         yield from (value + "A", value[:-1] + ("B" if value[-1:] != "B" else "C"), value.swapcase() + " ", None, 7)
     elif isinstance(value, list):
         yield from ([*value, 0], [], None, {}) if value else ([0], None)
@@ -147,6 +155,32 @@ def test_a_consistent_lie_has_another_root(made: Made, verifier: ModuleType, par
         receipt["sightings"] = []
         assert verifier.verify(receipt, receipt["root"]) == []  # consistent, of another run
     with pytest.raises(verifier.Refused):
+        verifier.verify(receipt, made.stated.root)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda run: run["starts"][1].__setitem__(1, 721), "step 90"),
+        (lambda run: run["starts"][0].__setitem__(1, 8), "sample 0"),
+        (lambda run: run.update(samples=SAMPLES + 1), "end with a step"),
+        (lambda run: run["phases"].pop(0), "phases"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_with_its_own_root(
+    made: Made, verifier: ModuleType, change: Callable[[Any], Any], found: str
+) -> None:
+    receipt = receipt_of(made.stated, "web-9")
+    change(receipt["run"])
+    receipt["root"] = hashlib.sha256(verifier.canonical(receipt["run"])).hexdigest()
+    with pytest.raises(verifier.Refused, match=found):
+        verifier.verify(receipt, receipt["root"])
+
+
+def test_a_document_of_nowhere_has_no_receipt_without_sightings(made: Made, verifier: ModuleType) -> None:
+    receipt = receipt_of(made.stated, "web-9")
+    receipt["document"]["id"], receipt["sightings"] = "web-none", []
+    with pytest.raises(verifier.Refused, match="no dataset"):
         verifier.verify(receipt, made.stated.root)
 
 
@@ -224,13 +258,17 @@ def test_the_same_tokens_with_other_boundaries(made: Made, copied: Path) -> None
 
 
 def test_files_that_are_not_those_of_the_hashes(copied: Path) -> None:
-    stated = stated_in(copied)
-    path = next((copied / "data/web").glob("00000.stream.bin"))
-    data = bytearray(path.read_bytes())
-    data[0] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ConceptloaderError):  # by the spot checksum, where that reads it
-        make_receipt(stated, "web-1")
+    """Ids that were changed, with all checksums of the format made right."""
+    path = copied / "data/web/manifest.json"
+    manifest = json.loads(path.read_text())
+    file = copied / "data/web/00000.documents.ids"
+    data = file.read_bytes().replace(b"web-0", b"Web-0")
+    file.write_bytes(data)
+    entry = manifest["shards"]["files"]["documents.ids"]
+    entry["checksum"][0] = entry["sample"][0] = xxhash.xxh3_64_hexdigest(data)
+    write_manifest(path, manifest)
+    with raises(FormatError, "the tree of the documents", fix="verify --full"):
+        make_receipt(stated_in(copied), "web-1")
 
 
 def test_a_dataset_without_hashes(copied: Path) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.receipts import document_entries
 from conceptloader.format.spec.receipts import dataset_root, shard_entries
 from conceptloader.order.progress.resume import compare
-from conceptloader.order.progress.runlog import RunLog
+from conceptloader.order.progress.runlog import RunLog, Segment
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.locate import DocumentSeen, find_documents, locate_document
 from conceptloader.trace.run import Member, Run, open_run
@@ -71,11 +71,12 @@ def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], sampl
         ResumeError: If the configuration no longer gives the logged past, such as with a dataset that was rebuilt.
     """
     run, runs = open_run(config, log), RunLog(log)
-    spec = runs.spec(run.steps.segments[-1].start)
-    _check_spec(run, runs, spec, samples)
+    begun = [segment for segment in run.steps.segments if segment.start.consumed < samples] or run.steps.segments[:1]
+    starts, spec = list(_starts(begun, samples)), runs.spec(begun[-1].start)
+    _check_spec(run, [runs.spec(segment.start) for segment in begun], begun, samples)
     members, roots = {}, dict[str, bytes]()
-    for index, name in enumerate(spec.members):
-        member = run.member(index)
+    for name in spec.members:
+        member = run.member(run.blend.order.names.index(name))
         roots[member.view.name] = root = _root(member)
         masks = zip(*(column.tolist() for column in member.view.mask), strict=True)
         masked = [one for one in masks if one[2] < samples]
@@ -88,7 +89,7 @@ def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], sampl
         "members": members,
         "phases": [(phase.start, phase.weights) for phase in spec.phases],
         "skips": [(skip.at, skip.count) for skip in spec.skips],
-        "starts": list(_starts(run, samples)),
+        "starts": starts,
         "samples": samples,
     }
     return RunStatement(run=run, samples=samples, value=json.loads(canonical_json(value)), roots=roots)
@@ -107,13 +108,13 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
         FormatError: If the documents are not those that the manifest's hashes are of.
     """
     run = stated.run
-    found = {(run.member(index).view.name, number): None for index, number in find_documents(run, document, dataset)}
-    if len({(stated.roots[name], number) for name, number in found}) > 1:
-        places = ", ".join(f"number {number} of {name}" for name, number in found)
-        raise ConfigError(
-            "document", f"{len(found)} called {document!r}: {places}", "one", "give --dataset and --document-number"
-        )
-    name, number = next(iter(found))
+    found = {(run.member(index).view.name, number) for index, number in find_documents(run, document, dataset)}
+    found = {(name, number) for name, number in found if name in stated.roots}
+    if len({(stated.roots[name], number) for name, number in found}) != 1:
+        places = ", ".join(f"number {number} of {name}" for name, number in sorted(found)) or "none in these samples"
+        fix = "give --dataset and --document-number"
+        raise ConfigError("document", f"{len(found)} called {document!r}: {places}", "one", fix)
+    name, number = min(found)
     opened, root = run.blend.datasets[name], stated.roots[name]
     # The same data may be there by several names, such as two splits.
     names = [other for other, theirs in stated.roots.items() if theirs == root]
@@ -129,15 +130,15 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
     }
 
 
-def _check_spec(run: Run, runs: RunLog, spec: OrderSpec, samples: int) -> None:
-    """Raise ConfigError unless one order decided all samples of the run, and receipts know it."""
+def _check_spec(run: Run, specs: Sequence[OrderSpec], begun: Sequence[Segment], samples: int) -> None:
+    """Raise ConfigError unless one order decided all samples of the run, and receipts know it. specs: by start."""
+    spec = specs[-1]
     if spec.order != "shuffled" or spec.live:
         found = f"order {spec.order}" if spec.order != "shuffled" else "weights that were set while it was going"
         raise ConfigError("receipt", f"a run with {found}", "order: shuffled, weights by the configuration alone")
-    segments = run.steps.segments
-    ends = [*(segment.start.consumed for segment in segments[1:]), samples]
-    specs = [(runs.spec(one.start), spec, end) for one, end in zip(segments, ends, strict=True)]
-    for past, now, end in [*specs, (spec, run.blend.spec, samples)]:
+    ends = [*(segment.start.consumed for segment in begun[1:]), samples]
+    pairs = [(past, spec, end) for past, end in zip(specs, ends, strict=True)]
+    for past, now, end in [*pairs, (spec, run.blend.spec, samples)]:
         changed = [str(one) for one in compare(past, now, end)]
         if past.quarantine != now.quarantine:
             changed.append(f"quarantine: {dict(past.quarantine)}, later {dict(now.quarantine)}")
@@ -146,17 +147,16 @@ def _check_spec(run: Run, runs: RunLog, spec: OrderSpec, samples: int) -> None:
             raise ConfigError("receipt", "; ".join(changed), "the order that samples were trained in", fix)
 
 
-def _starts(run: Run, samples: int) -> Iterator[list[Any]]:
+def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
     """[step, consumed, rule of batch sizes] where the rule changes.
 
     Raises: ConfigError unless each sample has one step, and the run ends with one.
     """
-    segments = run.steps.segments
-    if segments[0].start.consumed:
-        found = f"samples before {segments[0].start.consumed}, where the run log begins"
+    if begun[0].start.consumed:
+        found = f"samples before {begun[0].start.consumed}, where the run log begins"
         raise ConfigError("run log", found, "a start at sample 0", "put the log of the earlier launches back")
-    yield [segments[0].start.step, 0, segments[0].start.batch]
-    for before, after in pairwise(segments):
+    yield [begun[0].start.step, 0, begun[0].start.batch]
+    for before, after in pairwise(begun):
         expected, start = before.plan.range_of(after.start.step)[0], after.start
         if start.consumed != expected:
             raise ConfigError(
@@ -167,11 +167,10 @@ def _starts(run: Run, samples: int) -> Iterator[list[Any]]:
             )
         if start.batch != before.start.batch:
             yield [start.step, start.consumed, start.batch]
-    last = segments[-1]
-    low, high = last.plan.range_of(last.plan.schedule.step_of(max(samples, last.start.consumed)))
-    if samples < last.start.consumed or samples != low:
-        steps = f"{low} or {high}" if samples >= last.start.consumed else f"{last.start.consumed} or more"
-        raise ConfigError("--samples", str(samples), f"{steps}, where a step ends")
+    plan = begun[-1].plan
+    low, high = plan.range_of(plan.schedule.step_of(samples))
+    if samples != low:
+        raise ConfigError("--samples", str(samples), f"{low} or {high}, where a step ends")
 
 
 def _root(member: Member) -> bytes:

@@ -101,6 +101,28 @@ def test_concat_keeps_them(built: Path) -> None:
         dataset_root(load_manifest(built / "some", None)[0])
 
 
+def test_what_is_derived_keeps_them(built: Path) -> None:
+    with cl.open_dataset(built / "hashed") as dataset:
+        root = dataset_root(dataset.manifest)
+    cl.reencode(built / "hashed", built / "again", {})
+    cl.reencode(built / "plain", built / "plainer", {})
+    (built / "spans.jsonl").write_text('{"id": "d1", "spans": [{"start": 0, "end": 2, "concepts": [1]}]}\n')
+    command = ["annotate", str(built / "hashed"), str(built / "spans.jsonl"), "--out", str(built / "marked")]
+    assert main([*command, "--track", "concepts", "--offset-unit", "tokens"]) == 0
+    for name in ("again", "marked"):
+        assert cl.verify(built / name, full=True) == []
+        assert dataset_root(load_manifest(built / name, None)[0]) == root
+    assert set(load_manifest(built / "plainer", None)[0].shards.document_root) == {None}
+
+
+def test_a_recipe(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(built)
+    recipe = "inputs: [in.jsonl]\nout: third\ntokenizer: bytes\nshard-input-bytes: 1000\nreceipts: true\n"
+    (built / "build.yaml").write_text(recipe)
+    assert main(["build", "--recipe", "build.yaml"]) == 0
+    assert (built / "third/manifest.json").read_bytes() == (built / "hashed/manifest.json").read_bytes()
+
+
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """With the right checksum."""
     del manifest["checksum"]

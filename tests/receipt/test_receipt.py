@@ -297,9 +297,28 @@ def test_documents_that_are_not_there_or_not_one(made: Made, copied: Path) -> No
 
 
 def test_a_length_that_is_no_step(made: Made) -> None:
-    for samples, expected in ((SAMPLES + 1, f"{SAMPLES} or {SAMPLES + 24}"), (700, "720 or more")):
+    for samples, expected in ((SAMPLES + 1, f"{SAMPLES} or {SAMPLES + 24}"), (725, "720 or 744"), (7, "0 or 8")):
         with raises(ConfigError, "--samples", samples, expected):
             stated_in(made.folder, samples)
+
+
+def test_what_was_published_before_the_run_went_on(copied: Path, verifier: ModuleType) -> None:
+    """Of an earlier length, with a configuration that was extended since."""
+    shutil.rmtree(copied / "log")
+    given: dict[str, Any] = {"datasets": {"web": {"path": "data/web"}}, "exclude": [], "skip": []}
+    configure(copied, phases=[{"start": 0, "weights": {"web": 1}}], **given)
+    state = train(copied, None, ranks=1, size=8, steps=50)
+    root = stated_in(copied, 400).root
+    given["datasets"]["code"] = {"path": "data/code"}
+    configure(copied, phases=[{"start": 0, "weights": {"web": 1}}, {"start": 400, "weights": {"code": 1}}], **given)
+    state = train(copied, state, ranks=1, size=8, steps=50)
+    assert stated_in(copied, 800).root != root
+    early = stated_in(copied, 400)
+    assert early.root == root
+    assert verifier.verify(receipt_of(early, "web-9"), root)
+    assert verifier.verify(receipt_of(stated_in(copied, 800), "code-5"), stated_in(copied, 800).root)
+    with raises(ConfigError, "document", "none in these samples"):
+        make_receipt(early, "code-5")
 
 
 def test_a_configuration_that_says_another_past(copied: Path) -> None:

@@ -2,12 +2,12 @@
 
 import argparse
 import logging
-import os
 
 from conceptloader.batch.record import FOLDER
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.trace import audit, open_run, read_record
+from conceptloader.trace.run import open_log
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             raise ConfigError(
                 "audit", "no --record and no --run-log", "one of them", "the batch log is next to the run log"
             )
-        record = os.path.join(arguments.run_log, FOLDER)
+        record = open_log(arguments.run_log).path.parent / FOLDER
     try:
         asked = open_run(arguments.config, arguments.run_log)
     except ResumeError as error:  # which is what the audit is to find the first step of

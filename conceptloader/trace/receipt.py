@@ -21,10 +21,10 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.receipts import document_entries
 from conceptloader.format.spec.receipts import dataset_root, shard_entries
 from conceptloader.order.progress.resume import compare
-from conceptloader.order.progress.runlog import RunLog, Segment
+from conceptloader.order.progress.runlog import Segment
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.locate import DocumentSeen, find_documents, locate_document
-from conceptloader.trace.run import Member, Run, open_run
+from conceptloader.trace.run import Member, Run, open_log, open_run
 
 VERSION = 1
 
@@ -62,7 +62,7 @@ class RunStatement:
 
 
 def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], samples: int) -> RunStatement:
-    """The statement of a run from its configuration, the directory of its run log and its length in samples.
+    """The statement of a run from its configuration, its run log (directory or file) and its length in samples.
 
     Raises:
         ConfigError: For a run of which there are no receipts: the message says why.
@@ -70,7 +70,7 @@ def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], sampl
         ReadError: A file cannot be read.
         ResumeError: If the configuration no longer gives the logged past, such as with a dataset that was rebuilt.
     """
-    run, runs = open_run(config, log), RunLog(log)
+    run, runs = open_run(config, log), open_log(log)
     begun = [segment for segment in run.steps.segments if segment.start.consumed < samples] or run.steps.segments[:1]
     starts, spec = list(_starts(begun, samples)), runs.spec(begun[-1].start)
     _check_spec(run, [runs.spec(segment.start) for segment in begun], begun, samples)

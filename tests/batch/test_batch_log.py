@@ -189,6 +189,10 @@ def test_without_a_run_log_or_by_a_reader_that_has_none(config: Path) -> None:
     loader.close()
     with raises(ConfigError, "loader.batch_log", "SampleDataset"):
         cl.SampleDataset(config)
+    from conceptloader.integrations.megatron_lm.splits import OurSplit
+
+    with raises(ConfigError, "loader.batch_log", "Megatron-LM"):
+        OurSplit(cl.open_blend(config), None)  # type: ignore[arg-type]
     with raises(ConfigError, "audit", "no --record and no --run-log"):
         main_raises(["audit", str(config)])
 

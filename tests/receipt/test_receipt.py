@@ -207,6 +207,7 @@ def stated_in(folder: Path, samples: int = SAMPLES) -> RunStatement:
 
 def test_moved_data_have_the_same_root(made: Made, copied: Path) -> None:
     assert stated_in(copied).root == made.stated.root
+    assert state_run(copied / "run.yaml", copied / "log/conceptloader_runs.jsonl", SAMPLES).root == made.stated.root
 
 
 def edit_log(folder: Path, old: str, new: str) -> None:

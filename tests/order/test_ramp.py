@@ -15,6 +15,7 @@ import conceptloader as cl
 from conceptloader.order import ramp, reference
 from conceptloader.order.mixture import shares_at
 from conceptloader.order.ramp import MAX_RAMP, SHARES, Ramp, RampTree, Shape
+from conceptloader.order.tree import build_tree
 from conceptloader.testing.strategies import mixtures
 from tests.order.test_golden import digest
 from tests.raises import raises
@@ -34,7 +35,7 @@ def ramped(samples: int = 300, shape: Shape = "linear", block: int = 16, *more: 
 
 
 def moved(one: Ramp, j: int) -> int:
-    return RampTree.of(one, (reference.build_tree([1]), reference.build_tree([1])), (["a"], ["b"])).split(j)[1]
+    return RampTree.of(one, (build_tree([1]), build_tree([1])), (["a"], ["b"])).split(j)[1]
 
 
 @given(m=RAMPED, ts=st.lists(st.integers(0, 700) | st.integers(0, 2**50), min_size=1, max_size=20))

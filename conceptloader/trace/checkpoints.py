@@ -48,8 +48,8 @@ def find_checkpoints(
         logged: Whether the steps of the run are those of a run log, with the times of its launches.
 
     Returns:
-        Those from which the run could resume as it was, by position; and path -> why for those with a state from which it
-        could not: of another run, of a branch that the run has left, corrupt, within a step.
+        Those from which the run could resume as it was, by position; and path -> why for those with a state from which
+        it could not: of another run, of a branch that the run has left, corrupt, within a step.
 
     Raises:
         ResumeError: If there is none of the first kind.

@@ -117,7 +117,7 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         return
     asked = open_run(arguments)
     first, stop = (arguments.sample, 0) if arguments.step is None else asked.steps.range_of(arguments.step)
-    weights = [_weights(asked, one) for one in asked.phases_in(first, stop)]
+    weights = [_weights(asked, one, first) for one in asked.phases_in(first, stop)]
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
@@ -130,8 +130,8 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     output.result(value, [*map(_said, shown), *(line for one in found for line in _lines(one))])
 
 
-def _weights(asked: Run, one: LoggedPhase) -> dict[str, Any]:
-    weights = asked.shares(one.phase)
+def _weights(asked: Run, one: LoggedPhase, sample: int) -> dict[str, Any]:
+    weights = asked.shares(one.phase, sample)
     return {"global_sample": one.phase.start, "weights": weights, "why": one.why, "losses": dict(one.losses)}
 
 

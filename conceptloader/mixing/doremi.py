@@ -33,7 +33,7 @@ class DoReMi:
     excess is the loss above the reference, at least 0. Of a dataset without a loss in a step it is that of the last
     step that had one.
 
-    The authors clip the excess of every token at 0. Means cannot tell that apart: to have it, leave `reference` out,
+    The authors clip the excess of every token at 0. Means do not have that: for it, leave `reference` out,
     and give as losses the means of (loss - reference loss) clipped by token.
 
     Args:

@@ -29,7 +29,7 @@ def checked_weights(data: Any, names: Sequence[str], where: str) -> Weights:
     """Dataset -> weight, from what a YAML file holds.
 
     Raises:
-        ConfigError: Unless it has a weight above 0 for each dataset, and none for others. A file that was cut off
+        ConfigError: Unless it has a weight above 0 for each dataset, and none for others. A truncated file
             lacks some.
     """
     weights: Weights = convert(data, dict[str, Positive], where)

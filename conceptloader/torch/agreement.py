@@ -78,28 +78,34 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     )
 
 
-def from_first(what: str, read: Callable[[], str], group: Any = None) -> str:
-    """What `read` returns on the first rank of a group, on all of its ranks. A comparison by require_same follows.
+def told(what: str, text: str | None, group: Any = None) -> str:
+    """A text that one rank of a group has, on all of them. A comparison by require_same has to follow.
 
     Args:
-        what: What is read; the same text on all of them.
-        read: Called on the first rank, or without torch.distributed.
+        what: It says; the same on all ranks.
+        text: None on ranks that do not have it.
         group: As of require_same.
 
     Raises:
-        ConfigError: The first rank did not come within the timeout of the store.
+        ConfigError: No rank had it within the timeout of the store.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
-        return read()
-    first, rank = dist.get_process_group_ranks(group or dist.group.WORLD)[0], dist.get_rank()
-    store = PrefixStore(f"conceptloader {what} of {first}", _get_default_store())
-    number = store.add(f"rounds of {rank}", 1)
-    if rank == first:
-        store.set(str(number), read())
+        return text or ""
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    store = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
+    number = store.add(f"rounds of {dist.get_rank()}", 1)
+    if text is not None:
+        store.set(str(number), text)
         store.delete_key(str(number - 1))  # all have read it: they were compared since
-    else:
-        _wait(store, [str(number)], WARN_AFTER_S, what, {first: str(number)})
+    _wait(store, [str(number)], WARN_AFTER_S, what, dict.fromkeys(ranks, str(number)))
     return store.get(str(number)).decode()
+
+
+def from_first(what: str, read: Callable[[], str], group: Any = None) -> str:
+    """What `read` returns on the first rank of a group, on all of them; see `told`."""
+    together = dist.is_available() and dist.is_initialized()
+    first = not together or dist.get_process_group_ranks(group or dist.group.WORLD)[0] == dist.get_rank()
+    return told(what, read() if first else None, group)
 
 
 def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:

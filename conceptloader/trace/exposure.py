@@ -42,7 +42,8 @@ class Windows:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
-        some = ranges_of(member, np.arange(count if (member.view.mask.at > 0).any() else 0))
+        late = any((mask.at > 0).any() for mask in (member.view.mask, member.view.holes.own))
+        some = ranges_of(member, np.arange(count if late else 0))
         self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
         self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
 

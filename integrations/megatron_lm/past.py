@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from conceptloader.batch.mixing import Mixing
 from conceptloader.errors import ResumeError
 from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.resume import ChangedPast
@@ -42,6 +43,15 @@ def continued(
     start = 0 if state is None else state.count("count_start", WHERE, 0)
     consumed = start + counted
     return (_resumed(split, state, consumed, accept) if consumed else split), start
+
+
+def mixing_of(split: SampleSource, saved: Mapping[str, Any] | None, accept: Collection[str]) -> Mixing | None:
+    """What sets weights while the run lives. See `continued`. Raises ResumeError for a state of another controller."""
+    if isinstance(split, StockSplit):
+        return None
+    if saved is None:
+        return Mixing.begun(split.blend)
+    return Mixing.resumed(split.blend, OrderState.read(saved, WHERE).more.get("mixing"), "mixing" in accept)
 
 
 def _resumed(split: SampleSource, state: OrderState | None, consumed: int, accept: Collection[str]) -> SampleSource:

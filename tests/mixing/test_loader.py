@@ -65,9 +65,12 @@ def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert again.saved[1] == whole.saved[1]
 
 
+def weights_of(loader: cl.Loader) -> dict[str, int]:
+    return {name: int(weight) for name, weight in loader.blend.spec.phases[-1].weights.items()}
+
+
 def weights(run: Run) -> dict[str, int]:
-    spec = run.loader.blend.spec
-    return {spec.members[name].dataset: int(weight) for name, weight in spec.phases[-1].weights.items()}
+    return weights_of(run.loader)
 
 
 def test_weights_of_the_loss_leave_the_mixture_alone(tmp_path: Path) -> None:
@@ -266,3 +269,43 @@ def _rank(rank: int, config: Any, folder: str) -> None:
 def test_ranks_that_differ_are_all_told(tmp_path: Path) -> None:
     mp.start_processes(_rank, (configuration(tmp_path, {"odm": {}}), str(tmp_path)), nprocs=2, start_method="fork")
     assert all((tmp_path / f"done.{rank}").exists() for rank in range(2))
+
+
+def test_the_weights_that_a_run_learned_drive_another(tmp_path: Path) -> None:
+    """By its log, also of a run that was resumed: the same samples, without losses; and in larger steps."""
+    config = configuration(tmp_path, {"odm": {}})
+    first = Run(config)
+    first.loader.log_start(tmp_path / "learned", 0)
+    first.steps(8)
+    second = Run(config, first.saved)
+    second.loader.log_start(tmp_path / "learned", 8)
+    second.steps(8)
+    learned = first.samples + second.samples
+    assert '"why":"odm"' in (tmp_path / "learned" / "conceptloader_runs.jsonl").read_text()
+    replay = {**config, "mixing": {"replay": "learned"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(replay))
+    found = []
+    loader = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)
+    loader.log_start(tmp_path / "replayed", 0)
+    for number, batch in zip(range(16), loader, strict=False):
+        found += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
+        loader.observe()
+        if number == 10:
+            state = loader.state_dict()
+            loader.close()
+            break
+    loader = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)
+    loader.load_state_dict(state)
+    for _, batch in zip(range(5), loader, strict=False):
+        found += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
+        loader.observe()
+    assert found == learned
+    larger = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=2 * BATCH)
+    for _, _ in zip(range(8), larger, strict=False):
+        larger.observe()
+    assert weights_of(larger) == weights_of(second.loader)
+    with raises(ConfigError, "mixing.replay", "no run"):
+        cl.make_dataloader({**config, "mixing": {"replay": str(tmp_path / "nowhere")}}, micro_batch_size=1)
+    fewer = {**config, "datasets": {name: config["datasets"][name] for name in ("easy", "hard")}}
+    with raises(ConfigError, "mixing.replay", "middle"):
+        cl.make_dataloader({**fewer, "mixing": {"replay": str(tmp_path / "learned")}}, micro_batch_size=1)

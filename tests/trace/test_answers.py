@@ -256,7 +256,8 @@ def check_document(walk: Walk, draw: st.DrawFn) -> None:
     if data.ids[number] and list(data.ids).count(data.ids[number]) == 1:
         assert locate_document(walk.run, data.ids[number], walk.count, name) == found
     tokens = set(range(start, end))
-    since = min((at for at, out in walk.oracle.out[name] if out & tokens), default=None)
+    taken = [(at, out) for take, at, out in walk.oracle.holes[name] if take == "own"]
+    since = min((at for at, out in [*walk.oracle.out[name], *taken] if out & tokens), default=None)
     assert start == end or excluded_since(walk.run, number, name) == ({} if since is None else {(name, number): since})
 
 

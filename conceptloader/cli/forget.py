@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import yaml
 
 from conceptloader.blend import load_config
 from conceptloader.blend.load import parse_yaml, read_yaml
-from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.cli.arguments import not_negative, positive, read_ids, refuse_beside, refuse_without
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, checkpoints_of, open_run
@@ -142,9 +140,7 @@ def _replay(asked: Run, start: Checkpoint | None, share: float, known: int) -> l
 def _write(asked: Run, arguments: argparse.Namespace, start: Checkpoint | None, at: int) -> None:
     """Write the new configuration, once a resume from the checkpoint is known to take it."""
     path, base = arguments.out, os.path.dirname(os.path.abspath(arguments.out))
-    entry: dict[str, Any] = {"at": at, "file": os.path.abspath(arguments.ids).replace("${", "$${")}
-    if "take" in {field.name for field in fields(ExcludeConfig)}:
-        entry["take"] = "own"
+    entry = {"at": at, "file": os.path.abspath(arguments.ids).replace("${", "$${"), "take": "own"}
     data = read_yaml(arguments.config)
     new = {**data, "exclude": [*(data.get("exclude") or []), entry]}
     if load_config(data, base_dir=base) != load_config(arguments.config):

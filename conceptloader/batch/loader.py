@@ -14,10 +14,11 @@ from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
+from conceptloader.batch.mixing import Hear, Mixing
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.record import BatchRecorder, begin_record, digested
-from conceptloader.batch.reweight import new_weights
+from conceptloader.batch.reweight import new_weights, next_border
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
@@ -27,9 +28,13 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skips
 
 logger = logging.getLogger(__name__)
 _to_log = log_steps()
+STATES_REACH = 64
+"""Changes of weights before which `state_dict_at` knows no positions any more."""
+_UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
 
 
 B = TypeVar("B")
@@ -83,7 +88,7 @@ class BaseLoader(Shown, Generic[B]):
         batch_transform: Callable[[B], Any] | None = None,
     ) -> None:
         blend, self.count_start = open_blend(config).continued()
-        self.blend = blend
+        self.blend, self.mixing = blend, Mixing.begun(blend)
         if self.count_start and consumed_samples:
             raise ConfigError(
                 "consumed_samples", f"found {consumed_samples} with continue_from, which says it", fix="omit it"
@@ -108,7 +113,9 @@ class BaseLoader(Shown, Generic[B]):
                     fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
         self._ahead: Prefetcher[tuple[U64Array, int], Any] | None = None
-        self._log: str | os.PathLike[str] | None = None
+        self._log: RunLog | None = None  # of the rank that writes it, once it does
+        self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
+        self._folder: str | os.PathLike[str] | None = None  # of the run log, once it is written
         self._record: BatchRecorder | None = None
         self._noted = 0  # samples of all ranks up to which it goes
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
@@ -170,6 +177,7 @@ class BaseLoader(Shown, Generic[B]):
         self._plan = replace(plan, schedule=plan.schedule.at(step, begun))
         self._knows_steps = known
         self._handed_out = self._behind = consumed  # _behind: with the batch that is about to be yielded
+        self._observed = begun  # up to the end of the last step that `mixing` was told of
 
     @property
     def plan(self) -> Plan:
@@ -243,8 +251,7 @@ class BaseLoader(Shown, Generic[B]):
         begin = self.begins_at
         if self.passes and not self.fresh:
             self.next_pass()
-            self._write_start(self.blend.spec)
-            self._begin_record()
+            self._write_start()
         if self._plan.stop is not None and begin >= self._plan.stop:
             self._check_end(begin)
         if self.fresh and self.dp_rank == 0:
@@ -287,6 +294,7 @@ class BaseLoader(Shown, Generic[B]):
         )
         for (_, consumed), batch in self._delivered(noting()):
             self._behind = consumed
+            self._check_observed(consumed)
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             note = notes.popleft()
@@ -375,9 +383,35 @@ class BaseLoader(Shown, Generic[B]):
         consumed = as_count(consumed_samples, "consumed_samples", 0)
         begun = self._plan.step_start(consumed)
         step = self.steps_at(begun)
-        more = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        more: dict[str, Any] = {"step_start": begun, "step": step, "count_start": self.count_start or None}
+        if self.mixing is not None:
+            more["mixing"] = self.mixing.state()
+            if self._observed < begun:
+                logger.warning(
+                    "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
+                    "resumed run will learn nothing from it; call observe first", consumed,
+                )  # fmt: skip
         known = {key: value for key, value in more.items() if value is not None}
-        return OrderState(spec=self.blend.spec, consumed=consumed, more=known).leaf()
+        return self._blend_at(consumed).state(consumed, **known).leaf()
+
+    def _blend_at(self, consumed: int) -> Blend:
+        """All that is known of the order, from a position on that may be before weights that were set live."""
+        changes: list[Blend] = []
+        blends = [self.blend, *reversed(self._earlier)]
+        for blend in blends:
+            if blend.spec.begins <= blend.spec.decided(consumed):
+                break
+            changes.append(blend)
+        else:
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed}, before weights that were set live {len(changes)} times since",
+                fix=f"states reach back {STATES_REACH} changes: take that of a checkpoint",
+            )
+        for changed in reversed(changes):
+            phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
+            blend = blend.with_phase(phase, consumed)
+        return blend
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
@@ -402,12 +436,72 @@ class BaseLoader(Shown, Generic[B]):
                 where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
+        fresh = new_stage or "mixing" in allow_changed
+        mixing = Mixing.resumed(blend, saved.more.get("mixing"), fresh)
         reader = open_reader(blend, self.dp_rank)
         count_start = saved.count("count_start", where, 0)
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
         self._record = None  # until this start is logged
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
+        self.mixing = mixing
+        self._earlier.clear()
+
+    def observe(self, losses: Mapping[str, float] | None = None) -> None:
+        """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
+
+        To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
+        the state is saved.
+
+        Args:
+            losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
+                kinds that do not learn from losses need none.
+
+        Raises:
+            ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, and
+                weights that set_weights refuses; nothing is changed.
+        """
+        self._observe(losses, lambda read: read(), lambda facts: None)
+
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`.
+
+        Also with a controller of your own that has a method of this name.
+
+        Raises:
+            ConfigError: If the mixing has none.
+        """
+        find = getattr(self.mixing and self.mixing.controller, "loss_weights", None)
+        if find is None:
+            found = self.mixing.kind if self.mixing else "no section mixing"
+            raise ConfigError("loss_weights", found, "a controller with weights of the loss, as doremi")
+        weights: dict[str, float] = find()
+        return weights
+
+    def _observe(self, losses: Mapping[str, float] | None, hear: Hear, agree: Callable[[dict[str, Any]], None]) -> None:
+        mixing = self.mixing
+        if mixing is None:
+            raise ConfigError("observe", "no section mixing in the configuration", fix="name a controller there")
+        if self._behind <= self._observed:
+            raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
+        at = next_border(self._plan, self._edge, self.blend.spec)
+        weights = mixing.decide(self.blend, losses, Skips(self.blend.spec.skips).global_index(at), hear)
+        agree({"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights})
+        schedule = self._plan.schedule
+        self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
+        if weights is not None:
+            mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, losses=losses))
+
+    def _check_observed(self, consumed: int) -> None:
+        """Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
+        late = consumed - self._observed
+        if self.mixing and self.measured and late > _UNOBSERVED * self._plan.schedule.batch_size(self._observed):
+            raise ConfigError(
+                f"mixing.{self.mixing.kind}",
+                f"{late} samples were yielded, and observe was not called",
+                "a call after each step",
+                "call loader.observe(losses), or remove `mixing`: docs/mixing-and-resuming.md",
+            )
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
@@ -422,15 +516,26 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.consumed_samples))
         self._plan, self._knows_steps = replace(self._plan, schedule=schedule.at(step, begun)), True
-        self._log = directory
-        self._write_start(self.blend.spec)
+        self._folder, self._log = directory, None if self.dp_rank else RunLog(directory)
+        self._write_start()
+
+    def _write_start(self) -> None:
+        """Log the position of this loader as a launch of the run."""
+        if self._log is not None:
+            self._log.append(*self._launch())
         self._begin_record()
+
+    def _launch(self) -> tuple[RunStart, OrderSpec]:
+        schedule = self._plan.schedule
+        step = schedule.step_of(self.consumed_samples)
+        here = schedule.at(step, schedule.consumed_at(step))
+        spec = self.blend.spec.cut(self.consumed_samples, self.blend.order)
+        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec
 
     def _begin_record(self) -> None:
         """From here on what is yielded is recorded, if the configuration says so."""
-        if self._log is not None and self.blend.config.loader.batch_log:
-            self._record = begin_record(self._log, self.dp_rank, self._start(self.blend.spec))
-            self._noted = 0
+        if self._folder is not None and self.blend.config.loader.batch_log:
+            self._record, self._noted = begin_record(self._folder, self.dp_rank, self._launch()[0]), 0
 
     def _note(self, consumed: int, note: Mapping[str, Any]) -> None:
         """Record the micro batch up to `consumed` samples."""
@@ -445,19 +550,7 @@ class BaseLoader(Shown, Generic[B]):
         self._record.add(place.step, place.micro_batch, note)
         self._noted = consumed
 
-    def _start(self, spec: OrderSpec) -> RunStart:
-        schedule = self._plan.schedule
-        step = schedule.step_of(self.consumed_samples)
-        here = schedule.at(step, schedule.consumed_at(step))
-        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len)
-
-    def _write_start(self, spec: OrderSpec) -> None:
-        """Log the position of this loader as a launch of the run."""
-        if self.dp_rank or self._log is None:
-            return
-        RunLog(self._log).append(self._start(spec), spec)
-
-    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
         To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
@@ -466,26 +559,43 @@ class BaseLoader(Shown, Generic[B]):
 
         Args:
             weights: Dataset -> number above 0; datasets that are omitted are not drawn.
-            at: Sample over all ranks; by default the first step that no rank has begun to read.
+            at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
+                is read again.
+            why: They are set, for the run log.
 
         Returns:
             The sample from which on it holds.
 
         Raises:
-            ConfigError: For unknown or absent datasets, invalid weights, an `at` that may have
-                been read already or is not after weights set earlier.
+            ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
+                already or that is not after weights set earlier.
             ReadError: For the run log.
         """
-        return self._set_weights(weights, at, lambda start, blend: None)
+        return self._set_weights(weights, at, why)
 
-    def _set_weights(self, weights: Mapping[str, float], at: int | None, agree: Callable[[int, Blend], None]) -> int:
-        edge = self._behind + (self.blend.config.loader.prefetch_batches + 1) * self.partition.group
-        start, blend = new_weights(self.blend, weights, self._plan, edge, at)
+    _copies = 0  # micro batches on their way behind the one that is yielded
+
+    @property
+    def _edge(self) -> int:
+        """The first sample that is not yielded yet, nor on its way."""
+        return self._behind + self._copies * self.partition.group
+
+    def _set_weights(
+        self,
+        weights: Mapping[str, float],
+        at: int | None,
+        why: str,
+        agree: Callable[[int, Blend], None] = lambda start, blend: None,
+        losses: Mapping[str, float] | None = None,
+    ) -> int:
+        start, blend = new_weights(self.blend, weights, self._plan, self._edge, at, self.consumed_samples)
         agree(start, blend)
-        self._write_start(blend.spec)
+        if self._log is not None:
+            self._log.append_weights(blend.spec, blend.order, start, why, losses)
         self._reader.follow(blend.order)
-        if self._ahead is not None:  # more may have been read than `prefetch_batches`
+        if self._ahead is not None:
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
+        self._earlier.append(self.blend)
         self.blend = blend
         return start
 

@@ -24,6 +24,8 @@ from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import NO_TABLES
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.permutation import MAX_N
 from conceptloader.storage.handles import HANDLES, Handles
 from conceptloader.storage.reads import retrying
 
@@ -90,6 +92,7 @@ class BatchReader:
     def follow(self, order: Order) -> None:
         """Read on in another order of the same members, which agrees with this one on what is being read."""
         self.order, self._kernel_tables = order, getattr(order, "kernel_tables", None)
+        self._begins = order if isinstance(order, Mixture) and order.origin[0] else None
 
     def read(
         self,
@@ -110,6 +113,8 @@ class BatchReader:
         member that has left the configuration.
         """
         order = self._kernel_tables if picked is None else None
+        if order is not None and self._begins is not None:  # which kernels do not look at
+            self._begins.check_known(self._begins.skips.global_index(int(samples.min(initial=MAX_N))))
         shape = self._shapes.get(len(samples))
         if shape is None:
             shape = self._shapes[len(samples)] = Shape.make(self.layout, self._tables, len(samples))

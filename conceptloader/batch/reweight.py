@@ -1,7 +1,6 @@
 """Weights that are set mid-run: from which sample on."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
@@ -13,22 +12,26 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
 
 
-def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: int, at: int | None) -> tuple[int, Blend]:
-    """(sample from which on they hold, the blend with them). edge: before it anything may have been read.
+def new_weights(
+    blend: Blend, weights: Mapping[str, float], plan: Plan, edge: int, at: int | None, consumed: int
+) -> tuple[int, Blend]:
+    """(sample from which on they hold, the blend with them), which knows the order from `consumed` samples on.
+
+    edge: before it anything may have been yielded.
 
     Raises: ConfigError, see `Loader.set_weights`.
     """
     if at is None:
-        at = _next_border(plan, edge, blend.spec)
+        at = next_border(plan, edge, blend.spec)
     elif as_count(at, "at", 0) < edge:
-        raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it may have been prefetched")
-    changed = with_weights(blend, weights, at)
+        raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it have been yielded")
+    changed = with_weights(blend, weights, at, consumed)
     if plan.num_samples is not None:
         changed.order.check_run(plan.num_samples)
     return at, changed
 
 
-def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
+def next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
     """The first sample of a step from `edge` on, after all weights that were set earlier.
 
     No phase of the configuration starts there.
@@ -43,8 +46,10 @@ def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
         edge = border + 1
 
 
-def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
+def with_weights(blend: Blend, weights: Mapping[str, float], at: int, consumed: int = 0) -> Blend:
     """With other weights from the trainer's sample `at` on, until the next phase of the configuration.
+
+    consumed: samples whose order need not be known any more.
 
     Raises: ConfigError for datasets that are unknown or absent, and invalid weights.
     """
@@ -58,4 +63,4 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
             raise unknown(f"weights.{name}", name, keys, "dataset")
     start = Skips(blend.spec.skips).global_index(at)
     phase = Phase(start=start, weights={keys[name]: w for name, w in weights.items()})
-    return replace(blend, spec=blend.spec.with_phase(phase))
+    return blend.with_phase(phase, consumed)

@@ -10,6 +10,7 @@ from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.record import refuse_batch_log
 from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.errors import ConfigError
 from conceptloader.order.progress.state import OrderState
 
 
@@ -40,6 +41,12 @@ class SampleSource:
 
     def read(self, indices: Sequence[int]) -> Batch:
         """The batch of these samples. Raises ConfigError for an invalid index."""
+        if self.blend.config.mixing is not None:
+            raise ConfigError(
+                "mixing",
+                f"found with a {type(self).__name__}, whose order is fixed",
+                fix="omit it, or train with make_dataloader or an adapter that observes losses",
+            )
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
         return self._reader.read(np.array(samples, np.uint64))
 
@@ -76,7 +83,7 @@ class GrainSource(SampleSource):
     def state_dict_at(self, samples: int) -> dict[str, str]:
         """The state when the first `samples` indices are trained, over all processes: that of every other trainer."""
         consumed = self.count_start + as_count(samples, "samples", 0)
-        return OrderState(spec=self.blend.spec, consumed=consumed).leaf()
+        return self.blend.state(consumed).leaf()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let index 0 be the sample after those that `state` says are trained.

@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import MAX_BLOCK, Phase
+from conceptloader.mixing.kinds import GIVEN, check_section
+from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
 from conceptloader.order.skips import Skip
@@ -42,10 +43,23 @@ class QuarantineConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExcludeConfig(Section):
-    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out.
+class ConceptConfig(Section):
+    """A concept of a track, by its name in the vocabulary or by its id."""
 
-    They are those with these ids, with the ids in a text file, one per line, or all that a subset of the dataset lacks.
+    track: str
+    name: str | None = None
+    id: Natural | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExcludeConfig(Section):
+    """From the trainer's sample `at` on, tokens of a dataset, by default of all, that are taken out.
+
+    They are documents: those with these ids, with the ids in a text file, one per line, or all that a subset of the
+    dataset lacks. Or they are the tokens in spans of a concept.
+
+    take: "sample", all of each sample that has any of them; "own", the tokens themselves, and with them the loss of the
+    label after them; "labels", of a concept alone, their losses.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
@@ -57,6 +71,8 @@ class ExcludeConfig(Section):
     ids: tuple[str, ...] | None = None
     file: str | None = None
     subset: str | None = None
+    concept: ConceptConfig | None = None
+    take: Literal["sample", "own", "labels"] = "sample"
 
 
 T = TypeVar("T", DatasetConfig, QuarantineConfig, ExcludeConfig)
@@ -234,9 +250,11 @@ class Config(Section):
         weights: "manual": those of the datasets or phases; "by_size": by their numbers of windows.
         temperature: Weights are raised to 1 / temperature.
         phases: Changes of weights, by sample.
+        mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {replay: run log},
+            {file: YAML of weights} and {"module:Class": options}.
         skip: Jumps of the sample index.
         quarantine: Tokens that no sample reads.
-        exclude: Documents that no sample reads from some sample on.
+        exclude: Documents, or spans of a concept, that no sample reads from some sample on.
         packing: Whole documents in every sample, in place of windows.
         on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
@@ -274,6 +292,7 @@ class Config(Section):
     weights: Literal["manual", "by_size"] = "manual"
     temperature: Positive = 1.0
     phases: tuple[Phase, ...] = ()
+    mixing: dict[str, Any] | None = None
     skip: tuple[Skip, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
@@ -296,6 +315,7 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_masks()
+        self._check_mixing()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 "megatron_cache",
@@ -341,6 +361,8 @@ class Config(Section):
             allowed_roots=None
             if self.allowed_roots is None
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
+            mixing=self.mixing
+            and {kind: change(it, f"mixing.{kind}") if kind in GIVEN else it for kind, it in self.mixing.items()},
             megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
             continue_from=self.continue_from and change(self.continue_from, "continue_from"),
         )
@@ -378,6 +400,7 @@ class Config(Section):
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
+        check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
 
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:
@@ -387,7 +410,12 @@ class Config(Section):
     def _check_unblended(self) -> None:
         if self.order == "shuffled":
             return
-        unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "by_size"}
+        unused = {
+            "phases": self.phases,
+            "mixing": self.mixing is not None,
+            "skip": self.skip,
+            "weights": self.weights == "by_size",
+        }
         unused["metrics"] = self.order == "megatron" and self.metrics
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
         for key, found in unused.items():
@@ -424,13 +452,30 @@ class Config(Section):
                 "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
             )
 
+    def _check_mixing(self) -> None:
+        if self.mixing is None:
+            return
+        check_section(self.mixing, self.names)
+        if not self.outputs.dataset_id:
+            raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
+        if self.phases:
+            raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")
+
     def _check_masks(self) -> None:
         for k, entry in enumerate(self.quarantine):
             self._check_mask(f"quarantine[{k}]", entry, "tokens", "file")
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
                 raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
         for k, out in enumerate(self.exclude):
-            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset")
+            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset", "concept")
+            if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
+                raise ConfigError(f"exclude[{k}].concept", "neither or both of name and id", "one of them")
+            if out.take == "labels" and out.concept is None:
+                raise ConfigError(
+                    f"exclude[{k}].take",
+                    "labels, which would leave the documents in the inputs that other losses are computed from",
+                    "own or sample",
+                )
             if out.subset is not None and out.dataset is None:
                 raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the subset is of")
 

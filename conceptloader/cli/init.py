@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Iterable
+from glob import glob
 from itertools import chain, count
 
 import yaml
@@ -32,6 +33,7 @@ For datasets write a configuration: their paths, weights by size, and their trac
 is written, which checks that it works.
 
   conceptloader init data/web data/code --out run.yaml
+  conceptloader init data/web-* --out run.yaml
   conceptloader init data/corpus --out run.yaml --seq-len 512
 """
 
@@ -65,6 +67,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         raise ConfigError(f"--out {arguments.out}", "an existing file", "none", "to replace it, pass --overwrite")
     if not os.path.isdir(os.path.dirname(out)):
         raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="create it")
+    arguments.inputs = [one for path in arguments.inputs for one in _matching(path)]
     raw = [path for path in arguments.inputs if _is_raw(path)]
     datasets = [path for path in arguments.inputs if path not in raw]
     if raw and datasets:
@@ -78,6 +81,11 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     else:
         refuse_beside("datasets", arguments, "tokenizer", "vocabulary")
         _write_configuration(arguments, out, output)
+
+
+def _matching(path: str) -> list[str]:
+    """The paths of a pattern that no shell has expanded; else the path."""
+    return [path] if os.path.lexists(path) else sorted(glob(path)) or [path]
 
 
 def _is_raw(path: str) -> bool:

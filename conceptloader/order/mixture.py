@@ -12,17 +12,19 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
-from conceptloader.base.strict import Natural, Positive
+from conceptloader.base.strict import Natural, Positive, convert
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import inverse, reference
 from conceptloader.order.permutation import MAX_N, as_positions
+from conceptloader.order.ramp import Ramp, RampTree, order_phases, share_at
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
+FORGOTTEN = "weights were set live since, and the state keeps those in force: give the run log, which has all of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +34,17 @@ class Phase:
     Attributes:
         start: Global sample from which on the weights hold.
         weights: Dataset -> number above 0; datasets that are not named are not drawn.
+        ramp: How the weights of the phase before move to these; None: at once.
     """
 
     start: Natural
     weights: Mapping[str, Positive]
+    ramp: Ramp | None = None
+
+    @property
+    def settled(self) -> int:
+        """Global sample from which on the weights hold in full, unless the next phase starts before."""
+        return self.start + (self.ramp.samples if self.ramp else 0)
 
 
 class Mixture(Shown):
@@ -52,11 +61,13 @@ class Mixture(Shown):
         names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
-        phases: changes of weights, with increasing `start`. As an attribute in order of start; see
-            reference.PhaseOrder.
+        phases: changes of weights, with increasing `start`. As an attribute in order of start, with one more where a
+            ramp ends; see reference.PhaseOrder and ramp.RampTree.
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
+        origin: (global sample, draws of each dataset before it) from which on the phases are known, the first of them
+            starting there. Indices and draws before it raise ConfigError. By default the beginning of the run.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
@@ -73,6 +84,7 @@ class Mixture(Shown):
         skips: Sequence[Skip] = (),
         max_epochs: Sequence[float | None] | None = None,
         shuffle: bool = True,
+        origin: tuple[int, Sequence[int]] | None = None,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
             raise ConfigError("block", str(block), f"1 <= block <= {MAX_BLOCK}")
@@ -83,9 +95,10 @@ class Mixture(Shown):
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_members()
         self.skips = Skips(skips)
+        self.origin = (0, [0] * len(self.sizes)) if origin is None else (int(origin[0]), list(origin[1]))
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
-        exact = [(phase.start, self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
-        self.phases = reference.order_phases(exact, self.names, self.seed, self.block)
+        exact = [(p.start, self._exact_weights(p), p.ramp) for p in self._phase_list(weights, phases)]
+        self.phases = order_phases(exact, self.names, self.seed, self.block, self.origin[1])
         self._starts = [phase.start for phase in self.phases]
 
     def __repr__(self) -> str:
@@ -115,12 +128,13 @@ class Mixture(Shown):
             if len(given) != len(self.sizes):
                 raise ConfigError("weights", len(given), f"one for each of the {len(self.sizes)} sizes")
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
-        return checked_phases(result, "; `weights` already gives the phase at 0" if weights is not None else "")
+        hint = "; `weights` already gives the phase at 0" if weights is not None else ""
+        return checked_phases(result, hint, self.origin[0])
 
     def _exact_weights(self, phase: Phase) -> dict[str, int]:
-        where = f"phase at {phase.start}: weights" if phase.start else "weights"
+        where, known = f"phase at {phase.start}: weights" if phase.start else "weights", set(self.names)
         for name in phase.weights:
-            if name not in self.names:
+            if name not in known:
                 raise ConfigError(f"{where}.{name}", f"no such dataset, expected one of {sorted(self.names)[:20]}")
         return exact_weights(phase.weights, where)
 
@@ -129,13 +143,19 @@ class Mixture(Shown):
         left: list[int] = []
         right: list[int] = []
         share: list[int] = []
-        roots = []
+        segments: list[list[int]] = []
+        roots: list[int] = []
+        later: list[int] = []
+        edges = [0]
         for phase in self.phases:
-            offset = len(left)
-            for children, out in ((phase.tree.left, left), (phase.tree.right, right)):
+            offset, tree = len(left), phase.tree
+            ramp = tree if isinstance(tree, RampTree) else None
+            moved_to = [ramp.later_root if ramp else tree.root]
+            for children, out in ((tree.left, left), (tree.right, right), ([tree.root], roots), (moved_to, later)):
                 out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
-            share += phase.tree.share
-            roots.append(offset if phase.tree.share else ~phase.members[0])
+            share += tree.share
+            segments += ramp.words if ramp else []
+            edges.append(len(segments))
         return kernels.Phases(
             starts=np.array(self._starts, np.uint64),
             keys=np.array([phase.key for phase in self.phases], np.uint64),
@@ -143,6 +163,9 @@ class Mixture(Shown):
             tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
             bases=np.array([phase.base for phase in self.phases], np.uint64),
             block=self.block,
+            later=np.array(later, np.int64),
+            edges=np.array(edges, np.int64),
+            segments=np.array(segments, np.uint64).reshape(-1, kernels.SEGMENT),
         )
 
     @lazy
@@ -178,10 +201,8 @@ class Mixture(Shown):
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
-        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        scratch = np.empty(self._room, np.uint64)
-        kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
-        return datasets, draws
+        datasets, draws = self._locate(g.reshape(-1))
+        return datasets.reshape(g.shape), draws.reshape(g.shape)
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
         """(datasets int64, epochs uint64, windows uint64) of an array of indices, in its shape."""
@@ -204,8 +225,7 @@ class Mixture(Shown):
         """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
         if g < 0:
             raise ConfigError("sample index", str(g), "0 or more")
-        g = self.skips.global_index(g)
-        return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
+        return self._counts(self.skips.global_index(g))
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The index at which a window is read in one epoch of its dataset, or None if the run never reads it.
@@ -222,7 +242,7 @@ class Mixture(Shown):
         size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
-        g = reference.position(self.phases, self.block, dataset, draw)
+        g = self._position(dataset, draw)
         return None if g is None else reference.trainer_index(g, ((skip.at, skip.count) for skip in self.skips.skips))
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
@@ -234,8 +254,37 @@ class Mixture(Shown):
             draws = inverse.draws_of(given.reshape(-1), epoch * size, size, key)
         else:
             draws = given.reshape(-1) + np.uint64(epoch * size)
-        found = inverse.positions(self.phases, self.block, dataset, draws)
-        return self.skips.trainer_indices(found).reshape(given.shape)
+        return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
+
+    # Of global samples and draws, from the origin on.
+
+    def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
+        self.check_known(int(g.min(initial=MAX_N)))
+        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
+        kernels.locate_many(g, datasets, draws, self._phase_arrays, np.empty(self._room, np.uint64))
+        return datasets, draws
+
+    def _counts(self, g: int) -> list[int]:
+        self.check_known(g)
+        return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
+
+    def _position(self, dataset: int, draw: int) -> int | None:
+        self._check_drawn(dataset, draw)
+        return reference.position(self.phases, self.block, dataset, draw)
+
+    def _positions(self, dataset: int, draws: U64Array) -> I64Array:
+        self._check_drawn(dataset, int(draws.min(initial=MAX_N)))
+        return inverse.positions(self.phases, self.block, dataset, draws)
+
+    def check_known(self, g: int) -> None:
+        """Raise ConfigError for a global sample before the origin."""
+        if g < self.origin[0]:
+            raise ConfigError("order", f"global sample {g}", f"one from {self.origin[0]} on", FORGOTTEN)
+
+    def _check_drawn(self, dataset: int, draw: int) -> None:
+        first = self.origin[1][dataset]
+        if draw < first:
+            raise ConfigError("order", f"draw {draw} of {self.names[dataset]}", f"one from {first} on", FORGOTTEN)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
@@ -249,10 +298,49 @@ class Mixture(Shown):
                 )
 
 
-def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
-    """`phases` with plain integers as starts. Raises ConfigError unless these are 0 and then increase."""
-    result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
+def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> list[Phase]:
+    """`phases` with plain integers as starts. Raises ConfigError unless these are `first` and then increase."""
+    result = [
+        replace(
+            phase,
+            start=as_integer(phase.start, "phases: start"),
+            ramp=convert(phase.ramp, Ramp | None, f"phases.{phase.start}.ramp"),
+        )
+        for phase in phases
+    ]
     starts = [phase.start for phase in result]
-    if any(starts[:1]) or falls(starts) is not None or max(starts, default=0) >= 1 << 64:
-        raise ConfigError("phases", f"starts {starts}", f"0 and then increasing samples below 2**64{hint}")
+    if (
+        starts[:1] not in ([], [first])
+        or falls(starts) is not None
+        or max((p.settled for p in result), default=0) >= 1 << 64
+    ):
+        raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
+    check_ramps(result, [f"phases.{start}.ramp" for start in starts])
     return result
+
+
+def check_ramps(phases: Sequence[Phase], names: Sequence[str]) -> None:
+    """Raise ConfigError unless the weights before each ramp are settled. names: of their ramps, for the error."""
+    for k, (phase, name) in enumerate(zip(phases, names, strict=True)):
+        if phase.ramp is None:
+            continue
+        if phase.start == 0:
+            raise ConfigError(name, "a ramp from sample 0 on", "a later start", "the weights before it are missing")
+        if k and phases[k - 1].settled > phase.start:
+            raise ConfigError(
+                name,
+                f"a ramp from sample {phase.start} on, where the one before it lasts to {phases[k - 1].settled}",
+                "a start where the weights before it are settled",
+                "start it later, or shorten the other one",
+            )
+
+
+def shares_at(phases: Sequence[Phase], g: int) -> dict[str, float]:
+    """Dataset -> its part of the samples around global sample g, by the weights in force there."""
+    *before, phase = (p for p in phases if p.start <= g)
+    total = sum(phase.weights.values())
+    shares = {name: weight / total for name, weight in phase.weights.items()}
+    if phase.ramp is None or g >= phase.settled:
+        return shares
+    moved, earlier = share_at(phase.ramp, g - phase.start), shares_at(before, before[-1].settled)
+    return {name: earlier.get(name, 0) * (1 - moved) + shares.get(name, 0) * moved for name in {**earlier, **shares}}

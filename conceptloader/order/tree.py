@@ -11,6 +11,7 @@ Part of the definition of order version 1, and frozen like reference.py.
 import bisect
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 
 def went_left(j: int, p: int) -> int:
@@ -148,3 +149,9 @@ def build_tree(weights: list[int]) -> Tree:
     Deterministic on every platform: integers, and IEEE doubles in a fixed order of operations.
     """
     return min((_join_all(weights, lookahead) for lookahead in LOOKAHEADS), key=lambda tree: tree.deviation)
+
+
+@lru_cache(maxsize=8)
+def built_tree(weights: tuple[int, ...]) -> Tree:
+    """`build_tree`, remembered: a change of the weights keeps most phases of an order. Not to be changed."""
+    return build_tree(list(weights))

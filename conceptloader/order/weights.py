@@ -3,11 +3,12 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 from conceptloader.errors import ConfigError
 from conceptloader.order.reference import exact_weight, smallest_integers
 
-MIN_SHARE = Fraction(1, 1 << 40)
+MIN_PARTS = 1 << 40
 
 
 def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
@@ -20,7 +21,7 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
     """
     if not weights:
         raise ConfigError(where, "no weights, expected one for at least one dataset")
-    exact: dict[str, Fraction] = {}
+    exact: dict[str, Any] = {}
     for name in sorted(weights):
         weight = weights[name]
         if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
@@ -31,13 +32,17 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
             raise ConfigError(
                 f"{where}.{name}", str(weight), "a number above 0", "leave a dataset that is not drawn out"
             )
-        exact[name] = exact_weight(weight)
+        exact[name] = weight if type(weight) is int else exact_weight(weight)
     total = sum(exact.values())
+    least = -(-total // MIN_PARTS)  # an integer, so that integers, as most are, are compared as such
     for name, share in exact.items():
-        if share < total * MIN_SHARE:
+        if share < least and share * MIN_PARTS < total:
             raise ConfigError(
                 f"{where}.{name}", f"found {weights[name]}, below 2**-40 of the total", fix="raise it or drop it"
             )
+    if all(type(weight) is int for weight in exact.values()):  # no fraction is made of them
+        common = math.gcd(*exact.values())
+        return {name: weight // common for name, weight in exact.items()}
     return smallest_integers(exact)
 
 

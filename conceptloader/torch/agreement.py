@@ -7,7 +7,7 @@ interleave with the trainer's own collectives, and says which ranks have not com
 import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +78,36 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     )
 
 
+def told(what: str, text: str | None, group: Any = None) -> str:
+    """A text that one rank of a group has, on all of them. A comparison by require_same has to follow.
+
+    Args:
+        what: It says; the same on all ranks.
+        text: None on ranks that do not have it.
+        group: As of require_same.
+
+    Raises:
+        ConfigError: No rank had it within the timeout of the store.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
+        return text or ""
+    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    store = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
+    number = store.add(f"rounds of {dist.get_rank()}", 1)
+    if text is not None:
+        store.set(str(number), text)
+        store.delete_key(str(number - 1))  # all have read it: they were compared since
+    _wait(store, [str(number)], WARN_AFTER_S, what, dict.fromkeys(ranks, str(number)))
+    return store.get(str(number)).decode()
+
+
+def from_first(what: str, read: Callable[[], str], group: Any = None) -> str:
+    """What `read` returns on the first rank of a group, on all of them; see `told`."""
+    together = dist.is_available() and dist.is_initialized()
+    first = not together or dist.get_process_group_ranks(group or dist.group.WORLD)[0] == dist.get_rank()
+    return told(what, read() if first else None, group)
+
+
 def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
     """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples.
 
@@ -85,17 +115,22 @@ def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return
+    require_size("set_weights", dp_size, group)
+    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
+    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)
+
+
+def require_size(what: str, dp_size: int, group: Any) -> None:
+    """Raise ConfigError unless as many processes are about to be compared as there are data-parallel ranks."""
     size = dist.get_world_size(group)
     if size != dp_size:
         raise ConfigError(
-            "set_weights",
+            what,
             f"{size} processes in the group and dp_size {dp_size}",
             "as many",
             "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
             "yourself",
         )
-    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
-    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:

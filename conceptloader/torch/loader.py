@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Scheme
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.torch.agreement import require_agreement, require_same
+from conceptloader.torch.agreement import from_first, require_agreement, require_same, require_size
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 
 Task = tuple[U64Array, int]
@@ -89,6 +89,7 @@ class Loader(BaseLoader[TensorBatch]):
         )
         if self.device.type == "cuda" or (self.blend.config.loader.pin_memory and torch.cuda.is_available()):
             self._allocate = pinned_block
+        self._copies = int(self.device.type == "cuda")
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop and without check_ranks."""
@@ -129,7 +130,13 @@ class Loader(BaseLoader[TensorBatch]):
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
 
     def set_weights(
-        self, weights: Mapping[str, float], at: int | None = None, *, group: Any = None, agree: bool = True
+        self,
+        weights: Mapping[str, float],
+        at: int | None = None,
+        *,
+        why: str = "",
+        group: Any = None,
+        agree: bool = True,
     ) -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
@@ -139,7 +146,9 @@ class Loader(BaseLoader[TensorBatch]):
 
         Args:
             weights: Dataset -> number above 0; datasets that are omitted are not drawn.
-            at: Sample over all ranks; by default the first step that no rank has begun to read.
+            at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
+                is read again; on a CUDA device one micro batch more is on its way there.
+            why: They are set, for the run log.
             group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
                 initialized, ranks compare what they are about to do, and agree=False skips that.
             agree: False skips the comparison of ranks.
@@ -148,8 +157,8 @@ class Loader(BaseLoader[TensorBatch]):
             The sample from which on it holds.
 
         Raises:
-            ConfigError: For unknown or absent datasets, invalid weights, an `at` that may have
-                been read already or is not after weights set earlier, ranks that differ.
+            ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
+                already or that is not after weights set earlier, ranks that differ.
             ReadError: For the run log.
         """
 
@@ -157,7 +166,32 @@ class Loader(BaseLoader[TensorBatch]):
             if agree:
                 require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)
 
-        return self._set_weights(weights, at, compare)
+        return self._set_weights(weights, at, why, compare)
+
+    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
+        """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
+
+        To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
+        the state is saved.
+
+        Args:
+            losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
+                kinds that do not learn from losses need none.
+            group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
+                initialized, ranks compare what they are about to do.
+            agree: False skips the comparison of ranks.
+
+        Raises:
+            ConfigError: Without that section, for a second call in a step, losses that are wrong, weights that
+                set_weights refuses, ranks that differ.
+        """
+
+        def compare(facts: dict[str, Any]) -> None:
+            if agree and dist.is_available() and dist.is_initialized():
+                require_size("observe", self.partition.dp_size, group)
+                require_same("observe", {**facts, "consumed_samples": self._behind}, group)
+
+        self._observe(losses, lambda read: from_first("mixing", read, group) if agree else read(), compare)
 
 
 make_dataloader = Loader

@@ -12,6 +12,7 @@ from conceptloader.blend import Blend, ConfigLike
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
+from conceptloader.torch.losses import DatasetLosses
 
 POSITION = "consumed_samples"
 IGNORED = -100
@@ -43,6 +44,7 @@ class TrainedLoader(Loader):
         self._loop = 0
         super().__init__(config, **options)
         self.passes = False
+        self.losses = DatasetLosses(self.blend.config.names)  # of the step, for observe_step
 
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
         super()._begin(consumed, step_start, step)
@@ -107,6 +109,15 @@ class TrainedLoader(Loader):
         if position is None:
             self.check_step(step)
         self.acknowledge(position)
+
+    def observe_step(self, device: torch.device | str = "cpu") -> None:
+        """The step that was acknowledged has ended: `observe` what was added to `losses`, if there is a mixing.
+
+        Args:
+            device: See DatasetLosses.finish.
+        """
+        if self.blend.config.mixing is not None:
+            self.observe(self.losses.finish(device))
 
     def check_step(self, step: int) -> None:
         """Raise ResumeError unless `step` steps of the trainer have consumed as many samples as this loader says.

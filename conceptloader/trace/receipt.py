@@ -132,10 +132,15 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
 
 def _check_spec(run: Run, specs: Sequence[OrderSpec], begun: Sequence[Segment], samples: int) -> None:
     """Raise ConfigError unless one order decided all samples of the run, and receipts know it. specs: by start."""
-    spec = specs[-1]
-    if spec.order != "shuffled" or spec.live:
-        found = f"order {spec.order}" if spec.order != "shuffled" else "weights that were set while it was going"
-        raise ConfigError("receipt", f"a run with {found}", "order: shuffled, weights by the configuration alone")
+    spec, now = specs[-1], run.blend.spec
+    unknown = {
+        f"order {spec.order}": spec.order != "shuffled",
+        "weights that were set while it was going": now.live or now.origin,
+        "ramps": now.order_version > 1,
+        "documents that are excluded with take: own": any(view and len(view.holes.own.at) for view in run.blend.views),
+    }
+    if found := [name for name, there in unknown.items() if there]:
+        raise ConfigError("receipt", f"a run with {found[0]}", "order: shuffled, weights by the configuration alone")
     ends = [*(segment.start.consumed for segment in begun[1:]), samples]
     pairs = [(past, spec, end) for past, end in zip(specs, ends, strict=True)]
     for past, now, end in [*pairs, (spec, run.blend.spec, samples)]:

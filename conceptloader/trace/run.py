@@ -2,13 +2,16 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
-from conceptloader.blend.samples import Part, by_document, kind_of, parts_of
+from conceptloader.blend.samples import Part, by_document, kind_of, parts_of, pieces_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.live import LoggedPhase
+from conceptloader.order.mixture import Phase, shares_at
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.resume import compare
 from conceptloader.order.progress.runlog import History, RunLog
@@ -57,7 +60,8 @@ class Member:
 
     def parts(self, window: int, sample: int = 0) -> list[Part]:
         """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
-        return [part for part in parts_of(self.view, window, self.seq_len) if part.since > sample]
+        parts = pieces_of(self.view, parts_of(self.view, window, self.seq_len))
+        return [part for part in parts if part.since > sample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,23 @@ class Run:
 
     blend: Blend
     history: History | None = None
+
+    @property
+    def phases(self) -> list[LoggedPhase]:
+        """All of the run, as far as they are known; see RunLog.phases."""
+        return list(self.blend.logged_phases) or [LoggedPhase(phase, None) for phase in self.blend.spec.phases]
+
+    def phases_in(self, first: int, stop: int) -> list[LoggedPhase]:
+        """Those in force at one of the samples [first, stop), with the reasons for weights that were set live."""
+        spec, phases = self.blend.spec, self.phases
+        starts = [one.phase.start for one in phases]
+        begin, end = (spec.decided(sample + 1) - 1 for sample in (first, max(first, stop - 1)))
+        return phases[max(0, bisect_right(starts, begin) - 1) : bisect_right(starts, end)]
+
+    def shares(self, phase: Phase, sample: int) -> dict[str, float]:
+        """Member -> its part of what a phase draws around a sample."""
+        phases = [one.phase for one in self.phases if one.phase.start <= phase.start]
+        return shares_at(phases, max(phase.start, self.blend.spec.decided(sample + 1) - 1))
 
     @cached_property
     def members(self) -> list[Member | None]:
@@ -171,16 +192,17 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     if not runs.starts:
         raise ConfigError(runs.path, "no start of a run", "the run log of a training")
     last = runs.history.segments[-1].start
-    spec = runs.spec(last)
+    spec, consumed = runs.spec_at(last), max(last.consumed, runs.changed_at())
     # What a framework's command line may have said in place of the configuration.
     said = {"seed": spec.seed, "seq_len": last.seq_len, "split_documents": spec.extra.get("split_documents")}
     defaults = {key: value for key, value in said.items() if value is not None}
-    blend = open_blend(load_config(config, defaults=defaults)).resume(spec, last.consumed)
+    blend = open_blend(load_config(config, defaults=defaults)).resume(spec, consumed)
     changed = [str(one) for one in compare(spec, blend.spec, _EVERY)]
     if changed:
         logger.warning(
             "%s: the configuration gives another order than the one with which step %d was started (%s); samples from "
             "%d on are answered as it says now, trained or not",
-            runs.path, last.step, "; ".join(changed), last.consumed,
+            runs.path, last.step, "; ".join(changed), consumed,
         )  # fmt: skip
+    blend = replace(blend, logged_phases=runs.phases(blend.spec))
     return Run(blend=blend, history=runs.history)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.strict import plain
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
 from conceptloader.trace.losses import read_losses
+from conceptloader.trace.run import Run
 from conceptloader.trace.samples import trace_sample
 from conceptloader.viewer import corpus, search, windows
 from conceptloader.viewer.source import Looked, Query
@@ -70,9 +72,15 @@ def mixture(looked: Looked, query: Query) -> dict[str, Any]:
          "there": name in looked.sources}
         for k, (name, size) in enumerate(zip(run.blend.order.names, run.blend.order.sizes, strict=True))
     ]  # fmt: skip
-    phases = [{"start": phase.start, "weights": dict(phase.weights)} for phase in run.blend.spec.phases]
+    phases = _phases(run, x)
     skips = [{"at": skip.at, "count": skip.count} for skip in run.blend.spec.skips]
     return {"samples": samples, "x": x, "members": members, "phases": phases, "skips": skips}
+
+
+def _phases(run: Run, x: list[int]) -> list[dict[str, Any]]:
+    """Those in force at some of the samples x; of weights that were set live, with reason and losses."""
+    found = {one.phase.start: one for at in x for one in run.phases_in(at, at + 1)}
+    return [{**plain(one.phase), "why": one.why, "losses": dict(one.losses)} for one in found.values()]
 
 
 def step(looked: Looked, query: Query) -> dict[str, Any]:

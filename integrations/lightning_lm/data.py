@@ -14,6 +14,7 @@ from conceptloader.base.packages import imported
 from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
+from conceptloader.torch.losses import DatasetLosses
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
 # Two packages have the same code, but each takes its own classes only: the one that was imported before, or can be.
@@ -140,6 +141,13 @@ class ConceptDataModule(pl.LightningDataModule):
     def val_dataloader(self) -> list[EvaluationLoader]:
         return [EvaluationLoader(open_blend(c), **self._val_options, **self._ranks) for c in self._val.values()]
 
+    @property
+    def losses(self) -> DatasetLosses:
+        """To which training_step adds the losses of its batch, for `mixing` in the configuration."""
+        if self.loader is None:
+            raise ConfigError("ConceptDataModule", "losses before training", "train_dataloader() first")
+        return self.loader.losses
+
     def teardown(self, stage: str) -> None:
         if self.loader is not None:
             self.loader.close()
@@ -218,6 +226,7 @@ class Acknowledge(pl.Callback):
                 "trained",
             )
         self._loader.acknowledge(batch[POSITION])
+        self._loader.observe_step(pl_module.device)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Micro batches of a step that is not done are read again: they do not count as done here either."""

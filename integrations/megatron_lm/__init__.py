@@ -19,6 +19,6 @@ _NAMES = {
     "batches": "SplitIterator",
     "data": "MegatronData",
     "dataset": "ConceptDataset",
-    "launch": "concepts install set_weights",
+    "launch": "add_losses concepts install set_weights",
 }
 __all__, __getattr__ = public(__name__, _NAMES, MEGATRON.known)

@@ -14,13 +14,12 @@ from conceptloader.blend import Blend, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.progress.state import OrderState
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
 from .dataset import ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
 from .options import TOKENIZER, Stage, in_place, load_configs
-from .past import SampleSource, continued
+from .past import SampleSource, continued, mixing_of
 from .splits import OurSplit, open_evaluation, with_one_layout
 from .takeover_reader import open_taken_over
 
@@ -81,6 +80,7 @@ class MegatronData:
             train, *evaluated = with_one_layout([train, *self.valid, *self.test])
             self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]
         self.train: SampleSource = train
+        self.mixing = mixing_of(train, saved, accept)
         self.fields = self._fields()
         opened = {"train": [train], "valid": self.valid, "test": self.test}
         named = {f"{name} {k}" if k else name: one for name, each in opened.items() for k, one in enumerate(each)}
@@ -148,7 +148,8 @@ class MegatronData:
     def state(self, consumed: int | None = None) -> dict[str, str]:
         """What to keep with a checkpoint at `consumed` samples of Megatron's count, or wherever it says: one string."""
         position = None if consumed is None else self.count_start + consumed
-        return OrderState(spec=self.spec, consumed=position, more={"count_start": self.count_start}).leaf()
+        more = {} if self.mixing is None else {"mixing": self.mixing.state()}
+        return self.train.state(position, count_start=self.count_start, **more).leaf()
 
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.

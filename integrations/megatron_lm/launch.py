@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
@@ -20,9 +21,11 @@ from conceptloader.batch.reweight import new_weights
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.torch.agreement import require_agreement
+from conceptloader.torch.losses import DatasetLosses
+from conceptloader.torch.mixing import decide_together
 
 from . import MEGATRON, trackers
-from .batches import SplitIterator, Tensors
+from .batches import SplitIterator, Tensors, device
 from .data import MegatronData
 from .dataset import SFT
 from .options import take_options
@@ -48,6 +51,8 @@ class Run:
     data: MegatronData | None = None
     args: Namespace | None = None
     mock: bool = False
+    log: RunLog | None = None
+    losses: DatasetLosses | None = None  # of the step, with a mixing
     meter: Meter | None = None
     reader: SplitIterator | None = None
     taken: int = 0
@@ -95,10 +100,19 @@ class Run:
         plan, track = plan_of(args, data.count_start), None
         if isinstance(data.train, OurSplit) and data.train.blend.config.metrics:
             track = trackers.track
-            MEGATRON.apply([TRAINING_LOG])
+        if track or data.mixing is not None:
+            MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
+        if data.mixing is not None:
+            self._begin_mixing(data, args)
         self.meter = Meter(plan.schedule, track=track) if callbacks or track else None
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         return data
+
+    def _begin_mixing(self, data: MegatronData, args: Namespace) -> None:
+        if args.num_workers:
+            raise ConfigError("mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights")
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        self.losses = DatasetLosses(list(data.train.datasets), group)
 
     def note(self, data: MegatronData, args: Namespace) -> None:
         """What decides the samples from here on, in the run log."""
@@ -106,7 +120,8 @@ class Run:
             plan = plan_of(args, data.count_start)
             Path(args.save).mkdir(parents=True, exist_ok=True)
             start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
-            RunLog(args.save).append(start, data.spec)
+            self.log = RunLog(args.save)
+            self.log.append(start, data.spec)
 
     def iterator(self, stock: Any, iterable: Any) -> SplitIterator:
         """In place of RerunDataIterator."""
@@ -138,18 +153,46 @@ class Run:
             args.conceptloader = self.data.state(args.consumed_train_samples)
         return stock(args, *rest, **kwargs)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace) -> int:
+    def set_weights(
+        self,
+        weights: Mapping[str, float],
+        at: int | None,
+        args: Namespace,
+        why: str = "",
+        losses: Mapping[str, float] | None = None,
+    ) -> int:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data = self.data
         if data is None or not isinstance(data.train, OurSplit):
             raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
         plan = plan_of(args, data.count_start)
         first, edge = plan.schedule.range_of(plan.schedule.step)
-        start, blend = new_weights(data.train.blend, weights, plan, edge, at)
+        start, blend = new_weights(data.train.blend, weights, plan, edge, at, first)
         require_agreement(start, first, blend.spec, args.world_size, None)
         data.follow(blend)
-        self.note(data, args)
+        if self.log is not None:
+            self.log.append_weights(blend.spec, blend.order, start, why, losses)
         return start
+
+    def after_step(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Stand in for training_log, which all ranks call after each step, before a checkpoint."""
+        data, given = self.data, self.args
+        if data is not None and data.mixing is not None and self.losses is not None and given is not None:
+            plan, kind = plan_of(given, data.count_start), data.mixing.kind
+            edge = plan.schedule.range_of(plan.schedule.step)[1]
+            assert isinstance(data.train, OurSplit)
+            weights, losses = decide_together(data.mixing, data.train.blend, self._means(self.losses), plan, edge)
+            if weights is not None:
+                data.mixing.apply(weights, lambda one: self.set_weights(one, None, given, kind, losses))
+        return trackers.training_log(stock, *args, **kwargs)
+
+    def _means(self, losses: DatasetLosses) -> dict[str, float] | None:
+        """Of the step, on the first rank of those that compute the loss."""
+        if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
+            return None
+        found, ranks = losses.finish(device()), parallel_state.get_data_parallel_group(with_context_parallel=True)
+        first = not ranks.rank() and not parallel_state.get_tensor_model_parallel_rank()
+        return found if first else None
 
 
 def config_of(builder: Any) -> Any:
@@ -215,7 +258,7 @@ TRAINING_LOG = Patch(
     caller="train",
     line="report_memory_flag = training_log( loss_dict,",
 )
-"""With `metrics: true` only."""
+"""With `metrics: true` or `mixing` only."""
 _run: Run | None = None
 
 
@@ -255,7 +298,7 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
 
 
 @MEGATRON.known()
-def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
+def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
     """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
 
     To be called on every rank, in a step or between two. From then on it is in every checkpoint and in the run log, and
@@ -276,4 +319,14 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
         raise ConfigError(
             "set_weights", f"--num-workers {args.num_workers}", "0: worker processes would keep the old weights"
         )
-    return _run.set_weights(weights, at, args)
+    return _run.set_weights(weights, at, args, why)
+
+
+def add_losses(dataset_id: torch.Tensor, losses: torch.Tensor, weights: torch.Tensor | None = None) -> None:
+    """Add the losses of a micro batch, for `mixing` in the configuration: in loss_func, wherever Megatron calls it.
+
+    After each step all ranks learn their means; weights hold from the step after the next one on. See
+    DatasetLosses.add; dataset_id is in `concepts`. Without a mixing nothing happens.
+    """
+    if _run is not None and _run.losses is not None and torch.is_grad_enabled():
+        _run.losses.add(dataset_id, losses, weights)

@@ -48,7 +48,7 @@ LOG = "log"  # takes the state that a checkpoint lacks from the run log
 TOKENIZER = "tokenizer"  # accepts another end-of-document token
 # Those above, and where the names of differences from a checkpoint's past begin (order/progress/resume.py).
 ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "phases"}
-ACCEPT |= {"seed", "block", "seq_len", "skips"}
+ACCEPT |= {"seed", "block", "seq_len", "skips", "mixing"}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from conceptloader.batch.mixing import Mixing
 from conceptloader.errors import ResumeError
 from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.resume import ChangedPast
@@ -42,6 +43,15 @@ def continued(
     start = 0 if state is None else state.count("count_start", WHERE, 0)
     consumed = start + counted
     return (_resumed(split, state, consumed, accept) if consumed else split), start
+
+
+def mixing_of(split: SampleSource, saved: Mapping[str, Any] | None, accept: Collection[str]) -> Mixing | None:
+    """What sets weights while the run lives. See `continued`. Raises ResumeError for a state of another controller."""
+    if isinstance(split, StockSplit):
+        return None
+    if saved is None:
+        return Mixing.begun(split.blend)
+    return Mixing.resumed(split.blend, OrderState.read(saved, WHERE).more.get("mixing"), "mixing" in accept)
 
 
 def _resumed(split: SampleSource, state: OrderState | None, consumed: int, accept: Collection[str]) -> SampleSource:
@@ -96,7 +106,7 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         begun = next((start.consumed for start in log.starts[:1] if not start.step), 0)  # where Megatron's count began
         before = [start for start in log.starts if start.consumed < begun + consumed]
         if before and LOG in accept:
-            return OrderState(spec=log.spec(before[-1]), more={"count_start": begun}).leaf()
+            return OrderState(spec=log.spec_at(before[-1], begun + consumed), more={"count_start": begun}).leaf()
         if before:
             raise ResumeError(
                 "checkpoint",

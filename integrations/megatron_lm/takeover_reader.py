@@ -20,6 +20,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.stores import is_url
 
 from .dataset import Reader, SampleRules
@@ -106,6 +107,10 @@ class StockSplit:
         blend = {"blend": self.data.unique_description_hash} if isinstance(self.data, MappedBlend) else {}
         extra = {"megatron": {"datasets": each, "samples": len(self.data), **blend}}
         return OrderSpec(seed=self.config.seed, block=1, members=members, order="megatron", extra=extra)
+
+    def state(self, consumed: int | None, **more: Any) -> OrderState:
+        """What a checkpoint at `consumed` samples keeps of the order, and `more`."""
+        return OrderState(spec=self.spec, consumed=consumed, more=more)
 
     @property
     def one_pass(self) -> int:

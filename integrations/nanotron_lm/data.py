@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
+from conceptloader.batch.mixing import Mixing
 from conceptloader.batch.reader import BatchReader
 from conceptloader.batch.record import refuse_batch_log
 from conceptloader.batch.reweight import new_weights
@@ -29,6 +30,7 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_agreement, require_same
+from conceptloader.torch.mixing import decide_together
 
 from . import losses
 from .options import NanotronOptions
@@ -60,10 +62,12 @@ class StageDataset(Dataset[Any]):
         stage_start: int,
         tokens: Mapping[str, int],
         log: Path | None,
+        mixing: Mixing | None = None,
     ) -> None:
         refuse_batch_log(blend, "the adapter of nanotron")
         self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
-        self.name, self.stage_start, self.log = name, stage_start, log
+        self.name, self.stage_start, self.log, self.mixing = name, stage_start, log, mixing
+        self.runs: RunLog | None = None  # on the rank that writes it
         self.consumed = plan.schedule.consumed  # samples that are trained
         self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in blend.config.names}
         self.meter = Meter(plan.schedule, track=self.track if blend.config.metrics else None)
@@ -75,7 +79,7 @@ class StageDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""
-        return {**self.__dict__, "loss_per_dataset": None, "meter": None}
+        return {**self.__dict__, "loss_per_dataset": None, "meter": None, "mixing": None}
 
     def __getitems__(self, samples: Sequence[int]) -> Batch | None:
         """The batch of these samples; None on a rank that needs no data."""
@@ -97,7 +101,7 @@ class StageDataset(Dataset[Any]):
             losses.log(f"data at iteration {metrics.step + 1}", "data/", metrics.flat(""))
 
     def write_log(self) -> None:
-        """Append this start, or these weights, to the run log, on the rank that writes.
+        """Append this start to the run log, on the rank that writes.
 
         The configuration is written next to it, whole: with nanotron's seed and sequence length, and absolute paths. So
         `conceptloader trace` and its like need nothing but this folder.
@@ -109,28 +113,48 @@ class StageDataset(Dataset[Any]):
         start = RunStart.of(blend.spec, here, self.plan.partition, blend.config.seq_len, self.name or None)
         self.log.mkdir(parents=True, exist_ok=True)
         write_file(str(self.log / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
-        RunLog(self.log).append(start, blend.spec)
+        self.runs = RunLog(self.log)
+        self.runs.append(start, blend.spec)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
 
         To be called on every rank; see Loader.set_weights. Needs num_loading_workers: 0, since worker processes hold
         the order as it was. Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
         """
+        return self._set_weights(weights, at, why, None)
+
+    def _set_weights(
+        self, weights: Mapping[str, float], at: int | None, why: str, losses: Mapping[str, float] | None
+    ) -> int:
         if self.num_workers:
             raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0")
-        edge = self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
-        start, blend = new_weights(self.blend, weights, self.plan, edge, at)
+        start, blend = new_weights(self.blend, weights, self.plan, self._edge, at, self.consumed)
         require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
         if self.reader is not None:
             self.reader.follow(blend.order)
         self.blend = blend
-        self.write_log()
+        if self.runs is not None:
+            self.runs.append_weights(blend.spec, blend.order, start, why, losses)
         return start
+
+    @property
+    def _edge(self) -> int:
+        """Where the step after the present one begins: nothing of it is read."""
+        return self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
+
+    def observe(self, losses: Mapping[str, float] | None) -> None:
+        """Give `mixing` in the configuration the losses of the step that has ended: one rank has them, others None."""
+        mixing = self.mixing
+        if mixing is not None:
+            weights, found = decide_together(mixing, self.blend, losses, self.plan, self._edge)
+            if weights is not None:
+                mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, found))
 
     def state(self) -> State:
         """What a checkpoint needs."""
-        return State(spec=self.blend.spec, consumed=self.consumed, stage=self.name, stage_start=self.stage_start)
+        spec, mixing = self.blend.spec.cut(self.consumed, self.blend.order), self.mixing and self.mixing.state()
+        return State(spec=spec, consumed=self.consumed, stage=self.name, stage_start=self.stage_start, mixing=mixing)
 
     def get_consumption_stats(self) -> dict[str, dict[str, int]]:
         """Tokens consumed in this data stage, by dataset."""
@@ -146,11 +170,12 @@ class StageDataset(Dataset[Any]):
         self.consumed = stop
         if callbacks or self.meter.track:
             self.meter.took(self.blend, stop, self.waited_s)
-        self.waited_s = 0.0
+        self.waited_s, found = 0.0, None
         if self.loss_per_dataset is not None:
             mine = members[self.plan.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
             by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
-            self.loss_per_dataset.finish_step(by_dataset, stop)
+            found = self.loss_per_dataset.finish_step(by_dataset, stop)
+        self.observe(found if self.logs else None)
 
     def report(self, samples: int) -> dict[str, Any]:
         """Check and log what the coming `samples` will take from each dataset. Returns the same as data."""
@@ -200,10 +225,14 @@ def open_stage(
         _require_known_past(blend, options, in_stage, tokens or {}, earlier or {})
         if not in_stage:
             blend, start = blend.continued()
+        mixing = Mixing.begun(blend)
     else:
         start, begins = saved.start_of(name, in_stage)
         allowed = options.allow_changed
         blend = blend.resume(saved.spec, start + in_stage, allow_changed=allowed, new_stage=begins)
+        mixing = Mixing.resumed(blend, saved.mixing, begins or "mixing" in allowed)
+    if mixing is not None and mixing.controller is not None and not options.loss_per_dataset:
+        raise ConfigError("nanotron.loss_per_dataset", f"false, but {mixing.kind} learns from it", "true")
     consumed, dp_size = start + in_stage, parallel_context.dp_pg.size()
     sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
     position = {"consumed_samples": consumed, "data_stage": name, "dp_size": dp_size, **sizes}
@@ -223,6 +252,7 @@ def open_stage(
         stage_start=start,
         tokens=tokens or {},
         log=log if writes else None,
+        mixing=mixing,
     )
     if steps is not None:
         dataset.report((steps - step) * global_batch_size)

@@ -207,11 +207,11 @@ def patches(run: Run) -> list[Patch]:
 _run: Run | None = None
 
 
-def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
+def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
     """StageDataset.set_weights, of the data stage that run_train.py trains."""
     if _run is None or _run.dataset is None:
         raise ConfigError("set_weights", "no data stage of conceptloader is trained", fix="call it in a training step")
-    return _run.dataset.set_weights(weights, at)
+    return _run.dataset.set_weights(weights, at, why=why)
 
 
 class _Forward(logging.Handler):

@@ -17,17 +17,19 @@ NAME = "conceptloader.json"
 class State:
     """spec: the order from sample 0 of the run on. consumed: samples of it that were trained, over all data stages.
 
-    stage, stage_start: name of nanotron's data stage, and `consumed` at its beginning.
+    stage, stage_start: name of nanotron's data stage, and `consumed` at its beginning. mixing: see batch/mixing.py.
     """
 
     spec: OrderSpec
     consumed: int
     stage: str
     stage_start: int
+    mixing: Any = None
 
     def write(self, folder: Path) -> None:
         """Write NAME into `folder`, completely or not at all."""
-        more = {"data_stage": self.stage, "data_stage_start": self.stage_start}
+        more: dict[str, Any] = {"data_stage": self.stage, "data_stage_start": self.stage_start}
+        more |= {} if self.mixing is None else {"mixing": self.mixing}
         state = OrderState(spec=self.spec, consumed=self.consumed, more=more)
         write_file(str(folder / NAME), (json.dumps(state.leaf()) + "\n").encode())
 
@@ -55,7 +57,8 @@ class State:
                 f"corrupt (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
                 fix="take another checkpoint",
             )
-        return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start)
+        mixing = saved.more.get("mixing")
+        return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start, mixing=mixing)
 
     def start_of(self, stage: str, in_stage: int) -> tuple[int, bool]:
         """Samples of the run before this data stage, of which `in_stage` are trained, and whether it begins now.

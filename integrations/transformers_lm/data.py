@@ -4,8 +4,12 @@ The Trainer counts steps; what they took is steps x global batch. It would shuff
 their number alone, and skip batches by reading them: here the loader stands where the checkpoint says.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
@@ -54,6 +58,15 @@ class collate:
 class _Loader(TrainedLoader):
     tracked: StepMetrics | None = None  # of the last step, for the Trainer's next log
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.datasets: deque[torch.Tensor] = deque()  # of batches that the model has not seen, with a mixing
+
+    def saw(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
+        """The model's output [B, S, V] for the next batch: its losses, by sample to spare memory."""
+        rows = [cross_entropy(a.float(), b, reduction="none") for a, b in zip(logits.detach(), targets, strict=True)]
+        self.losses.add(self.datasets.popleft(), torch.stack(rows), targets != IGNORED)
+
     def track(self, metrics: StepMetrics) -> None:
         self.tracked = metrics
 
@@ -68,9 +81,12 @@ class _Batches:
         return len(self.loader)
 
     def __iter__(self) -> Any:
-        layout = batch_layout(self.loader.blend)
+        layout, mixing = batch_layout(self.loader.blend), self.loader.blend.config.mixing
+        self.loader.datasets.clear()
         for batch in self.loader:
             del batch[POSITION]  # which no sample has
+            if mixing is not None:
+                self.loader.datasets.append(batch["dataset_id"])
             yield self.to_model(Rows(layout, batch))
 
 
@@ -159,6 +175,23 @@ class ConceptTrainer(transformers.Trainer):
         self._check_evaluation(test_dataset, "test_dataset")
         return super().get_test_dataloader(test_dataset)
 
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+        """Draw datasets in other proportions while training; see Loader.set_weights."""
+        if self._loader is None:
+            raise ConfigError("set_weights", "found no training", fix="call it from a callback")
+        return self._loader.set_weights(weights, at)
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """The Trainer's own; with `mixing` in the configuration the losses of each dataset are computed as well."""
+        if self._loader is None or not model.training or self._loader.blend.config.mixing is None:
+            return super().compute_loss(model, inputs, return_outputs, **kwargs)
+        targets = inputs["shift_labels"]
+        loss, outputs = super().compute_loss(model, inputs, True, **kwargs)
+        if "logits" not in outputs:
+            raise ConfigError("mixing", "a model that returns no logits", "those of training", "turn off a fused loss")
+        self._loader.saw(outputs["logits"], targets)
+        return (loss, outputs) if return_outputs else loss
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's own; next to the training loss stand the metrics of the last step, if they are wanted."""
         tracked = self._loader.tracked if self._loader is not None and "loss" in logs else None
@@ -236,4 +269,5 @@ class Progress(transformers.TrainerCallback, ExportableState):
         loader = self._loader
         assert loader is not None
         loader.acknowledge_step(state.global_step)
+        loader.observe_step(args.device)
         state.epoch = (loader.consumed_samples - loader.count_start) / (loader.epoch_samples or 1)

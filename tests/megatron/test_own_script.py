@@ -148,7 +148,7 @@ def test_weights_that_are_set_while_the_run_is_going(
     resumed = ended(pretrain(checkout, tmp_path / "resumed", DP2, *more, config=config, script=SCRIPT))
     same_losses(resumed, whole)
     log = RunLog(tmp_path / "a")
-    assert [(start.step, start.consumed) for start in log.starts] == [(0, 0), (2, 16)]
+    assert [(start.step, start.consumed) for start in log.starts] == [(0, 0)]
     for name, first in (("whole", 0), ("resumed", SAVED)):
         lines = (tmp_path / f"metrics.{name}.0").read_text().splitlines()
         found = [json.loads(line) for line in lines]

@@ -247,7 +247,7 @@ def test_other_expressions_are_refused(
     ("options", "problem"),
     [
         (["--where", "tokens > 1000"], "found no document of 233"),
-        (["--by", "concepts"], "expected a column with one value"),
+        (["--by", "concepts"], "in a document, expected one at most"),
         (["--by", "quality:1,0"], "ascending boundaries"),
         (["--by", "quality:a,b"], "expected numbers"),
         (["--by", "about"], "expected the name of a directory"),
@@ -308,6 +308,33 @@ def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
         "by-2020-2022": ["d0", "d1"], "by-2022-2024": ["d2", "d3", "d4"]
     }  # fmt: skip
     assert made.without_view == 1
+
+
+def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands, by a column or by the concepts of a track."""
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {
+            "id": f"d{k}", "text": f"text {k}", "metadata": {"topic": f"t{k % 50}"},
+            "spans": [{"start": 0, "end": 4, "concepts": [f"t{k % 50}"]}] if k % 7 else [],
+        }
+        for k in range(400)
+    ]  # fmt: skip
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("names.txt").write_text("".join(f"t{k}\n" for k in range(50)))
+    words = ["build", "in.jsonl", "--tokenizer", "bytes", "--vocabulary", "names.txt", "-q"]
+    assert main([*words, "--column", "metadata=metadata", "--out", "data"]) == 0
+    for by, kept in (("metadata.topic", range(400)), ("concepts", [k for k in range(400) if k % 7])):
+        assert main(["filter", "data", "--by", by, "--out", f"of-{by}"]) == 0
+        assert main(["init", f"of-{by}-*", "--out", f"{by}.yaml", "--seq-len", "8"]) == 0
+        with cl.make_dataloader(f"{by}.yaml", micro_batch_size=50, num_samples=300) as loader:
+            assert len(loader.blend.config.names) == 50
+            seen = {name for batch in loader for name in batch["dataset_id"].tolist()}
+        assert len(seen) == 50, "by size, all of them are drawn"
+        found = {name: ids(entry.path) for name, entry in loader.blend.config.datasets.items()}
+        assert found == {f"of-{by}-t{t}": [f"d{k}" for k in kept if k % 50 == t] for t in range(50)}
 
 
 def test_records_that_json_does_not_hold(tmp_path: Path) -> None:

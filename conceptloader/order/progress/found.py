@@ -20,6 +20,10 @@ _LONGEST = 1 << 24
 _LARGE = 1 << 26  # files of weights: read only if no smaller file has a state
 
 
+class NoState(ResumeError):
+    """There is no state at all, as in what is no checkpoint."""
+
+
 def find_state(checkpoint: str | os.PathLike[str], *, consumed_samples: int | None = None) -> dict[str, str]:
     """The state of the loader in a checkpoint of any trainer, for `load_state_dict`.
 
@@ -48,7 +52,7 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
             found.setdefault(state.leaf().popitem()[1], (path, state))
     where = str(checkpoint)
     if not found:
-        raise ResumeError(
+        raise NoState(
             where, "none of its files holds a state of conceptloader", fix="give the directory of one checkpoint"
         )
     if len(found) > 1:
@@ -70,7 +74,8 @@ def to_continue(checkpoint: str) -> OrderState:
     Raises ResumeError if it was saved within a step, whose gradients no other trainer has.
     """
     state = locate_state(checkpoint)[1]
-    return replace(state, more={"count_start": state.between_steps(f"continue_from {checkpoint}")})
+    kept = {key: value for key, value in state.more.items() if key == "mixing"}
+    return replace(state, more={**kept, "count_start": state.between_steps(f"continue_from {checkpoint}")})
 
 
 def _files(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 logger = logging.getLogger(__name__)
 
 OnSeqLenChange = Literal["error", "restart"]
+_DRAWS = ("order", "seed", "block", "phases")  # what decides how often datasets are drawn
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,11 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
         yield from _member_differences(name, saved.members[name], current.members.get(name))
     past, now = saved.phases_before(consumed), current.phases_before(consumed)
     yield Difference("phases", [phase.start for phase in past], [phase.start for phase in now])
-    by_start = {phase.start: phase.weights for phase in now}
+    by_start = {phase.start: phase for phase in now}
     for phase in past:
         if phase.start in by_start:
-            yield from _weight_differences(phase.start, phase.weights, by_start[phase.start])
+            yield from _weight_differences(phase.start, phase.weights, by_start[phase.start].weights)
+            yield Difference(f"phases.{phase.start}.ramp", phase.ramp, by_start[phase.start].ramp)
 
 
 def _member_differences(name: str, saved: Member, current: Member | None) -> Iterator[Difference]:
@@ -103,6 +105,12 @@ def resume(
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
     Changed tracks and quarantine are logged as warnings.
     """
+    if saved.decided(consumed) < saved.begins:
+        raise ResumeError(
+            "position",
+            f"{consumed} consumed samples, before the weights in force, which were set at global sample {saved.begins}",
+            fix="take the state of an earlier checkpoint",
+        )
     if not new_stage:
         current = _with_live(saved, current)
     if not consumed:
@@ -113,9 +121,18 @@ def resume(
         current = splice(saved, current, consumed)
     elif new_stage or saved.base:
         current = splice(saved, current, consumed if new_stage else saved.base)
+    if saved.origin is not None and current.order == "shuffled":
+        current = _with_origin(saved, current)
     refused = []
     for difference in compare(saved, current, consumed):
         if any(difference.key == key or difference.key.startswith(f"{key}.") for key in allow_changed):
+            if saved.origin is not None and difference.key.split(".")[0] in _DRAWS:
+                raise ResumeError(
+                    difference.key,
+                    f"saved {difference.saved}, now {difference.current}: weights were set live since, and how often "
+                    f"each dataset was drawn before global sample {saved.begins} is counted with the saved value",
+                    fix="put it back, or make the change a new stage, from here on",
+                )
             logger.warning("resuming with a changed past, as allowed: %s", difference)
         else:
             refused.append(difference)
@@ -131,7 +148,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
     Of the phases of `current` that start earlier, the last one is in force at once. A dataset whose windows are of
     another length becomes the member "name@seq_len".
 
-    Raises ConfigError if one of the two is not shuffled.
+    Raises ConfigError if one of the two is not shuffled, or a ramp of `current` is in progress.
     """
     if not consumed:
         return current
@@ -140,12 +157,20 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
             "order", f"found {saved.order}, then {current.order}", fix="only shuffled orders can follow each other"
         )
     start = saved.decided(consumed)
-    drawn = saved.draws_before(consumed)
+    cut = {} if saved.origin is None else saved.origin.counts
+    drawn = saved.draws_before(consumed) if start >= saved.begins else cut
     keys = {name: _member_key(name, member, saved, drawn) for name, member in current.members.items()}
     past = saved.phases_before(consumed)
-    ahead = [Phase(start=p.start, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
+    ahead = [replace(p, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
     active = [phase for phase in ahead if phase.start <= start][-1]
-    kept = {name for phase in past for name in phase.weights}
+    if active.ramp and start < active.settled:
+        raise ConfigError(
+            f"phases.{active.start}.ramp",
+            f"a new stage or sequence length at global sample {start}, before the ramp ends at {active.settled}",
+            "no ramp there: what it moves from is another stage's",
+            "omit the ramp, and its weights hold at once, or let the phase start later",
+        )
+    kept = {*cut, *(name for phase in past for name in phase.weights)}
     live = [s for s in saved.live if s < start] + [start] * (active.start in current.live)
     return replace(
         current,
@@ -153,7 +178,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
             **{name: member for name, member in saved.members.items() if name in kept},
             **{keys[name]: member for name, member in current.members.items()},
         },
-        phases=(*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)),
+        phases=(*past, replace(active, start=start, ramp=None), *(phase for phase in ahead if phase.start > start)),
         skips=(*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)),
         base=consumed,
         live=(*live, *(s for s in current.live if s > start)),
@@ -174,14 +199,29 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
         if absent:
             raise ResumeError(where, f"no datasets {absent} in the configuration", "them", "put them back")
         found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
-        if found.weights != weights:
+        if found.weights != weights or found.ramp:
             raise ResumeError(
                 where,
-                f"saved {weights}, and the configuration has {dict(found.weights)} there",
+                f"saved {weights}, and the configuration has {dict(found.weights)} there, ramp {found.ramp}",
                 fix="take the phase out",
             )
     starts = tuple(phase.start for phase in live)
     return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
+
+
+def _with_origin(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
+    """`current` from where the saved order begins.
+
+    Raises ResumeError if it lacks the phase that is in force there.
+    """
+    starts = {phase.start for phase in current.phases}
+    if saved.begins not in starts:
+        raise ResumeError("phases", f"none starts at global sample {saved.begins}", "the saved one", "put it back")
+    stage = saved.decided(saved.base)
+    if stage < saved.begins and stage not in {phase.start for phase in saved.phases}:
+        starts -= {stage}  # weights that were in force when this configuration took over, set live
+    phases = tuple(phase for phase in current.phases if phase.start in starts)
+    return replace(current, phases=phases, origin=saved.origin)
 
 
 def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:

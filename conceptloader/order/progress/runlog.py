@@ -1,4 +1,6 @@
-"""The run log: conceptloader_runs.jsonl, one line for every launch of a run, next to its checkpoints.
+"""The run log: conceptloader_runs.jsonl, a line for every launch of a run and every change of its weights.
+
+It is next to the checkpoints.
 
 The order of samples needs no history, but the step at which a sample is trained does: batch sizes ramp up, and restarts
 change them. One process of a run appends; a line counts once its newline is on disk, so a write that was truncated is
@@ -8,18 +10,22 @@ dropped on reading and cleared away by the next append, and no earlier line is e
 import json
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
+from conceptloader.order.live import LoggedPhase
+from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition, Place, Plan, Scheme
-from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.spec import OrderSpec, Origin, link
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.sequential import Sequential
 from conceptloader.storage.durable import sync_directory
 
 logger = logging.getLogger(__name__)
@@ -98,6 +104,34 @@ class _SpecLine(Saved):
     spec: dict[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WeightsSet(Saved):
+    """Weights that were set live after the start in front of it.
+
+    Attributes:
+        at: The trainer's sample from which on they hold.
+        why: They were set, as who set them said.
+        losses: Of datasets, that they were made of.
+        spec: Hash of the order spec with them.
+        origin: Where they begin, and what was before; see OrderSpec.
+        phases: They, and those of the configuration that follow.
+        live: Starts of those phases that were set live.
+    """
+
+    at: int
+    why: str
+    losses: dict[str, float]
+    spec: str
+    origin: Origin
+    phases: tuple[Phase, ...]
+    live: tuple[int, ...]
+
+    def after(self, launched: OrderSpec) -> OrderSpec:
+        """The spec with them. launched: that of the start in front."""
+        planned = (one for one in launched.phases if one.start < self.origin.start and one.start not in launched.live)
+        return replace(launched, phases=(*planned, *self.phases), live=self.live, origin=self.origin)
+
+
 @dataclass(frozen=True)
 class Segment:
     """The steps [start.step, stop_step) of the run as it counts; stop_step None: to the end, and into the future."""
@@ -167,6 +201,7 @@ class RunLog:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / FILE_NAME
+        self._end = -1
         self.read()
 
     @property
@@ -188,6 +223,77 @@ class RunLog:
             raise FormatError(self.path, f"the order spec {start.spec} of step {start.step} is missing from the log")
         return self._specs[start.spec]
 
+    def spec_at(self, start: RunStart, consumed: int | None = None) -> OrderSpec:
+        """The order spec of a start with the weights that were set live after it.
+
+        consumed: only those that held for one of the first so many samples. Raises FormatError as `spec`.
+        """
+        spec, after = self.spec(start), max(k for k, one in enumerate(self.starts, 1) if one == start)
+        places = [place for number, place in self._changes if number == after]
+        if consumed is None:
+            places = places[-1:]
+        for change in map(self._change, reversed(places)):
+            if consumed is None or change.at < consumed:
+                return change.after(spec)
+        return spec
+
+    def changed_at(self) -> int:
+        """The trainer's sample from which on the weights hold that were set last since the last start; 0 if none."""
+        number, place = self._changes[-1] if self._changes else (0, 0)
+        return self._change(place).at if number == len(self.starts) > 0 else 0
+
+    def phases(self, spec: OrderSpec) -> list[LoggedPhase]:
+        """All phases of a run, in order: first those before the origin of its spec, then its own.
+
+        Raises:
+            FormatError: If the log lacks one of them.
+        """
+        found: dict[str, tuple[str, LoggedPhase]] = {}
+        for one in self._specs.values():
+            _note(found, one.origin, one.deciding, one.live)
+        for change in (self._change(place) for _, place in self._changes):
+            _note(found, change.origin, change.phases, change.live, change.why, change.losses)
+        _note(found, spec.origin, spec.deciding, spec.live)
+        phases: list[LoggedPhase] = []
+        chain = spec.chain
+        while chain:
+            if chain not in found:
+                start = phases[-1].phase.start
+                raise FormatError(self.path, f"weights that were set live before global sample {start} are missing")
+            chain, phase = found[chain]
+            phases.append(phase)
+        return phases[::-1]
+
+    def append_weights(
+        self,
+        spec: OrderSpec,
+        order: Mixture | Sequential,
+        at: int,
+        why: str = "",
+        losses: Mapping[str, float] | None = None,
+    ) -> None:
+        """Log the weights that were set live last in a spec: one write and fsync, however long the log is.
+
+        order: what the spec builds. at, why, losses: see WeightsSet.
+
+        Raises ReadError if writing fails (the log is as before).
+        """
+        self.read()
+        cut = spec.cut_at(spec.live[-1], order)
+        origin = cut.origin or Origin(start=0, number=0, counts={}, chain="")
+        line = WeightsSet(
+            at=at,
+            why=why,
+            losses=dict(losses or {}),
+            spec=spec.hash,
+            origin=origin,
+            phases=tuple(cut.deciding),
+            live=cut.live,
+        )
+        place = self._end
+        self._write([{"kind": "weights", "log_version": LOG_VERSION, **plain(line)}])
+        self._changes.append((len(self.starts), place))
+
     def append(self, start: RunStart, spec: OrderSpec) -> None:
         """Log a start and, if it is new, its spec: one write and fsync. To be called by one process of a run.
 
@@ -205,9 +311,10 @@ class RunLog:
         if start.consumed or spec.order != "sequential":  # else another pass begins
             self._check_continuity(start)
         lines = [{"kind": "start", "log_version": LOG_VERSION, **plain(start)}]
-        if start.spec not in self._specs:
+        known = self._specs.get(start.spec)
+        if known is None or known.begins > spec.begins:
             lines.insert(0, {"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})
-        self._write("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode())
+        self._write(lines)
         self._specs[spec.hash] = spec
         self.starts.append(start)
 
@@ -222,20 +329,26 @@ class RunLog:
             )  # fmt: skip
 
     def read(self) -> None:
-        """Read the file again, in case another process has appended."""
-        self.starts: list[RunStart] = []
-        self._specs: dict[str, OrderSpec] = {}
+        """Read the file again, if another process has appended."""
         try:
-            data = self.path.read_bytes()
+            if self._end == self.path.stat().st_size:
+                return
+            with self.path.open("rb") as file:
+                self._read(file)
         except FileNotFoundError:
-            data = b""
+            self._read(())
         except OSError as error:
             raise ReadError(f"{self.path}: cannot read the run log: {error}") from error
-        *lines, torn = data.split(b"\n")
-        if torn:
-            logger.warning("%s: the last line is incomplete and is skipped", self.path)
-        self._end = len(data) - len(torn)  # where the complete lines end
+
+    def _read(self, lines: Iterable[bytes]) -> None:
+        self.starts: list[RunStart] = []
+        self._specs: dict[str, OrderSpec] = {}
+        self._changes: list[tuple[int, int]] = []  # (starts before, place in the file) of weights that were set live
+        self._end = 0  # where the complete lines end
         for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                logger.warning("%s: the last line is incomplete and is skipped", self.path)
+                return
             try:
                 self._take(json.loads(line))
             except (ValueError, ResumeError, RecursionError) as error:  # ConfigError is a ValueError
@@ -244,21 +357,31 @@ class RunLog:
                     f"not a line of a run log ({error})",
                     fix="put the file back from a copy, or delete the line to answer its steps from the start before",
                 ) from error
+            self._end += len(line)
+
+    def _change(self, place: int) -> WeightsSet:
+        with self.path.open("rb") as file:
+            file.seek(place)
+            return _weights_set(json.loads(file.readline()))
 
     def _take(self, line: Any) -> None:
         kind, version = (line.pop(key, None) if isinstance(line, dict) else None for key in ("kind", "log_version"))
         if kind == "spec":
             found = build(_SpecLine, line, "")
             spec = OrderSpec.from_dict(found.spec)
-            if spec.hash != found.hash:
+            if found.hash not in (spec.hash, fingerprint(found.spec)):  # the latter of weights set live, in version 1
                 raise ConfigError("spec", f"one with the hash {spec.hash}", found.hash)
-            self._specs[spec.hash] = spec
+            self._specs[found.hash] = spec
         elif kind == "start" and version == LOG_VERSION:
             self.starts.append(build(RunStart, line, ""))
+        elif kind == "weights" and version == LOG_VERSION and self.starts:
+            _weights_set(line)
+            self._changes.append((len(self.starts), self._end))
         else:
             raise ConfigError("", f"{kind!r} of version {version}", f"'start' of version {LOG_VERSION}")
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
         new = not self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -279,3 +402,25 @@ class RunLog:
         except OSError as error:
             raise ReadError(f"{self.path}: cannot write the run log: {error}") from error
         self._end += len(data)
+
+
+def _weights_set(line: dict[str, Any]) -> WeightsSet:
+    return build(WeightsSet, {key: value for key, value in line.items() if key not in ("kind", "log_version")}, "")
+
+
+def _note(
+    found: dict[str, tuple[str, LoggedPhase]],
+    origin: Origin | None,
+    phases: Iterable[Phase],
+    live: Sequence[int],
+    why: str = "",
+    losses: Mapping[str, float] | None = None,
+) -> None:
+    """Note phases by the chain that ends with them, with the chain before; counts, why and losses are of the first."""
+    chain, counts = ("", {}) if origin is None else (origin.chain, origin.counts)
+    for k, phase in enumerate(phases):
+        before, chain = chain, link(chain, phase, phase.start in live)
+        known = found[chain][1] if chain in found else LoggedPhase(phase, None)
+        if k == 0:
+            known = replace(known, counts=counts, why=why or known.why, losses=losses or known.losses)
+        found[chain] = before, known

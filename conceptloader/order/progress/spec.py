@@ -3,7 +3,7 @@
 No paths, no loader options: moving the data, or reading it with more threads, changes nothing here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -12,12 +12,15 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
+from conceptloader.order.live import LiveMixture, LoggedPhase
+from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, Phase, checked_phases
+from conceptloader.order.ramp import RAMP_VERSION
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
 VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
+LIVE_VERSION = 2  # of a spec whose weights were set live
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 Overflow = Literal["split", "crop", "refuse"]
 
@@ -58,6 +61,25 @@ class Member(Saved):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin(Saved):
+    """What a spec keeps of the phases before the one in force, once weights were set live.
+
+    start: global sample at which the phase in force began. number: phases before it. counts: member -> its draws
+    before it, of those that have any. chain: of the phases before it, see `link`.
+    """
+
+    start: int
+    number: int
+    counts: dict[str, int]
+    chain: str
+
+
+def link(chain: str, phase: Phase, live: bool) -> str:
+    """The chain with one more phase: a fingerprint that covers it and all before. It is "" before the first one."""
+    return fingerprint([chain, plain(phase), live])
+
+
+@dataclass(frozen=True, kw_only=True)
 class OrderSpec(Saved):
     """The order of a run from its first sample on.
 
@@ -75,6 +97,8 @@ class OrderSpec(Saved):
             and skips stand in front (a later data stage, a new sequence length); 0 if there was none.
         extra: Anything else that decides every sample, such as fingerprints of Megatron's index files.
         live: Starts of those phases which were set while the run was going, and are in no configuration.
+        origin: Where the order begins that this spec says, None for at sample 0. Of the phases before, those of the
+            configuration are kept, to be compared.
         exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
             change the order.
 
@@ -93,6 +117,7 @@ class OrderSpec(Saved):
     extra: Mapping[str, Any] = field(default_factory=dict)
     live: tuple[int, ...] = ()
     exclude: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -110,21 +135,59 @@ class OrderSpec(Saved):
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:
                 raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
-            phases.append(Phase(start=phase.start, weights=exact_weights(phase.weights, where)))
+            phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
         object.__setattr__(self, "live", tuple(self.live))
         if not set(self.live) <= {phase.start for phase in phases}:
             raise ConfigError("live", list(self.live), "starts of phases")
+        if self.begins not in [phase.start for phase in self.phases] + [0]:
+            raise ConfigError("phases", f"none that starts at global sample {self.begins}", "the one in force there")
+
+    @property
+    def begins(self) -> int:
+        """The global sample from which on this spec says the order."""
+        return 0 if self.origin is None else self.origin.start
+
+    @property
+    def deciding(self) -> list[Phase]:
+        """The phases from there on."""
+        return [phase for phase in self.phases if phase.start >= self.begins]
+
+    @property
+    def order_version(self) -> int:
+        """The lowest that knows all of it."""
+        return RAMP_VERSION if any(phase.ramp for phase in self.phases) else ORDER_VERSION
 
     @cached_property
     def hash(self) -> str:
-        """32 hexadecimal digits; equal for equal specs."""
-        return fingerprint(self.to_dict())
+        """32 hexadecimal digits; equal for equal orders, wherever their past was cut."""
+        data = self.to_dict()
+        if data["spec_version"] == LIVE_VERSION:
+            planned = [plain(phase) for phase in self.phases if phase.start not in self.live]
+            data |= {"phases": planned, "live": self.chain, "origin": None}
+        return fingerprint(data)
 
-    def build(self, max_epochs: Mapping[str, float | None] | None = None) -> Mixture | Sequential:
-        """The order itself; dataset k is the k-th member by name. max_epochs: by dataset name, for check_run only."""
+    @cached_property
+    def chain(self) -> str:
+        """Of all phases of the run; see `link`."""
+        return self._linked(self.deciding)
+
+    def _linked(self, phases: Iterable[Phase]) -> str:
+        chain = "" if self.origin is None else self.origin.chain
+        for phase in phases:
+            chain = link(chain, phase, phase.start in self.live)
+        return chain
+
+    def build(
+        self, max_epochs: Mapping[str, float | None] | None = None, logged: Sequence[LoggedPhase] = ()
+    ) -> Mixture | Sequential:
+        """The order itself; dataset k is the k-th member by name.
+
+        max_epochs: by dataset name, for check_run only.
+        logged: all phases of the run; without, those before the origin are not known.
+        """
         names = list(self.members)
         sizes = [member.windows for member in self.members.values()]
         if self.order == "sequential":
@@ -133,15 +196,14 @@ class OrderSpec(Saved):
             raise ConfigError(
                 "order", f"{self.order} cannot be built here", fix="only the adapter for that framework takes it"
             )
-        return Mixture(
-            sizes=sizes,
-            names=names,
-            phases=self.phases,
-            skips=self.skips,
-            seed=self.seed,
-            block=self.block,
-            max_epochs=[(max_epochs or {}).get(member.dataset) for member in self.members.values()],
-        )
+        options: dict[str, Any] = {
+            "sizes": sizes, "names": names, "phases": self.deciding, "skips": self.skips, "seed": self.seed,
+            "block": self.block, "max_epochs": [(max_epochs or {}).get(one.dataset) for one in self.members.values()],
+        }  # fmt: skip
+        if self.origin is not None:
+            options["origin"] = self.begins, [self.origin.counts.get(name, 0) for name in names]
+        past = logged[: 0 if self.origin is None else self.origin.number]
+        return LiveMixture(past, **options) if past else Mixture(**options)
 
     def decided(self, consumed: int) -> int:
         """How many global samples (skipped ones included) precede a position of `consumed` trainer samples."""
@@ -170,6 +232,45 @@ class OrderSpec(Saved):
         phases = sorted([*self.phases, phase], key=lambda one: one.start)
         return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
 
+    def cut(self, consumed: int, order: Mixture | Sequential) -> "OrderSpec":
+        """Without what no sample after `consumed` needs: weights set live before those in force there.
+
+        order: what `build` made of this spec. Raises ConfigError for a position that the spec has forgotten itself.
+        """
+        if not (self.live or self.origin):
+            return self
+        phases = [phase for phase in self.deciding if phase.start <= self.decided(consumed)]
+        if not phases:
+            raise ConfigError(
+                "order",
+                f"{consumed} samples, global sample {self.decided(consumed)}",
+                f"one from {self.begins} on",
+                FORGOTTEN,
+            )
+        while phases[-1].ramp is not None:  # which needs the weights before it
+            phases.pop()
+        return self.cut_at(phases[-1].start, order)
+
+    def cut_at(self, start: int, order: Mixture | Sequential) -> "OrderSpec":
+        """From the phase on that begins at `start`. order: what `build` made of this spec."""
+        if start == self.begins:
+            return self
+        assert isinstance(order, Mixture), "others have no phases"
+        passed = [phase for phase in self.deciding if phase.start < start]
+        base = next(phase.base for phase in order.phases if phase.start == start)
+        before = self.origin or Origin(start=0, number=0, counts={}, chain="")
+        return replace(
+            self,
+            phases=tuple(phase for phase in self.phases if phase.start >= start or phase.start not in self.live),
+            live=tuple(one for one in self.live if one >= start),
+            origin=Origin(
+                start=start,
+                number=before.number + len(passed),
+                counts={name: draws for name, draws in zip(self.members, base, strict=True) if draws},
+                chain=self._linked(passed),
+            ),
+        )
+
     def phases_before(self, consumed: int) -> list[Phase]:
         """The phases that decided any of the first `consumed` samples."""
         return [phase for phase in self.phases if phase.start < self.decided(consumed)]
@@ -185,8 +286,12 @@ class OrderSpec(Saved):
         return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON, the form that is saved and hashed."""
-        return {**VERSIONS, **plain(self)}
+        """Plain JSON, the form that is saved."""
+        data = {**VERSIONS, "order_version": self.order_version, **plain(self)}
+        if self.live or self.origin:
+            return data | {"spec_version": LIVE_VERSION}
+        del data["origin"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Any) -> "OrderSpec":
@@ -197,16 +302,20 @@ class OrderSpec(Saved):
         """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
             raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
-        for key, known in VERSIONS.items():
-            if type(data[key]) is not int or data[key] != known:
+        for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION, RAMP_VERSION)}.items():
+            if type(data[key]) is not int or data[key] not in known:
                 raise ResumeError(
                     f"saved order spec: {key}",
                     repr(data[key]),
-                    str(known),
+                    " or ".join(map(str, known)),
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
-            return build(cls, {key: value for key, value in data.items() if key not in VERSIONS}, "")
+            fields = {key: value for key, value in data.items() if key not in VERSIONS}
+            spec = build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
+            if spec.order_version != data["order_version"]:
+                raise ConfigError("order_version", data["order_version"], f"{spec.order_version}, by its phases")
+            return spec
         except ConfigError as error:
             raise ResumeError(
                 "saved order spec", f"corrupt ({error})", fix="take the one of another checkpoint"

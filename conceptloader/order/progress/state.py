@@ -20,7 +20,14 @@ VERSION = 1
 
 Plain = dict[str, Any]
 Default = TypeVar("Default", int, None)
-_MORE = ("step_start", "step", "count_start", "data_stage", "data_stage_start")  # the last two are of nanotron
+_MORE = (
+    "step_start",
+    "step",
+    "count_start",
+    "mixing",
+    "data_stage",
+    "data_stage_start",
+)  # the last two are of nanotron
 _ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_dict_at gives"
 
 
@@ -83,7 +90,8 @@ class OrderState:
 
     spec: the order from sample 0 of the run on. consumed: how many samples of it are consumed, over all ranks; None
     where only the framework's own count says it. more: step_start, where the step began; step, the trainer's number of
-    it; count_start, samples of the run before those that this trainer counts; and what nanotron keeps.
+    it; count_start, samples of the run before those that this trainer counts; mixing, that of batch/mixing.py; and what
+    nanotron keeps.
     """
 
     spec: OrderSpec

@@ -36,8 +36,8 @@ class FilterOptions:
 
     where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only documents with one of
     these. spans: an expression of concepts: of the documents only the tokens of which it holds. by: a column, of which
-    each value makes a subset, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1] does. metadata, on, seed:
-    see DocumentColumns.
+    each value makes a subset (of a track of concepts, each concept; documents have one at most), or "column:0,0.5,1",
+    of which each interval [0, 0.5), [0.5, 1] does. metadata, on, seed: see DocumentColumns.
     """
 
     where: str | None = None
@@ -219,7 +219,8 @@ class _By:
         self._texts = edges.split(",") if colon else []
         self._key = known.record_of(self.column) is not None
         kind = self._arrow.float64() if self._key else known.types.get(self.column)
-        if kind is None or self._arrow.types.is_nested(kind):
+        self._concepts = kind is not None and self._arrow.types.is_list(kind) and not colon
+        if kind is None or (self._arrow.types.is_nested(kind) and not self._concepts):
             raise ConfigError("by", repr(self.column), "a column with one value for each document")
         try:
             self._edges = np.array(self._texts, float)
@@ -234,6 +235,8 @@ class _By:
         column = table[self.column].combine_chunks()
         if self._key:
             column = self._values(column.to_pylist())
+        elif self._concepts:
+            column = self._only(column.to_pylist())
         if not len(self._edges):
             names = column.cast(self._arrow.string())
             for one in names.unique().drop_null().to_pylist():
@@ -246,6 +249,14 @@ class _By:
         at[values == self._edges[-1]] = last
         names = self._arrow.array([f"{a}-{b}" for a, b in zip(self._texts, self._texts[1:], strict=False)])
         return names.take(self._arrow.array(at, mask=(at < 0) | (at > last)))
+
+    def _only(self, lists: list[list[Any] | None]) -> Any:
+        """Of a list of each document the one value in it, null for none."""
+        for one in lists:
+            if one is not None and len(one) > 1:
+                found = f"{', '.join(map(str, one))!r:.100} in a document"
+                raise ConfigError(f"by: {self.column}", found, "one at most", "select each with --where TRACK:CONCEPT")
+        return self._arrow.array([one[0] if one else None for one in lists])
 
     def _values(self, texts: list[str | None]) -> Any:
         """Of a key of records: numbers for intervals, else text."""

@@ -3,6 +3,8 @@ import {
   address, ask, bars, card, choice, count, field, h, hue, label, link, pager, percent, plural, quiet, s, swatch, table,
 } from "./dom.js";
 
+const COLUMNS = 8; // of weights: where they were set live, many phases are between them
+
 export async function overview(_, about) {
   return h("article", {}, about.run && runCard(about.run), about.sources.map(sourceCard));
 }
@@ -36,11 +38,14 @@ function sourceCard(one) {
       link("Statistics", "stats", { d: one.name })));
 }
 
+const ramp = ({ ramp }) => ramp ? `, ${ramp.shape} over ${count(ramp.samples)}` : "";
+
 export async function mixtureView(parameters, about) {
   const found = await ask("mixture", { n: parameters.n });
   const here = about.run.position;
-  const weights = found.phases.map((phase) => [
-    `from ${count(phase.start)}`, phase.weights, Object.values(phase.weights).reduce((sum, one) => sum + one, 0)]);
+  const every = Math.ceil(found.phases.length / COLUMNS);
+  const weights = found.phases.filter((_, k) => k % every === 0).map((phase) => [
+    `from ${count(phase.start)}${ramp(phase)}`, phase.weights, Object.values(phase.weights).reduce((sum, one) => sum + one, 0)]);
   const epochs = (one) => {
     const text = one.epochs.toFixed(2) + (one.limit === null ? "" : ` of ${one.limit}`);
     return one.limit !== null && one.epochs > one.limit ? h("b", {}, text) : text;
@@ -57,9 +62,26 @@ export async function mixtureView(parameters, about) {
       field("samples", found.samples, (n) => address("mixture", { n }), { inputmode: "numeric", "data-key": "/" }),
       here && h("span", { class: "quiet" }, `Now at ${count(here.sample)}: ${here.how}.`)),
     card("Share of each dataset over the run", area(found, here?.sample)),
+    found.phases.some((one) => Object.keys(one.losses).length) && card("Loss of each dataset, where weights were set", losses(found)),
     card("Datasets", table(["dataset", "windows", ...weights.map(([name]) => `weight ${name}`), "samples", "epochs"], rows)),
     found.skips.length > 0 && card("Skips",
       table(["at sample", "samples skipped"], found.skips.map((skip) => [skip.at, skip.count]))));
+}
+
+function losses(found) {
+  const [width, height] = [1000, 160];
+  const seen = found.phases.filter((one) => one.start < found.samples);
+  const all = seen.flatMap((one) => Object.values(one.losses));
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const y = (loss) => height * (1 - (loss - least) / (most - least || 1));
+  const lines = found.members.map((member, k) => s("polyline", {
+    points: seen.filter((one) => member.name in one.losses)
+      .map((one) => `${width * one.start / found.samples},${y(one.losses[member.name])}`).join(" "),
+    class: "loss", style: { "--h": hue(k) },
+  }, s("title", {}, member.name)));
+  return h("figure", {},
+    s("svg", { class: "chart", viewBox: `0 -2 ${width} ${height + 4}`, preserveAspectRatio: "none", role: "img" }, lines),
+    h("figcaption", {}, h("span", {}, `${most.toPrecision(4)} to ${least.toPrecision(4)}, from above`)));
 }
 
 function area(found, here) {
@@ -78,7 +100,7 @@ function area(found, here) {
   const phases = found.phases.filter((one) => one.start > 0 && one.start < found.samples);
   return h("figure", {},
     s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img" },
-      areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}`)),
+      areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}${ramp(one)}${one.why && ` (${one.why})`}`)),
       here <= found.samples && mark(here, "now", `now: sample ${here}`)),
     h("figcaption", {}, h("span", {}, "0"),
       found.members.map((one, k) => h("span", {}, swatch(hue(k)), label(one.name))),

@@ -1,0 +1,96 @@
+"""DoReMi: datasets whose loss is far above that of a reference model gain weight."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from conceptloader.base.strict import Positive, Rule, Section, build
+from conceptloader.errors import ConfigError
+from conceptloader.mixing.controller import Weights, check_losses, rounded, saved_number, saved_rows, shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoReMiOptions(Section):
+    """reference: mean loss of each dataset under the reference model; None where the losses given are in excess of it.
+
+    step_size: of the weights' logarithms. smoothing: the share that is spread evenly. initial_excess: of a dataset that
+    had no loss yet; the authors' code has log(vocabulary). apply: the weights are those of the mixture, or, as in that
+    code, of the loss of each dataset at fixed sampling.
+    """
+
+    reference: dict[str, float] | None = None
+    step_size: Positive = 1.0
+    smoothing: Annotated[float, Rule(lambda value: 0 < value <= 1, "above 0, at most 1")] = 1e-4
+    initial_excess: Annotated[float, Rule(lambda value: value >= 0, "of 0 or more")] = 0.0
+    apply: Literal["mixture", "loss"] = "mixture"
+
+
+class DoReMi:
+    """Group distributionally robust weights (Xie et al., 2023, "DoReMi"), as the authors' code updates them.
+
+    Each step multiplies a dataset's weight by exp(step_size * excess), and mixes in an even share of `smoothing`. The
+    excess is the loss above the reference, at least 0. Of a dataset without a loss in a step it is that of the last
+    step that had one.
+
+    The authors clip the excess of every token at 0. Means do not have that: for it, leave `reference` out,
+    and give as losses the means of (loss - reference loss) clipped by token.
+
+    Args:
+        weights: See Controller.of; with `apply: loss` those of the sampling, too.
+        options: See DoReMiOptions.
+
+    Attributes:
+        average: The mean of all weights so far, the first ones included: what DoReMi trains the final model with.
+    """
+
+    def __init__(self, weights: Weights, options: DoReMiOptions) -> None:
+        if options.reference is not None and sorted(options.reference) != sorted(weights):
+            raise ConfigError(
+                "doremi.reference",
+                ", ".join(sorted(options.reference)),
+                f"a loss for each of {', '.join(sorted(weights))}",
+            )
+        self.options, self._sampling = options, shares(weights)
+        self.weights, self.average, self.updates = shares(weights), shares(weights), 1
+        self.excess = dict.fromkeys(weights, options.initial_excess)
+
+    @classmethod
+    def of(cls, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> "DoReMi":
+        """See Controller.of."""
+        controller = cls(weights, build(DoReMiOptions, options, "doremi"))
+        if state is not None:
+            controller.weights, controller.average, controller.excess = saved_rows(state, weights, 3)
+            controller.updates = int(saved_number(state.get("updates"), "updates"))
+        return controller
+
+    def observe(self, step: int, losses: Weights) -> dict[str, float] | None:
+        """See Controller.observe; None with `apply: loss`."""
+        check_losses(losses, self.weights)
+        if not losses:
+            return None
+        reference, options = self.options.reference or dict.fromkeys(losses, 0.0), self.options
+        self.excess |= {name: max(loss - reference[name], 0.0) for name, loss in losses.items()}
+        logs = {name: math.log(weight) + options.step_size * self.excess[name] for name, weight in self.weights.items()}
+        most = max(logs.values())
+        even = options.smoothing / len(logs)
+        risen = shares({name: math.exp(log - most) for name, log in logs.items()})
+        self.weights = {name: (1 - options.smoothing) * share + even for name, share in risen.items()}
+        self.updates += 1
+        self.average = {name: old + (self.weights[name] - old) / self.updates for name, old in self.average.items()}
+        return rounded(self.weights) if options.apply == "mixture" else None
+
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by, at the fixed sampling; over the samples their mean is 1.
+
+        All 1 with `apply: mixture`, where the mixture has the weights. The authors divide the sum of weighted losses of
+        tokens by the sum of the weights of the same tokens.
+        """
+        if self.options.apply == "mixture":
+            return dict.fromkeys(self.weights, 1.0)
+        return rounded({name: weight / self._sampling[name] for name, weight in self.weights.items()})
+
+    def state(self) -> dict[str, Any]:
+        """See Controller.state."""
+        rows = {name: [weight, self.average[name], self.excess[name]] for name, weight in self.weights.items()}
+        return {"datasets": rows, "updates": self.updates}

@@ -1,0 +1,74 @@
+"""Online data mixing: datasets are arms of a bandit, their losses the rewards."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from conceptloader.base.strict import Count, Natural, Rule, Section, build
+from conceptloader.mixing.controller import Weights, check_losses, rounded, saved_number, saved_rows, shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class ODMOptions(Section):
+    """smoothing: of the exponentiated losses, below 1; None for EXP3, whose rewards are summed over a dataset's share.
+
+    warmup_steps: before them weights stay. every: so many steps the weights change; the losses of others do not count.
+    """
+
+    smoothing: Annotated[float, Rule(lambda value: 0 <= value < 1, "from 0 to below 1")] | None = 0.9
+    warmup_steps: Natural = 0
+    every: Count = 1
+
+
+class ODM:
+    """Datasets with a higher loss are drawn more often (Albalak et al., 2023, "Efficient Online Data Mixing").
+
+    Of K datasets each keeps a share of min(1 / K, sqrt(log(K) / (K * step))) for exploration. The rest goes, as in the
+    authors' code, in proportion to the moving average of exp(loss), or with `smoothing: null` as EXP3 has it. A dataset
+    without a loss in a step keeps its reward; the reward of one that never had a loss is 0.
+
+    Args:
+        weights: See Controller.of; only their proportions matter, and only to EXP3.
+        options: See ODMOptions.
+    """
+
+    def __init__(self, weights: Weights, options: ODMOptions) -> None:
+        self.options = options
+        self.shares, self.rewards = shares(weights), dict.fromkeys(weights, 0.0)
+        self.exploration = 1 / len(self.shares)
+
+    @classmethod
+    def of(cls, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> "ODM":
+        """See Controller.of."""
+        controller = cls(weights, build(ODMOptions, options, "odm"))
+        if state is not None:
+            controller.shares, controller.rewards = saved_rows(state, weights, 2)
+            controller.exploration = saved_number(state.get("exploration"), "exploration")
+        return controller
+
+    def observe(self, step: int, losses: Weights) -> dict[str, float] | None:
+        """See Controller.observe."""
+        check_losses(losses, self.shares)
+        number, count, options = step + 1, len(self.shares), self.options
+        if not losses or number <= options.warmup_steps or number % options.every:
+            return None
+        before, self.exploration = self.exploration, min(1 / count, math.sqrt(math.log(count) / (count * number)))
+        if options.smoothing is None:
+            for name, loss in losses.items():
+                self.rewards[name] += loss / 10 / self.shares[name]
+            most = max(self.rewards.values())
+            arms = {name: math.exp((reward - most) * before) for name, reward in self.rewards.items()}
+        else:
+            for name, loss in losses.items():
+                old = options.smoothing * self.rewards[name]
+                self.rewards[name] = old + (1 - options.smoothing) * math.exp(loss)
+            arms = self.rewards
+        exploited = 1 - count * self.exploration
+        self.shares = {name: exploited * share + self.exploration for name, share in shares(arms).items()}
+        return rounded(self.shares)
+
+    def state(self) -> dict[str, Any]:
+        """See Controller.state."""
+        rows = {name: [share, self.rewards[name]] for name, share in self.shares.items()}
+        return {"datasets": rows, "exploration": self.exploration}

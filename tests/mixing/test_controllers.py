@@ -1,0 +1,156 @@
+"""Controllers of mixtures: the weights of the authors' code, states, and losses that are none."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.mixing.controller import MINIMUM
+from conceptloader.mixing.doremi import DoReMi
+from conceptloader.mixing.odm import ODM
+
+RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded.json").read_text())
+KINDS: dict[str, Any] = {"doremi": DoReMi, "odm": ODM}
+LOSSES = [{"a": 2.0 + 1 / (1 + k), "b": 1.0 + k % 3, "c": 3.0} for k in range(12)]
+EVEN = {"a": 1, "b": 1, "c": 2}
+
+
+def made(case: Mapping[str, Any], state: Any = None) -> Any:
+    return KINDS[case["kind"]].of(case["start"], state, **case["options"])
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_weights_are_those_of_the_authors_code(name: str) -> None:
+    """recorded.json is what their functions returned: see record.py."""
+    case = RECORDED[name]
+    controller, weights, changes = made(case), {}, 0
+    for number, step in enumerate(case["steps"]):
+        new = controller.observe(number, step["losses"])
+        weights, changes = new or weights, changes + (new is not None)
+        assert (weights or case["start"]) == pytest.approx(step["weights"], abs=1e-6)
+        assert all(one == round(one, 6) >= MINIMUM for one in weights.values())
+        if "average" in step:
+            assert controller.average == pytest.approx(step["average"], abs=1e-6)
+    assert any(len(step["losses"]) < len(case["start"]) for step in case["steps"]), "no dataset is ever without a loss"
+    assert changes > 10
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_resumed_at_any_step_they_are_the_same_weights(name: str) -> None:
+    case = RECORDED[name]
+    whole, resumed = made(case), made(case)
+    for number, step in enumerate(case["steps"]):
+        resumed = made(case, json.loads(json.dumps(resumed.state())))
+        assert resumed.observe(number, step["losses"]) == whole.observe(number, step["losses"])
+        assert resumed.state() == whole.state()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("doremi", 4_500), ("odm", 3_200)])
+def test_states_are_small(kind: str, most: int) -> None:
+    names = [f"dataset-{k}" for k in range(50)]
+    controller = KINDS[kind].of(dict.fromkeys(names, 0.02))
+    for step in range(100):
+        controller.observe(step, {name: 2 + math.sin(step + k) for k, name in enumerate(names)})
+    assert len(json.dumps(controller.state())) < most
+
+
+@pytest.mark.parametrize("options", [{"kind": DoReMi}, {"kind": ODM}, {"kind": ODM, "smoothing": None}])
+@pytest.mark.parametrize(
+    "losses", [{"a": math.nan}, {"a": 1.0, "b": math.inf}, {"a": 900.0}, {"a": True}, {"a": 1.0, "d": 1.0}]
+)
+def test_losses_that_are_none_change_nothing(options: dict[str, Any], losses: dict[str, float]) -> None:
+    kind = {**options}.pop("kind")
+    controller = kind.of(EVEN, **{key: value for key, value in options.items() if key != "kind"})
+    controller.observe(0, LOSSES[0])
+    before = controller.state()
+    with pytest.raises(ConfigError) as caught:
+        controller.observe(1, losses)
+    assert caught.value.path in [f"losses.{name}" for name in losses]
+    assert controller.state() == before
+    assert controller.observe(1, {}) is None
+    assert controller.state() == before
+
+
+def test_no_dataset_is_lost() -> None:
+    """However long its loss stays below: it could never come back."""
+    doremi = DoReMi.of({f"d{k}": 1 for k in range(300)}, reference={f"d{k}": 0.0 for k in range(300)})
+    odm = ODM.of({"a": 1, "b": 1})
+    for step in range(50):
+        weights = doremi.observe(step, {f"d{k}": 5.0 if k == 7 else 0.0 for k in range(300)})
+    assert weights is not None
+    assert min(weights.values()) == MINIMUM
+    assert weights["d7"] > 0.99
+    for step in range(10_000):
+        weights = odm.observe(step, {"a": 20.0, "b": 0.1})
+    assert weights is not None
+    assert weights["b"] > 0.005
+
+
+def test_bandits_that_ran_for_long_are_finite() -> None:
+    odm = ODM.of({"a": 1, "b": 1, "c": 1}, smoothing=None)
+    for step in range(3000):
+        weights = odm.observe(step, {"a": 400.0, "b": 1.0})
+    assert weights is not None
+    assert math.isclose(sum(weights.values()), 1, abs_tol=1e-5)
+
+
+def test_weights_of_the_loss_at_fixed_sampling() -> None:
+    at_loss = DoReMi.of(EVEN, reference={"a": 1, "b": 1, "c": 1}, apply="loss")
+    at_mixture = DoReMi.of(EVEN, reference={"a": 1, "b": 1, "c": 1})
+    for step, losses in enumerate(LOSSES):
+        assert at_loss.observe(step, losses) is None
+        weights = at_mixture.observe(step, losses)
+        assert weights is not None
+        found, total = at_loss.loss_weights(), sum(EVEN.values())
+        assert found == pytest.approx({name: weights[name] * total / EVEN[name] for name in EVEN}, abs=1e-5)
+        assert sum(found[name] * EVEN[name] / total for name in EVEN) == pytest.approx(1, abs=1e-5)
+    assert set(at_mixture.loss_weights().values()) == {1.0}
+
+
+def test_the_reference_is_subtracted() -> None:
+    """Its losses, or those in excess of it, are the same."""
+    given = DoReMi.of(EVEN, reference={"a": 2.1, "b": 1.5, "c": 3.5})
+    excess = DoReMi.of(EVEN)
+    for step, losses in enumerate(LOSSES):
+        above = {name: max(loss - {"a": 2.1, "b": 1.5, "c": 3.5}[name], 0) for name, loss in losses.items()}
+        assert given.observe(step, losses) == excess.observe(step, above)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "path"),
+    [
+        (DoReMi, {"reference": {"a": 1, "b": 1}}, "doremi.reference"),
+        (DoReMi, {"step_size": 0}, "doremi.step_size"),
+        (DoReMi, {"smoothing": 0}, "doremi.smoothing"),
+        (DoReMi, {"apply": "both"}, "doremi.apply"),
+        (ODM, {"smoothing": 1}, "odm.smoothing"),
+        (ODM, {"smothing": 0.5}, "odm.smothing"),
+        (ODM, {"every": 0}, "odm.every"),
+    ],
+)
+def test_options_that_are_wrong(kind: Any, options: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind.of(EVEN, **options)
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("kind", [DoReMi, ODM])
+def test_states_of_others(kind: Any) -> None:
+    state = kind.of({"a": 1, "b": 1}).state()
+    with pytest.raises(ResumeError):
+        kind.of(EVEN, state)
+    other = next(each for each in (DoReMi, ODM) if each is not kind)
+    with pytest.raises(ResumeError):
+        other.of({"a": 1, "b": 1}, state)
+    changed: list[dict[str, Any]] = [{key: "two"} for key in state]
+    changed += [{"datasets": {**state["datasets"], "a": row}} for row in ([1.0], [math.nan] * 9, "1")]
+    changed += [
+        {"datasets": {**state["datasets"], "a": [*state["datasets"]["a"][1:], value]}} for value in (True, None)
+    ]
+    for change in changed:
+        with pytest.raises(ResumeError):
+            kind.of({"a": 1, "b": 1}, {**state, **change})

@@ -1,0 +1,311 @@
+"""The section `mixing`: real trainings whose mixture follows their losses, resumed, refused and compared."""
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.multiprocessing as mp
+import yaml
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, ResumeError
+from tests.mixing.training import BATCH, SIZES, Run, configuration
+from tests.raises import raises
+
+USERS = "tests.mixing.training:Greedy"
+KINDS: list[dict[str, Any]] = [
+    {"odm": {}},
+    {"odm": {"smoothing": None, "warmup_steps": 2}},
+    {"doremi": {"reference": {"easy": 5.0, "hard": 3.0, "middle": 6.0}, "step_size": 0.1, "smoothing": 0.1}},
+    {USERS: {"share": 0.6}},
+]
+named = pytest.mark.parametrize("mixing", KINDS, ids=lambda mixing: next(iter(mixing)))
+
+
+@named
+def test_resumed_at_any_step_it_trains_the_same(mixing: Any, tmp_path: Path) -> None:
+    config = configuration(tmp_path, mixing)
+    whole = Run(config).steps(12)
+    assert len({share for _, share in whole.samples}) == 3
+    run = Run(config)
+    samples = []
+    for stop in (1, 2, 5, 9, 12):
+        run.steps(stop - len(samples) // BATCH)
+        samples += run.samples
+        expected, found = (json.loads(one.saved[1]) for one in (whole, run))
+        run = Run(config, run.saved)
+    assert samples == whole.samples
+    assert found == expected
+    assert run.mixing["steps"] == 12
+
+
+@named
+def test_the_mixture_follows_the_losses(mixing: Any, tmp_path: Path) -> None:
+    run = Run(configuration(tmp_path, mixing)).steps(60)
+    early, late = ([d for s, d in run.samples if s // BATCH in steps] for steps in (range(12), range(48, 60)))
+    hard = sorted(SIZES).index("hard")
+    assert late.count(hard) > early.count(hard)
+    assert {0, 1, 2} == set(late) | set(early)
+
+
+def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADO, from the page as it is."""
+    page = (Path(__file__).parents[2] / "docs/cookbook.md").read_text()
+    code = next(block for block in page.split("```python\n") if block.startswith("class ADO")).split("```")[0]
+    (tmp_path / "ado.py").write_text("import numpy as np\n" + code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = configuration(tmp_path, {"ado:ADO": {"every": 3}})
+    whole, run = Run(config).steps(24), Run(config).steps(10)
+    assert run.loader.blend.spec.live
+    again = Run(config, run.saved).steps(14)
+    assert run.samples + again.samples == whole.samples
+    assert again.saved[1] == whole.saved[1]
+
+
+def weights_of(loader: cl.Loader) -> dict[str, int]:
+    return {name: int(weight) for name, weight in loader.blend.spec.phases[-1].weights.items()}
+
+
+def weights(run: Run) -> dict[str, int]:
+    return weights_of(run.loader)
+
+
+def test_weights_of_the_loss_leave_the_mixture_alone(tmp_path: Path) -> None:
+    """DoReMi as its authors have it: the loader has the weights, the loop multiplies."""
+    reference = dict.fromkeys(SIZES, 4.0)
+    run = Run(configuration(tmp_path, {"doremi": {"reference": reference, "apply": "loss"}})).steps(8)
+    assert run.loader.blend.spec.live == ()
+    factors = run.loader.loss_weights()
+    assert factors["hard"] > 1 > factors["easy"]
+    again = Run(configuration(tmp_path, {"doremi": {"reference": reference, "apply": "loss"}}), run.saved)
+    assert again.loader.loss_weights() == factors
+    with raises(ConfigError, "loss_weights", "odm"):
+        Run(configuration(tmp_path, {"odm": {}})).loader.loss_weights()
+
+
+def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "weights.yaml"
+    file.write_text("{easy: 1, hard: 1, middle: 1}")
+    config = configuration(tmp_path, {"file": "weights.yaml"})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    run = Run(tmp_path / "run.yaml").steps(3)
+    assert run.loader.blend.spec.live == ()
+    file.write_text("{easy: 1, hard: 2, middle: 5}")
+    run.steps(1)
+    assert weights(run) == {"easy": 1, "hard": 1, "middle": 1}  # it may have been half written: what stays counts
+    run.steps(1)
+    assert weights(run) == {"easy": 1, "hard": 2, "middle": 5}
+    for wrong in ("{easy: 1, hard: 2, mid", "{easy: 1, hard: 2}", "{easy: 1, hard: 2, middle: 0}", "", "- 1",
+                  "{easy: 1, hard: 2, middle: 1, more: 1}", "{easy: 1, hard: 2, middle: .nan}", None):  # fmt: skip
+        caplog.clear()
+        file.unlink() if wrong is None else file.write_text(wrong)
+        before = run.saved
+        run.steps(3)
+        assert weights(run) == {"easy": 1, "hard": 2, "middle": 5}
+        errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert len(errors) == 1, "once, not in each step"
+        assert str(file) in errors[0]
+    file.write_text("{easy: 3, hard: 2, middle: 5}")
+    assert weights(Run(tmp_path / "run.yaml", before).steps(2)) == {"easy": 3, "hard": 2, "middle": 5}
+
+
+def test_a_file_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")})
+    config["datasets"]["hard"]["max_epochs"] = 0.3
+    (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 1}")
+    run = Run(config)
+    run.loader = cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=240)
+    hundred = "{easy: 1, hard: 1000, middle: 1}"
+    run.steps(2)
+    assert weights(run)["hard"] == 2
+    (tmp_path / "weights.yaml").write_text(hundred)
+    run.steps(4)
+    assert weights(run)["hard"] == 2
+    assert caplog.text.count("max_epochs") == 1
+
+
+def test_calls_that_are_wrong(tmp_path: Path) -> None:
+    run = Run(configuration(tmp_path, {"odm": {}}), micro=4).steps(1)
+    before = run.saved[1]
+    with raises(ConfigError, "observe", "a second call"):
+        run.loader.observe({"easy": 1.0})
+    next(iter(run.loader))
+    with raises(ConfigError, "observe", "no losses"):
+        run.loader.observe()
+    for losses in ({"easy": math.nan}, {"hard": math.inf}, {"easy": 1.0, "heavy": 1.0}):
+        with raises(ConfigError, f"losses.{list(losses)[-1]}"):
+            run.loader.observe(losses)
+    assert run.mixing == json.loads(json.loads(before)["conceptloader"])["mixing"]
+    with raises(ConfigError, "mixing.odm", "observe was not called"):
+        Run(configuration(tmp_path, {"odm": {}}), micro=4).steps(40, observe=False)
+    plain = configuration(tmp_path, None)
+    with raises(ConfigError, "observe", "no section"):
+        Run(plain).steps(1)
+    assert "mixing" not in Run(plain).loader.state_dict()["conceptloader"]
+
+
+def test_a_call_for_each_micro_batch_is_noticed(tmp_path: Path) -> None:
+    loader = Run(configuration(tmp_path, {"odm": {}}), micro=4).loader
+    batches = iter(loader)
+    next(batches)
+    loader.observe({"easy": 1.0})
+    next(batches)
+    with raises(ConfigError, "observe", "a second call"):
+        loader.observe({"easy": 1.0})
+
+
+def test_a_state_that_is_saved_too_early_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(configuration(tmp_path, {"odm": {}})).steps(1)
+    assert run.loader.state_dict()
+    assert not caplog.records
+    run.steps(1, observe=False)
+    run.loader.state_dict()
+    assert "call observe first" in caplog.text
+
+
+def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
+    saved = Run(configuration(tmp_path, {"odm": {}})).steps(3).saved
+    other = configuration(tmp_path, {USERS: {}})
+    with raises(ResumeError, "mixing", f"saved odm, now {USERS}", fix="allow_changed"):
+        Run(other, saved)
+    with raises(ResumeError, "mixing", "saved odm, now none"):
+        Run(configuration(tmp_path, None), saved)
+    run = Run(other, saved, allow_changed=["mixing"])
+    assert run.mixing == {"kind": USERS, "steps": 0, "state": {}}
+    assert Run(configuration(tmp_path, None), saved, allow_changed=["mixing"]).loader.consumed_samples == 3 * BATCH
+    begins = Run(configuration(tmp_path, {"odm": {}}), Run(configuration(tmp_path, None)).saved)
+    assert begins.mixing["steps"] == 0
+
+
+def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:
+    run = Run(configuration(tmp_path, {"odm": {}})).steps(5)
+    (tmp_path / "state.json").write_text(run.saved[1])
+    continued = Run(configuration(tmp_path, {"odm": {}}, continue_from=str(tmp_path / "state.json")))
+    assert continued.mixing == run.mixing
+    with raises(ResumeError, "mixing", "saved odm"):
+        Run(configuration(tmp_path, {"doremi": {}}, continue_from=str(tmp_path / "state.json")))
+
+
+@pytest.mark.parametrize(
+    ("mixing", "path"),
+    [
+        ({}, "mixing"),
+        ({"odm": {}, "doremi": {}}, "mixing"),
+        ({"omd": {}}, "mixing.omd"),
+        ({"odm": {"smothing": 1}}, "mixing.odm.smothing"),
+        ({"odm": 3}, "mixing.odm"),
+        ({"doremi": {"reference": {"easy": 1}}}, "mixing.doremi.reference"),
+        ({"file": {}}, "mixing.file"),
+        ({"replay": ""}, "mixing.replay"),
+        ({"tests.mixing.training:Greedier": {}}, "mixing.tests.mixing.training:Greedier"),
+        ({"tests.mixing.nowhere:Greedy": {}}, "mixing.tests.mixing.nowhere:Greedy"),
+        ({"tests.mixing.training:Run": {}}, "mixing.tests.mixing.training:Run"),
+    ],
+)
+def test_sections_that_are_wrong(mixing: Any, path: str, tmp_path: Path) -> None:
+    with raises(ConfigError) as caught:
+        Run(configuration(tmp_path, mixing))
+    assert caught.value.path == path
+
+
+def test_what_does_not_go_with_it(tmp_path: Path) -> None:
+    config = configuration(tmp_path, {"odm": {}})
+    with raises(ConfigError, "phases"):
+        cl.open_blend({**config, "phases": [{"start": 9, "weights": {"easy": 1}}]})
+    with raises(ConfigError, "outputs.dataset_id"):
+        cl.open_blend({**config, "outputs": {"dataset_id": False}})
+    unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    with raises(ConfigError, "mixing"):
+        cl.open_blend({**config, "datasets": unweighted, "order": "sequential"})
+    with raises(ConfigError, "mixing", "SampleDataset"):
+        cl.SampleDataset(config)[0]
+
+
+def test_numpy_loaders_learn_too(tmp_path: Path) -> None:
+    loader = cl.batches(configuration(tmp_path, {"odm": {}}), micro_batch_size=BATCH)
+    batches = iter(loader)
+    for step in range(8):
+        next(batches)
+        loader.observe({"easy": 1.0, "hard": 5.0 + step, "middle": 1.0})
+    assert loader.blend.spec.live
+
+
+def _rank(rank: int, config: Any, folder: str) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    loader = cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=BATCH // 2, check_ranks=True)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+        loader.observe({"easy": 2.0, "hard": 3.0})
+    before = loader.blend.spec
+    next(batches)
+    with raises(ConfigError, "observe", "ranks differ", fix="losses.easy: rank(s) 0: 2.0; rank(s) 1: 2.5"):
+        loader.observe({"easy": 2.0 + rank / 2, "hard": 3.0})
+    assert loader.blend.spec == before
+    loader.close()
+    other = {**config, "mixing": {"odm": {"smoothing": 0.5 + rank / 10}}}
+    loader = cl.make_dataloader(other, dp_rank=rank, dp_size=2, micro_batch_size=BATCH // 2, check_ranks=True)
+    with raises(ConfigError, "training data", "ranks differ", fix="mixing.odm.smoothing"):
+        next(iter(loader))
+    file = Path(folder, f"of-rank-{rank}.yaml")  # the first rank's is read, wherever others have theirs
+    file.write_text(f"{{easy: {rank + 2}, hard: 1, middle: 1}}")
+    followed = {**config, "mixing": {"file": str(file)}}
+    loader = cl.make_dataloader(followed, dp_rank=rank, dp_size=2, micro_batch_size=BATCH // 2, check_ranks=True)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+        loader.observe()
+    assert dict(loader.blend.spec.phases[-1].weights) == {"easy": 2, "hard": 1, "middle": 1}
+    dist.destroy_process_group()
+    Path(folder, f"done.{rank}").touch()
+
+
+@pytest.mark.slow
+def test_ranks_that_differ_are_all_told(tmp_path: Path) -> None:
+    mp.start_processes(_rank, (configuration(tmp_path, {"odm": {}}), str(tmp_path)), nprocs=2, start_method="fork")
+    assert all((tmp_path / f"done.{rank}").exists() for rank in range(2))
+
+
+def test_the_weights_that_a_run_learned_drive_another(tmp_path: Path) -> None:
+    """By its log, also of a run that was resumed: the same samples, without losses; and in larger steps."""
+    config = configuration(tmp_path, {"odm": {}})
+    first = Run(config)
+    first.loader.log_start(tmp_path / "learned", 0)
+    first.steps(8)
+    second = Run(config, first.saved)
+    second.loader.log_start(tmp_path / "learned", 8)
+    second.steps(8)
+    learned = first.samples + second.samples
+    assert '"why":"odm"' in (tmp_path / "learned" / "conceptloader_runs.jsonl").read_text()
+    replay = {**config, "mixing": {"replay": "learned"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(replay))
+    found = []
+    loader = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)
+    loader.log_start(tmp_path / "replayed", 0)
+    for number, batch in zip(range(16), loader, strict=False):
+        found += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
+        loader.observe()
+        if number == 10:
+            state = loader.state_dict()
+            loader.close()
+            break
+    loader = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)
+    loader.load_state_dict(state)
+    for _, batch in zip(range(5), loader, strict=False):
+        found += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
+        loader.observe()
+    assert found == learned
+    larger = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=2 * BATCH)
+    for _, _ in zip(range(8), larger, strict=False):
+        larger.observe()
+    assert weights_of(larger) == weights_of(second.loader)
+    with raises(ConfigError, "mixing.replay", "no run"):
+        cl.make_dataloader({**config, "mixing": {"replay": str(tmp_path / "nowhere")}}, micro_batch_size=1)
+    fewer = {**config, "datasets": {name: config["datasets"][name] for name in ("easy", "hard")}}
+    with raises(ConfigError, "mixing.replay", "middle"):
+        cl.make_dataloader({**fewer, "mixing": {"replay": str(tmp_path / "learned")}}, micro_batch_size=1)

@@ -1,0 +1,92 @@
+"""A tiny model that really trains on three datasets of unlike difficulty, and a controller of a user's."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import conceptloader as cl
+from conceptloader.testing import random_documents, write_dataset
+
+SIZES = {"easy": 3, "hard": 1000, "middle": 50}  # words that each draws from
+BATCH = 12
+
+
+def configuration(folder: Path, mixing: Any, **more: Any) -> dict[str, Any]:
+    datasets = {
+        name: {
+            "path": write_dataset(folder / name, random_documents(150, seed=k, prefix=name, vocab_size=size))
+            if not (folder / name).exists()
+            else str(folder / name),
+            "weight": 1,
+        }
+        for k, (name, size) in enumerate(SIZES.items())
+    }
+    return {"seq_len": 32, "datasets": datasets, "mixing": mixing, "loader": {"prefetch_batches": 3}, **more}
+
+
+class Greedy:
+    """The dataset with the highest loss so far gets most: a controller as a user may write one."""
+
+    def __init__(self, weights: Mapping[str, float], last: Mapping[str, float], share: float) -> None:
+        self.names, self.last, self.share = list(weights), dict(last), share
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float], state: Any = None, share: float = 0.5) -> "Greedy":
+        return cls(weights, state or {}, share)
+
+    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
+        self.last |= losses
+        best = max(self.last, key=lambda name: self.last[name])
+        rest = (1 - self.share) / (len(self.names) - 1)
+        return {name: self.share if name == best else rest * (1 + step / 100) for name in self.names}
+
+    def state(self) -> dict[str, Any]:
+        return self.last
+
+
+class Run:
+    """A training in this process; `steps` takes some, `saved` is all that a checkpoint has of it."""
+
+    def __init__(self, config: Any, saved: Any = None, micro: int = BATCH, **load: Any) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Embedding(1000, 8), torch.nn.Linear(8, 1000))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
+        self.loader = cl.make_dataloader(config, micro_batch_size=micro, global_batch_size=BATCH)
+        if saved is not None:
+            model, state = saved
+            self.model.load_state_dict(model)
+            self.loader.load_state_dict(json.loads(state), **load)
+        self.losses = cl.DatasetLosses(self.loader.blend.config.names)
+        self.samples: list[tuple[int, int]] = []  # with their dataset
+        self.micro = micro
+
+    def steps(self, number: int, observe: bool = True) -> "Run":
+        batches = iter(self.loader)
+        for _ in range(number):
+            for _ in range(BATCH // self.micro):
+                batch = next(batches)
+                logits = self.model(batch["input_ids"]).transpose(1, 2)
+                losses = cross_entropy(logits, batch["labels"], reduction="none")
+                self.losses.add(batch["dataset_id"], losses, batch["loss_mask"])
+                (losses * batch["loss_mask"]).mean().backward()
+                self.samples += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if observe:
+                self.loader.observe(self.losses.finish())
+        return self
+
+    @property
+    def saved(self) -> Any:
+        model = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return model, json.dumps(self.loader.state_dict())
+
+    @property
+    def mixing(self) -> dict[str, Any]:
+        """What the state has of the controller."""
+        fields: dict[str, Any] = json.loads(self.loader.state_dict()["conceptloader"])
+        return dict(fields["mixing"])

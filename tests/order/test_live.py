@@ -1,0 +1,260 @@
+"""Weights set live thousands of times: what is saved and logged stays small, and the order is as if all were known."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.base.strict import plain
+from conceptloader.errors import ConfigError, FormatError, ResumeError
+from conceptloader.order.live import LiveMixture
+from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.partition import Partition
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
+from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.order.progress.state import OrderState
+from conceptloader.order.ramp import Ramp, order_phases
+from conceptloader.order.schedule import BatchSchedule
+from tests.raises import raises
+from tests.scale import scaled
+
+SIZES = {"a": 7, "b": 50, "c": 2000, "d": 1, "e": 333}
+RAMPS = {301: Ramp(samples=200), 901: Ramp(samples=64, shape="cosine"), 1101: Ramp(samples=500)}
+PLANNED = {0: {"a": 1, "b": 2, "c": 5}, 700: {"c": 1, "d": 1}, 9001: {"e": 1, "b": 1}}
+BLOCK = 8
+NONE: dict[int, Ramp] = {}
+
+
+def planned(phases: Any = PLANNED, ramps: Any = NONE, **options: Any) -> OrderSpec:
+    members = {
+        name: Member(dataset=name, seq_len=16, windows=n, stream_fingerprint=name, token_range=(0, 17 * n))
+        for name, n in SIZES.items()
+    }
+    starts = tuple(Phase(start=at, weights=weights, ramp=ramps.get(at)) for at, weights in phases.items())
+    return OrderSpec(**{"seed": 3, "block": BLOCK, "members": members, "phases": starts, **options})
+
+
+class Simulated:
+    """A run that sets weights, is saved, killed and resumed; beside it all of its phases, in a list."""
+
+    def __init__(self, folder: Path, spec: OrderSpec, seed: int) -> None:
+        self.log, self.config, self.random = RunLog(folder), spec, random.Random(seed)
+        self.spec, self.position, self.phases = spec, 0, {p.start: dict(p.weights) for p in spec.phases}
+        self.ramps = {phase.start: phase.ramp for phase in spec.phases}
+        self.order = spec.build()
+        self.saved: list[tuple[int, dict[str, str], dict[int, dict[str, float]]]] = []
+        self.changes = 0
+        self.launch()
+
+    def launch(self) -> None:
+        schedule = BatchSchedule(((0, 1),), self.position, self.position)
+        partition = Partition(micro_batch_size=1, dp_size=1)
+        self.log.append(RunStart.of(self.spec, schedule, partition, 16), self.spec)
+
+    def set_weights(self, most_ahead: int) -> None:
+        self.position += self.random.randint(1, 9)
+        at = self.position + self.random.randint(0, most_ahead)
+        if at in self.phases or (self.spec.live and at <= self.spec.live[-1]):
+            return
+        names = self.random.sample(sorted(SIZES), self.random.randint(1, len(SIZES)))
+        weights = {name: self.random.choice([1, 0.25, 3, round(self.random.random() + 0.01, 6)]) for name in names}
+        self.spec = self.spec.cut(self.position, self.order).with_phase(Phase(start=at, weights=weights))
+        self.order = self.spec.build()
+        self.log.append_weights(self.spec, self.order, at, f"change {self.changes}")
+        self.phases[at] = dict(weights)
+        self.changes += 1
+
+    def save(self) -> None:
+        state = OrderState(spec=self.spec.cut(self.position, self.order), consumed=self.position)
+        self.saved.append((self.position, state.leaf(), dict(self.phases)))
+
+    def restart(self, saved: int) -> None:
+        """From a checkpoint: what was set after it never was."""
+        self.position, leaf, phases = self.saved[saved]
+        self.phases = dict(phases)
+        state = OrderState.read(leaf, "state")
+        self.spec = resume(state.spec, self.config, self.position)
+        assert self.spec.hash == state.spec.hash
+        self.order = self.spec.build()
+        self.launch()
+
+
+def compare(run: Simulated, log: RunLog, samples: int) -> None:
+    """All of the run's order, from its log, with the list of its phases in plain Python."""
+    spec = log.spec_at(log.history.segments[-1].start)
+    assert spec.hash == run.spec.hash
+    order = spec.build(logged=log.phases(spec))
+    names = sorted(SIZES)
+    exact = [(p.start, p.weights, run.ramps.get(p.start)) for p in planned(dict(sorted(run.phases.items()))).phases]
+    phases = order_phases(exact, names, 3, BLOCK)  # in plain Python
+    expected = []
+    for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
+        for first in range(phase.start, min(stop, samples), BLOCK):
+            block = phase.block_order((first - phase.start) // BLOCK, BLOCK)[: min(stop, samples) - first]
+            expected += [(phase.members[leaf], phase.base[phase.members[leaf]] + draw) for leaf, draw in block]
+    datasets, draws = order.locate_many(np.arange(samples))
+    assert list(zip(datasets.tolist(), draws.tolist(), strict=True)) == expected
+    found, epochs, windows = order.sample_many(np.arange(samples))
+    for dataset, name in enumerate(names):
+        for epoch in np.unique(epochs[found == dataset]).tolist():
+            chosen = (found == dataset) & (epochs == epoch)
+            assert order.indices_of_windows(dataset, epoch, windows[chosen]).tolist() == np.flatnonzero(chosen).tolist()
+        assert order.counts(samples)[dataset] == sum(k == dataset for k, _ in expected), name
+    for at in run.random.sample(range(samples), 50):
+        counted = np.bincount([dataset for dataset, _ in expected[:at]], minlength=len(names))
+        assert order.counts(at) == counted.tolist()
+        assert order.index_of_window(*order.sample(at)) == at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("changes", "most_ahead", "ramps"), [
+    (scaled(2_000, 10_000), 0, {}), (300, 40, {}), (400, 3, RAMPS), (400, 200, RAMPS),
+])  # fmt: skip
+def test_an_order_of_many_changes_killed_and_resumed(
+    tmp_path: Path, changes: int, most_ahead: int, ramps: dict[int, Ramp]
+) -> None:
+    more = {301: {"a": 1, "e": 1}, 901: {"b": 1}, 1101: {"c": 1, "d": 3}} if ramps else {}
+    run = Simulated(tmp_path, planned(dict(sorted({**PLANNED, **more}.items())), ramps), seed=changes)
+    sizes = []
+    while run.changes < changes:
+        run.set_weights(most_ahead)
+        if run.random.random() < 0.05:
+            run.save()
+            sizes.append(len(json.dumps(run.saved[-1][1])))
+        if run.saved and run.random.random() < 0.01:
+            run.restart(run.random.choice([-1, -1, -3]) if len(run.saved) > 3 else -1)
+    assert max(sizes[-20:]) < max(sizes[:20]) + 200 * (1 + most_ahead)
+    compare(run, RunLog(tmp_path), run.position + 100)
+    spec = run.spec.cut(run.position, run.order)
+    live = tuple(sorted(run.phases.keys() - run.ramps.keys()))
+    whole = planned(dict(sorted(run.phases.items())), run.ramps, live=live)
+    assert spec.hash == whole.hash == OrderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).hash
+    starts = [phase.phase.start for phase in RunLog(tmp_path).phases(spec)]
+    assert starts == sorted(run.phases)
+    said = [int(phase.why.split()[1]) for phase in RunLog(tmp_path).phases(spec) if phase.why]
+    assert said == sorted(said)
+
+
+def test_one_that_goes_back_to_a_branch_that_was_left(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, planned(), seed=1)
+    for _ in range(30):
+        run.set_weights(0)
+        run.save()
+    run.restart(10)
+    for _ in range(30):
+        run.set_weights(0)
+    run.restart(20)  # of the first branch, whose lines are behind two others now
+    run.set_weights(0)
+    compare(run, RunLog(tmp_path), run.position + 50)
+
+
+def live(changes: int, spec: OrderSpec | None = None) -> tuple[OrderSpec, Mixture, int]:
+    """(a spec that was cut at its last change, its order, samples consumed)."""
+    spec, at = spec or planned(), 0
+    order = spec.build()
+    for k in range(changes):
+        at += 11
+        spec = spec.with_phase(Phase(start=at, weights={"a": k + 1, "c": 5}))
+        order = spec.build()
+    spec = spec.cut(at, order)
+    built = spec.build()
+    assert isinstance(built, Mixture)
+    return spec, built, at
+
+
+def test_what_is_forgotten_is_refused() -> None:
+    spec, order, at = live(4)
+    assert spec.begins == at == 44
+    assert order.sample(44)[2] >= 0
+    for ask in (
+        lambda: order.sample(43),
+        lambda: order.counts(43),
+        lambda: order.index_of_window(0, 0, order.sample_many([44])[2][0] * 0),
+        lambda: order.indices_of_windows(0, 0, [0]),
+        lambda: spec.draws_before(43),
+        lambda: spec.cut(43, order),
+    ):
+        with raises(ConfigError, "order", fix="run log"):
+            ask()
+    with raises(ResumeError, found="before the weights in force"):
+        resume(spec, planned(), 43)
+    assert resume(spec, planned(), 44).hash == spec.hash
+
+
+def test_what_the_configuration_may_not_change_any_more() -> None:
+    spec, _, at = live(80)
+    assert at == 880 > 700
+    same = resume(spec, planned(), at)
+    assert same == spec
+    later = planned({**PLANNED, 9001: {"a": 1}})
+    assert resume(spec, later, at).phases[-1].weights == {"a": 1}
+    for changed, key in [
+        (planned({**PLANNED, 700: {"c": 1, "d": 2}}), "phases.700.weights.c"),
+        (planned({0: PLANNED[0], 701: PLANNED[700]}), "phases"),
+        (planned(seed=4), "seed"),
+        (planned(block=16), "block"),
+    ]:
+        with raises(ResumeError, found=key):
+            resume(spec, changed, at)
+        with raises(ResumeError, key.split(".")[0], "weights were set live since"):
+            resume(spec, changed, at, allow_changed=["phases", "seed", "block"])
+    stage = resume(spec, planned({0: {"e": 1}}, seed=3), at, new_stage=True)
+    assert stage.build().sample(at)[0] == sorted(SIZES).index("e")
+    assert stage.draws_before(at) == spec.draws_before(at)
+    again = resume(stage, planned({0: {"e": 1}}, seed=3), at + 5)
+    assert again == stage
+
+
+def test_a_phase_of_the_configuration_in_force() -> None:
+    """It is found where it was, and missed where it is gone."""
+    spec, _, _ = live(60)
+    spec = spec.cut(705, spec.build())
+    assert spec.begins == 700
+    assert resume(spec, planned(), 705) == spec
+    with raises(ResumeError, "phases", found="700"):
+        resume(spec, planned({0: PLANNED[0], 9001: PLANNED[9001]}), 705)
+
+
+def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
+    run = Simulated(tmp_path, planned(), seed=2)
+    for _ in range(6):
+        run.set_weights(0)
+    path = tmp_path / FILE_NAME
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4] + lines[5:]))
+    log = RunLog(tmp_path)
+    with raises(FormatError, found="missing"):
+        log.phases(log.spec_at(log.starts[0]))
+    path.write_text("".join(lines[:4]) + lines[4].replace('"why"', '"whim"') + "".join(lines[5:]))
+    with raises(FormatError, "line 5"):
+        RunLog(tmp_path)
+
+
+def test_states_and_logs_of_version_1_are_read(tmp_path: Path) -> None:
+    """Every phase is in them, and each change of weights is a start of its own."""
+    spec = planned()
+    for at in (50, 60):
+        spec = spec.with_phase(Phase(start=at, weights={"b": at, "c": 1}))
+    old = {**spec.to_dict(), "spec_version": 1}
+    del old["origin"]
+    read = OrderSpec.from_dict(json.loads(json.dumps(old)))
+    assert read == spec
+    resumed = resume(read, planned(), 65)
+    cut = resumed.cut(65, resumed.build())
+    assert cut.origin is not None
+    assert (cut.begins, cut.origin.number) == (60, 2)
+    schedule, partition = BatchSchedule(((0, 1),), 65, 65), Partition(micro_batch_size=1, dp_size=1)
+    start = {**plain(RunStart.of(spec, schedule, partition, 16)), "spec": fingerprint(old)}
+    lines = [{"kind": "spec", "hash": fingerprint(old), "spec": old}, {"kind": "start", "log_version": 1, **start}]
+    (tmp_path / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    log = RunLog(tmp_path)
+    assert log.spec_at(log.starts[0]) == spec
+    assert [one.phase.start for one in log.phases(cut)] == [0, 50, 60, 700, 9001]
+    order = cut.build(logged=log.phases(cut))
+    assert isinstance(order, LiveMixture)
+    assert order.sample_many(range(100))[2].tolist() == spec.build().sample_many(range(100))[2].tolist()

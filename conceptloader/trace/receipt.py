@@ -193,14 +193,16 @@ def _root(member: Member) -> bytes:
 def _proof(dataset: Dataset, number: int) -> dict[str, Any]:
     """The document, its shard, and the paths from them to the root of the dataset."""
     shard = bisect_right(dataset.first_documents, number) - 1
-    entries = list(document_entries(dataset.files, shard))
-    leaves, place = [merkle.leaf(entry) for entry in entries], number - dataset.first_documents[shard]
+    place, leaves, entry = number - dataset.first_documents[shard], list[bytes](), b""
+    for one in document_entries(dataset.files, shard):
+        entry = one if len(leaves) == place else entry
+        leaves.append(merkle.leaf(one))
     found, expected = merkle.root_of(leaves).hex(), dataset.manifest.shards.document_root[shard]
     if found != expected:
         where = dataset.files.path("stream.bin", shard)
         fix = "its documents were changed since: `conceptloader verify --full`, restore it"
         raise FormatError(f"{where}: the tree of the documents", found, f"{expected} as in the manifest", fix)
-    shards, entry = shard_entries(dataset.manifest), entries[place]
+    shards = shard_entries(dataset.manifest)
     return {
         "document": {**_numbers(entry, "first", "tokens"), "sha256": entry[16:48].hex(), "id": entry[48:].decode()},
         "path": _path(leaves, place),

@@ -33,8 +33,8 @@ class DoReMi:
     excess is the loss above the reference, at least 0. Of a dataset without a loss in a step it is that of the last
     step that had one.
 
-    The authors clip the excess of every token at 0, which means do not show. To have it, leave `reference` out, and give
-    as losses the means of (loss - reference loss) clipped by token.
+    The authors clip the excess of every token at 0, which means do not show. To have it, leave `reference` out, and
+    give as losses the means of (loss - reference loss) clipped by token.
 
     Args:
         weights: See Controller.of; with `apply: loss` those of the sampling, too.

@@ -499,8 +499,7 @@ class BaseLoader(Shown, Generic[B]):
             raise ConfigError(
                 f"mixing.{self.mixing.kind}",
                 f"{late} samples were yielded, and observe was not called",
-                "a call after each step",
-                "call loader.observe(losses), or remove `mixing`: docs/mixing-and-resuming.md",
+                fix="call loader.observe(losses) after each step, or remove `mixing`: docs/mixing-and-resuming.md",
             )
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:

@@ -68,7 +68,7 @@ class Mixing:
     def resumed(cls: type[M], blend: Blend, saved: Any, fresh: bool = False) -> "M | None":
         """That of a configuration, with the state that a checkpoint has of it; None without a section `mixing`.
 
-        fresh: it starts again.
+        fresh: it begins again.
 
         Raises:
             ResumeError: If the checkpoint has that of another controller.
@@ -81,7 +81,7 @@ class Mixing:
         if found is not None and found.kind != kind and not fresh:
             raise ResumeError(
                 "mixing", f"saved {found.kind}, now {kind or 'none'}",
-                fix='go back to it, or start it again with allow_changed=["mixing"]',
+                fix='go back to it, or begin again with allow_changed=["mixing"]',
             )  # fmt: skip
         return None if kind is None else cls(blend, None if fresh else found)
 

@@ -16,7 +16,7 @@ def show_comparison(arguments: argparse.Namespace, output: Output) -> None:
     """Raises ConfigError without an end of the run, which is --until or the newest checkpoint."""
     asked = open_run(arguments)
     check_continuous(asked)
-    checkpoints, left_out = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
+    checkpoints, skipped = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
     stop = arguments.until or (checkpoints[-1].step if checkpoints else None)
     if stop is None:
         raise ConfigError("--compare", "no end of the run", "--until or --checkpoints")
@@ -27,14 +27,14 @@ def show_comparison(arguments: argparse.Namespace, output: Output) -> None:
     if checkpoints:
         first = asked.steps.range_of(steps[0] if steps else stop)[0]
         start = last_before(checkpoints, first)
-        value |= {"checkpoint": start and start.to_dict(), "left_out": left_out}
+        value |= {"checkpoint": start and start.to_dict(), "skipped": skipped}
         lines.append("no checkpoint was saved before the first of them" if start is None else _start(other, start))
-        lines += [f"left out: {why}" for why in left_out.values()]
+        lines += [f"skipped: {why}" for why in skipped.values()]
     output.result(value, lines)
 
 
 def _start(other: Run, start: Checkpoint) -> str:
-    """What the user has to know to go on from there."""
+    """What the user has to know to resume there."""
     line = f"{start.path} is the last checkpoint before the first of them, at sample {start.consumed:,}"
     try:
         other.blend.resume(start.spec, start.consumed)

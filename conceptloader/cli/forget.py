@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import yaml
 
 from conceptloader.blend import load_config
 from conceptloader.blend.load import parse_yaml, read_yaml
-from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.cli.arguments import not_negative, positive, read_ids, refuse_beside, refuse_without
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, checkpoints_of, open_run
@@ -21,7 +19,7 @@ from conceptloader.trace.checkpoints import check_continuous, last_before, whole
 
 DESCRIPTION = """\
 Plan a run without some documents that repeats as little as possible: which steps saw them, the last checkpoint before
-the first of these, and the configuration with which the run goes on from there as if they had no content.
+the first of these, and the configuration with which a new run resumes there as if they had no content.
 
   conceptloader forget run.yaml --ids optouts.txt --run-log checkpoints --checkpoints checkpoints --out without.yaml
 
@@ -68,7 +66,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             "ids as in the input",
             "correct them, or accept that these documents are not in the data: --allow-unknown",
         )
-    checkpoints, left_out = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
+    checkpoints, skipped = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
     end = _end(asked, arguments, checkpoints)
     seen = find_sightings(asked, documents, end)
     steps = _steps(asked, seen)
@@ -94,9 +92,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         start = last_before(checkpoints, first)
         at = 0 if start is None else start.consumed
         share = (end - at) / end if len(seen.sample) and end else 0.0
-        value |= {"checkpoint": start and start.to_dict(), "replayed": share, "left_out": left_out}
+        value |= {"checkpoint": start and start.to_dict(), "replayed": share, "skipped": skipped}
         lines += _replay(asked, start, share, len(checkpoints))
-        lines += [f"left out: {why}" for why in left_out.values()]
+        lines += [f"skipped: {why}" for why in skipped.values()]
         if arguments.out is not None:
             _write(asked, arguments, start, at)
             value["config"] = arguments.out
@@ -140,11 +138,9 @@ def _replay(asked: Run, start: Checkpoint | None, share: float, known: int) -> l
 
 
 def _write(asked: Run, arguments: argparse.Namespace, start: Checkpoint | None, at: int) -> None:
-    """Write the new configuration, once it is known to go on from the checkpoint."""
+    """Write the new configuration, once a resume from the checkpoint is known to take it."""
     path, base = arguments.out, os.path.dirname(os.path.abspath(arguments.out))
-    entry: dict[str, Any] = {"at": at, "file": os.path.abspath(arguments.ids).replace("${", "$${")}
-    if "take" in {field.name for field in fields(ExcludeConfig)}:
-        entry["take"] = "own"
+    entry = {"at": at, "file": os.path.abspath(arguments.ids).replace("${", "$${"), "take": "own"}
     data = read_yaml(arguments.config)
     new = {**data, "exclude": [*(data.get("exclude") or []), entry]}
     if load_config(data, base_dir=base) != load_config(arguments.config):

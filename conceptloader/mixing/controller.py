@@ -81,6 +81,12 @@ def check_losses(losses: Weights, names: Iterable[str]) -> None:
             )
 
 
+def check_rule(state: Mapping[str, Any], rule: str) -> None:
+    """Raise ResumeError if the numbers of a state are those of another rule, as options can choose it."""
+    if state.get("rule") != rule:
+        raise ResumeError("state of the mixing: rule", repr(state.get("rule")), rule, "put the options back")
+
+
 def saved_rows(state: Mapping[str, Any], names: Iterable[str], columns: int) -> list[dict[str, float]]:
     """So many numbers of each dataset, by dataset, from a state. Raises ResumeError for other datasets or values."""
     found, expected = state.get("datasets"), list(names)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from conceptloader.base.strict import Positive, Rule, Section, build
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.controller import Weights, check_losses, rounded, saved_number, saved_rows, shares
+from conceptloader.mixing.controller import Weights, check_losses, check_rule, rounded, saved_number, saved_rows, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class DoReMi:
     excess is the loss above the reference, at least 0. Of a dataset without a loss in a step it is that of the last
     step that had one.
 
-    The authors clip the excess of every token at 0. Means do not have that: for it, leave `reference` out,
-    and give as losses the means of (loss - reference loss) clipped by token.
+    The authors clip the excess of every token at 0, which means do not show. To have it, leave `reference` out, and
+    give as losses the means of (loss - reference loss) clipped by token.
 
     Args:
         weights: See Controller.of; with `apply: loss` those of the sampling, too.
@@ -60,6 +60,7 @@ class DoReMi:
         """See Controller.of."""
         controller = cls(weights, build(DoReMiOptions, options, "doremi"))
         if state is not None:
+            check_rule(state, controller.options.apply)
             controller.weights, controller.average, controller.excess = saved_rows(state, weights, 3)
             controller.updates = int(saved_number(state.get("updates"), "updates"))
         return controller
@@ -93,4 +94,4 @@ class DoReMi:
     def state(self) -> dict[str, Any]:
         """See Controller.state."""
         rows = {name: [weight, self.average[name], self.excess[name]] for name, weight in self.weights.items()}
-        return {"datasets": rows, "updates": self.updates}
+        return {"rule": self.options.apply, "datasets": rows, "updates": self.updates}

@@ -29,8 +29,8 @@ def checked_weights(data: Any, names: Sequence[str], where: str) -> Weights:
     """Dataset -> weight, from what a YAML file holds.
 
     Raises:
-        ConfigError: Unless it has a weight above 0 for each dataset, and none for others. A truncated file
-            lacks some.
+        ConfigError: Unless it has a weight above 0 for each dataset, and none for others. A file that was
+            truncated lacks some.
     """
     weights: Weights = convert(data, dict[str, Positive], where)
     for name in weights:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from conceptloader.base.strict import Count, Natural, Rule, Section, build
-from conceptloader.mixing.controller import Weights, check_losses, rounded, saved_number, saved_rows, shares
+from conceptloader.mixing.controller import Weights, check_losses, check_rule, rounded, saved_number, saved_rows, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,17 @@ class ODM:
         self.shares, self.rewards = shares(weights), dict.fromkeys(weights, 0.0)
         self.exploration = 1 / len(self.shares)
 
+    @property
+    def rule(self) -> str:
+        """What the rewards are."""
+        return "sum" if self.options.smoothing is None else "average"
+
     @classmethod
     def of(cls, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> "ODM":
         """See Controller.of."""
         controller = cls(weights, build(ODMOptions, options, "odm"))
         if state is not None:
+            check_rule(state, controller.rule)
             controller.shares, controller.rewards = saved_rows(state, weights, 2)
             controller.exploration = saved_number(state.get("exploration"), "exploration")
         return controller
@@ -71,4 +77,4 @@ class ODM:
     def state(self) -> dict[str, Any]:
         """See Controller.state."""
         rows = {name: [share, self.rewards[name]] for name, share in self.shares.items()}
-        return {"datasets": rows, "exploration": self.exploration}
+        return {"rule": self.rule, "datasets": rows, "exploration": self.exploration}

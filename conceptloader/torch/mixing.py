@@ -28,7 +28,9 @@ def decide_together(
     Raises:
         ConfigError: Also if ranks differ.
     """
-    if mixing.controller is not None:
+    if mixing.controller is None:
+        losses = None
+    else:
         losses = json.loads(told("losses of datasets", None if losses is None else canonical_json(losses)))
     at = next_border(plan, edge, blend.spec)
     sample = Skips(blend.spec.skips).global_index(at)

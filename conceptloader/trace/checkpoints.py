@@ -48,7 +48,7 @@ def find_checkpoints(
         logged: Whether the steps of the run are those of a run log, with the times of its launches.
 
     Returns:
-        Those from which the run could go on as it was, by position; and path -> why for those with a state from which
+        Those from which the run could resume as it was, by position; and path -> why for those with a state from which
         it could not: of another run, of a branch that the run has left, corrupt, within a step.
 
     Raises:
@@ -58,22 +58,22 @@ def find_checkpoints(
         paths = sorted(path for path in Path(directory).iterdir() if path.name != FILE_NAME)
     except OSError as error:
         raise ConfigError("checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints") from error
-    found, left_out, whole = list[Checkpoint](), dict[str, str](), whole_order(run)
+    found, skipped, whole = list[Checkpoint](), dict[str, str](), whole_order(run)
     for path in paths:
         try:
             found.append(_checkpoint(run, whole, path, logged))
         except NoState:
             continue
         except (ResumeError, OSError) as error:
-            left_out[str(path)] = str(error)
+            skipped[str(path)] = str(error)
     if not found:
-        listed = "".join(f"\n  {why}" for why in left_out.values())
+        listed = "".join(f"\n  {why}" for why in skipped.values())
         raise ResumeError(
             str(directory),
-            f"none of its {len(paths)} entries is a checkpoint from which this run can go on{listed}",
+            f"none of its {len(paths)} entries is a checkpoint from which this run can resume{listed}",
             fix="give the directory that the trainer saved to, and the configuration and run log of that run",
         )
-    return sorted(found, key=lambda one: one.consumed), left_out
+    return sorted(found, key=lambda one: one.consumed), skipped
 
 
 def whole_order(run: Run) -> OrderSpec:
@@ -106,7 +106,7 @@ def check_continuous(run: Run) -> None:
 
 
 def _checkpoint(run: Run, whole: OrderSpec, path: Path, logged: bool) -> Checkpoint:
-    """Raises ResumeError if the run cannot go on from it."""
+    """Raises ResumeError if the run cannot resume from it."""
     file, state = locate_state(path)
     where, consumed = str(path), state.between_steps(str(path))
     try:

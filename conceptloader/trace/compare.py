@@ -166,7 +166,7 @@ def _masked_otherwise(one: View, two: View) -> Mask:
 
 
 def _masks(view: View) -> list[Mask]:
-    return [view.mask, *getattr(view, "holes", ())]
+    return [view.mask, view.holes.own, view.holes.labels]
 
 
 def _stored_otherwise(one: View, two: View) -> Mask | None:

@@ -28,7 +28,8 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
 
     Args:
         seen: What `exposure` found.
-        by: "source", and columns of documents as in `filter`: also TRACK.KEY, and those of `metadata`.
+        by: "source", and columns of documents as in `filter`: also TRACK.KEY, tracks of which a document has one
+            concept at most, and those of `metadata`.
         metadata: A parquet or jsonl file with a row for each document, as in `filter`.
         on: Its column with ids of documents, by default "id".
 
@@ -47,7 +48,7 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
             raise unknown(
                 "by", one, [SOURCE, *sorted({name for columns in known.values() for name in columns.types})], "column"
             )
-        if any(map(arrow.types.is_nested, kinds)):
+        if any(arrow.types.is_nested(kind) and not arrow.types.is_list(kind) for kind in kinds):
             raise ConfigError("by", repr(one), "a column with one value for each document")
     groups: dict[str, tuple[tuple[Any, ...], Any]] = {}  # by repr, since True and 1 are equal
 
@@ -77,12 +78,17 @@ def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, name
     """(values by column, sums) of each combination of values in a chunk of documents."""
     if columns is None:
         return
+    arrow: Any = need("pyarrow", "exposure_by")
     dataset, having = columns.dataset, [one for one in names if _has(columns, one)]
     for low in range(0, dataset.num_documents, _CHUNK):
         documents = np.arange(low, min(low + _CHUNK, dataset.num_documents))
         start, stop = document_ranges(dataset, documents)
         samples, tokens, size = np.sum([one.between(start, stop) for one in some], 0)
         table = columns.table(documents, having).select(having)
+        for k, name in enumerate(having):
+            kind = columns.types.get(name)
+            if kind is not None and arrow.types.is_list(kind):
+                table = table.set_column(k, name, [arrow.array(_only(name, table[name].to_pylist()), kind.value_type)])
         for name, column in zip(SUMS, (tokens > 0, samples, tokens, size), strict=True):
             table = table.append_column(name, [column.astype(np.int64)])
         found = table.group_by(having, use_threads=False).aggregate([(name, "sum") for name in SUMS])
@@ -93,6 +99,15 @@ def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, name
 
 def _has(columns: DocumentColumns, name: str) -> bool:
     return name in columns.types or columns.record_of(name) is not None
+
+
+def _only(name: str, lists: list[Any]) -> list[Any]:
+    """Of a list of each document, such as its concepts, the one value in it, None for none."""
+    several = next((one for one in lists if one is not None and len(one) > 1), None)
+    if several is not None:
+        found = f"{', '.join(map(str, several))!r:.100} in a document"
+        raise ConfigError(f"by: {name}", found, "one at most", "count concepts by token: --by concept")
+    return [one[0] if one else None for one in lists]
 
 
 def _value(columns: DocumentColumns, name: str, value: Any) -> Any:

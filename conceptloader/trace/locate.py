@@ -56,7 +56,7 @@ def locate_document(
         ConfigError: If there is no such document.
     """
     seen = []
-    for index, number in _find(run, document, dataset):
+    for index, number in find_documents(run, document, dataset):
         windows, parts = _parts_with(run.member(index), number)
         tokens = run.member(index).dataset.document_range(number)
         for k, time in _times(run, index, windows, num_samples):
@@ -101,7 +101,7 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
         read, 0 if they never are.
     """
     found = {}
-    for index, number in _find(run, document, dataset):
+    for index, number in find_documents(run, document, dataset):
         view = run.member(index).view
         tokens = view.dataset.document_range(number)
         since = min(view.mask.since(*tokens), view.holes.own.since(*tokens))
@@ -110,7 +110,7 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
     return found
 
 
-def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
+def find_documents(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
     """(index of a member, number) of a document. Raises: see locate_document."""
     if isinstance(document, int) and dataset is None:
         raise ConfigError(

@@ -170,6 +170,11 @@ class Run:
         return range(-(-self.blend.order.counts(num_samples)[index] // size))
 
 
+def open_log(log: str | os.PathLike[str]) -> RunLog:
+    """The run log in a directory, or of its file."""
+    return RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+
+
 def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Run:
     """A run from its configuration file and, for its steps, the directory (or the file) of its run log.
 
@@ -183,7 +188,7 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     """
     if log is None:
         return Run(blend=open_blend(load_config(config)))
-    runs = RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+    runs = open_log(log)
     if not runs.starts:
         raise ConfigError(runs.path, "no start of a run", "the run log of a training")
     last = runs.history.segments[-1].start

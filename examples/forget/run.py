@@ -125,10 +125,8 @@ def main() -> None:
     compare(whole, forgot, touched)
     ask(folder, "forget", "without.yaml", "--ids", "ids.txt", "--run-log", "forgot", "--until", str(STEPS), "--check")
 
-    # 2. A twin without the documents that import a module. Which ones, the subset says; from where on, the comparison.
-    subprocess.run([sys.executable, "-m", "conceptloader", "filter", "corpus", "--out", "rest", "--where",
-                    f"not concepts:{CONCEPT}"], cwd=folder, check=True, stdout=subprocess.DEVNULL)  # fmt: skip
-    twin = settings + "exclude:\n- {at: %d, dataset: corpus, subset: rest}\n"
+    # 2. A twin without a concept: the same tokens but for those in its spans. From where on, the comparison says.
+    twin = settings + f"exclude:\n- {{at: %d, concept: {{track: concepts, name: {CONCEPT}}}, take: own}}\n"
     (folder / "twin.yaml").write_text(twin % 0)
     found = ask(folder, "trace", "run.yaml", *steps, "--compare", "twin.yaml")
     origin = found["checkpoint"] or {"path": None, "consumed_samples": 0}
@@ -137,11 +135,9 @@ def main() -> None:
     without = train(folder, "twin.yaml", "twin", origin["path"])
     compare(whole, without, found["steps"])
 
-    rest = cl.open_dataset(folder / "rest")
-    kept = {rest.document_id(number) for number in range(len(rest))}
     with open(folder / "corpus.jsonl", encoding="utf-8") as file:
-        left_out = {json.loads(line)["id"] for line in file} - kept
-    plot(folder, whole, {"the forgotten": (forgot, set(FORGET)), f"imports of {CONCEPT}": (without, left_out)})
+        having = {line["id"] for line in map(json.loads, file) if any(CONCEPT in s["concepts"] for s in line["spans"])}
+    plot(folder, whole, {"the forgotten": (forgot, set(FORGET)), f"imports of {CONCEPT}": (without, having)})
 
 
 def plot(folder: Path, whole: dict[int, Any], others: dict[str, Any]) -> None:

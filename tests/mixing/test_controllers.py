@@ -146,6 +146,10 @@ def test_states_of_others(kind: Any) -> None:
     other = next(each for each in (DoReMi, ODM) if each is not kind)
     with pytest.raises(ResumeError):
         other.of({"a": 1, "b": 1}, state)
+    options = {"apply": "loss"} if kind is DoReMi else {"smoothing": None}
+    with pytest.raises(ResumeError) as caught:
+        kind.of({"a": 1, "b": 1}, state, **options)
+    assert caught.value.path == "state of the mixing: rule"
     changed: list[dict[str, Any]] = [{key: "two"} for key in state]
     changed += [{"datasets": {**state["datasets"], "a": row}} for row in ([1.0], [math.nan] * 9, "1")]
     changed += [

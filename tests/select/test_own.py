@@ -1,7 +1,6 @@
 """`take: own` and `labels` of `exclude`: what is taken out has no influence, which is what is claimed, and what masks
 of labels alone do not give. That samples and answers are as documented is what tests/oracle and trace compare."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +13,21 @@ import conceptloader as cl
 from conceptloader.blend.mask import WHOLE, Holes, Mask, prints_of
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.ingest.index import build_index
-from conceptloader.testing import RawDocument, random_documents, write_dataset
+from conceptloader.testing import write_dataset
 from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from tests.corpora.twins import CONCEPT, IDS, NAMES, OUT, VOCAB, documents, write_twins
 from tests.raises import raises
 
-SEQ_LEN, VOCAB = 24, 64
-OUT = [2, 3, 11, 17, 30]  # documents; two of them follow each other
-IDS = [f"doc-{number}" for number in OUT]
-CONCEPT = 3
-NAMES = {"concepts": [f"concept-{k}" for k in range(6)], "topics": [f"topic-{k}" for k in range(4)]}
-
-
-def documents(other: bool, spans_only: bool) -> list[RawDocument]:
-    """The documents of OUT, or only their spans of a concept, have other tokens, and other spans, if `other`."""
-    made = random_documents(40, seed=3, vocab_size=VOCAB, mean_length=20, tracks={"concepts": 6, "topics": 4})
-    if not other:
-        return made
-    rng = np.random.default_rng(9)
-    for k, document in enumerate(made):
-        tokens, spans = np.array(document.tokens), dict(document.spans)
-        if spans_only:
-            for n, (start, end, ids) in enumerate(spans["concepts"]):
-                if CONCEPT in ids:
-                    tokens[start:end] = rng.integers(1, VOCAB, end - start)
-                    spans["concepts"] = [*spans["concepts"]]
-                    spans["concepts"][n] = start, end, sorted({CONCEPT, *rng.integers(0, 6, 2).tolist()})
-        elif k in OUT:
-            tokens[:] = rng.integers(1, VOCAB, len(tokens))
-            spans = {name: [(0, len(tokens), [int(rng.integers(4))])] for name in spans}
-        made[k] = dataclasses.replace(document, tokens=tokens.tolist(), spans=spans)
-    return made
+SEQ_LEN = 24
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("own")
     for what in ("documents", "spans"):
+        for mode in (None, "document"):
+            write_twins(folder, what, mode)
         for number in (0, 1):
-            made = documents(bool(number), what == "spans")
-            for mode in (None, "document"):
-                write_dataset(
-                    folder / f"{what}-{mode}-{number}",
-                    made,
-                    mode=mode,
-                    vocab_size=VOCAB,
-                    shards=2,
-                    vocabularies=NAMES,
-                    encoding="dense" if number else "spans",
-                )
             source = folder / f"{what}-None-{number}"
             filter_dataset(source, folder / f"{what}-view-{number}", FilterOptions(sql="document % 7 <> 5"))
     return folder

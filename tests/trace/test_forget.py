@@ -281,17 +281,17 @@ def test_two_runs_in_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]
     other = Training(folder)
     other.train("other.yaml", "others", 10, save="step-{}.pt")
     shutil.copy2(folder / "others/step-10.pt", runs / "step-10.pt")
-    found, left_out = find_checkpoints(open_run(config, runs), runs)
+    found, skipped = find_checkpoints(open_run(config, runs), runs)
     assert [one.step for one in found] == list(range(SAVE, STEPS + 1, SAVE))
-    assert [*left_out] == [str(runs / "step-10.pt")]
-    assert "seed: saved 3, now 1234" in left_out[str(runs / "step-10.pt")]
+    assert [*skipped] == [str(runs / "step-10.pt")]
+    assert "seed: saved 3, now 1234" in skipped[str(runs / "step-10.pt")]
 
     old = time.time() - 3600
     os.utime(runs / "00030.pt", (old, old))
     os.utime(runs / "00020.pt", (old, old))  # that is older than its launch of step 0, too
-    found, left_out = find_checkpoints(open_run(config, runs), runs)
+    found, skipped = find_checkpoints(open_run(config, runs), runs)
     assert [one.step for one in found] == [5, 10, 15, 25, 35, 40]
-    assert "it is older than the launch of step 20" in left_out[str(runs / "00030.pt")]
+    assert "it is older than the launch of step 20" in skipped[str(runs / "00030.pt")]
     with raises(ResumeError, found="entries"):
         find_checkpoints(open_run(folder / "other.yaml"), runs / "..", logged=False)
 
@@ -308,10 +308,10 @@ def test_entries_that_are_no_checkpoint(folder: Path) -> None:
     with cl.make_dataloader(config, micro_batch_size=BATCH // 2, global_batch_size=BATCH) as loader:
         next(iter(loader))
         torch.save({"loader": loader.state_dict()}, runs / "within.pt")
-    found, left_out = find_checkpoints(open_run(config, runs), runs)
+    found, skipped = find_checkpoints(open_run(config, runs), runs)
     assert within.weights == {}
     assert len(found) == STEPS // SAVE - 1
-    assert sorted(left_out) == [str(runs / "00010.pt"), str(runs / "within.pt")]
+    assert sorted(skipped) == [str(runs / "00010.pt"), str(runs / "within.pt")]
     with raises(ConfigError, "checkpoints"):
         find_checkpoints(open_run(config, runs), runs / "gone")
 
@@ -338,11 +338,11 @@ def test_weights_that_were_set_live(trained: Training, tmp_path: Path) -> None:
     train("10.pt", 35, 90)
     run = open_run(tmp_path / "run.yaml", tmp_path / "runs")
     assert run.blend.spec.origin is not None
-    found, left_out = find_checkpoints(run, tmp_path / "runs")
-    assert ([one.step for one in found], left_out) == ([5, 10, 15, 20, 25, 30, 35], {})
+    found, skipped = find_checkpoints(run, tmp_path / "runs")
+    assert ([one.step for one in found], skipped) == ([5, 10, 15, 20, 25, 30, 35], {})
     shutil.copyfile(tmp_path / "left.pt", tmp_path / "runs/20.pt")  # as new as the others
-    _, left_out = find_checkpoints(run, tmp_path / "runs")
-    assert "weights set live" in left_out[str(tmp_path / "runs/20.pt")]
+    _, skipped = find_checkpoints(run, tmp_path / "runs")
+    assert "weights set live" in skipped[str(tmp_path / "runs/20.pt")]
 
     exclude = [{"at": 40, "ids": ["web-3", "books-7"]}]
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({"seq_len": 32, "datasets": datasets, "exclude": exclude}))

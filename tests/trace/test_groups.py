@@ -16,12 +16,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two datasets: `web` has metadata with its documents, `code` has none; both have a license in a file."""
     folder = tmp_path_factory.mktemp("groups")
     rows = [
-        {"id": f"web-{k}", "text": "x" * (10 + k), "meta": {"domain": ["news", "wiki", None, 7][k % 4], "tags": [k]}}
+        {"id": f"web-{k}", "text": "x" * (10 + k), "meta": {"domain": ["news", "wiki", None, 7][k % 4], "tags": [k]},
+         "topic": [{"start": 0, "end": 5, "concepts": [f"topic-{k % 3}"]}] * (k % 5 > 0),
+         "spans": [{"start": 0, "end": 5, "concepts": ["topic-0", "topic-1"]}]}
         for k in range(40)
-    ]
+    ]  # fmt: skip
+    topics = [f"topic-{k}" for k in range(3)]
+    names = {"topic": topics, "concepts": topics}
     (folder / "web.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "code.jsonl").write_text("\n".join(json.dumps({"id": f"code-{k}", "text": "y" * 30}) for k in range(20)))
-    cl.build(folder / "web.jsonl", folder / "web", tokenizer="bytes", columns=cl.Columns(metadata="meta"))
+    cl.build(folder / "web.jsonl", folder / "web", tokenizer="bytes", vocabularies=names,
+             columns=cl.Columns(metadata="meta", tracks={"topic": "topic", "concepts": "spans"}))  # fmt: skip
     cl.build(folder / "code.jsonl", folder / "code", tokenizer="bytes")
     licenses = [{"name": f"{name}-{k}", "license": "MIT" if k % 2 else None, "year": 2000 + k % 3}
                 for name, count in (("web", 40), ("code", 19)) for k in range(count)]  # fmt: skip
@@ -52,6 +57,11 @@ def test_rows_sum_to_the_totals(folder: Path, capsys: pytest.CaptureFixture[str]
     for k, domain in enumerate(["news", "wiki", None, "7"]):
         seen = [row["seen"] for row in documents if row["dataset"] == "web" and int(row["id"][4:]) % 4 == k]
         assert (found["web", domain]["documents"], found["web", domain]["tokens"]) == (sum(map(bool, seen)), sum(seen))
+    rows = ask(folder, capsys, "source,topic")
+    assert {row["topic"] for row in rows} == {"topic-0", "topic-1", "topic-2", None}
+    by_number = {row["document"]: row["seen"] for row in documents if row["dataset"] == "web"}
+    expected = sum(seen for k, seen in by_number.items() if k % 3 == 1 and k % 5)
+    assert next(row for row in rows if row["topic"] == "topic-1")["tokens"] == expected
     rows = ask(folder, capsys, "license,year,source", *more)
     assert {type(row["year"]) for row in rows} == {int, type(None)}  # as it is in the file; code-19 is not
     assert next(row for row in rows if row["year"] is None)["documents"] == 1
@@ -71,6 +81,7 @@ def test_in_other_forms(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["--by", "source,licence"], "'licence'"),
         (["--by", "metadata.tags,source,source"], "each column once"),
+        (["--by", "source,concepts"], "'topic-0, topic-1' in a document"),
         (["--by", "tokens"], "none called documents, samples, tokens"),
         (["--by", "source", "--metadata", "{folder}/licenses.jsonl"], "--by source and --metadata"),
         (["--by", "license", "--metadata", "{folder}/licenses.jsonl"], "one called id"),

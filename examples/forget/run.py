@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 
-STEPS, SAVE, BATCH, SEQ_LEN, MODULES = 80, 10, 8, 128, 120
-FORGET, CONCEPT = ("graphlib", "this"), "tokenize"
+STEPS, SAVE, BATCH, SEQ_LEN, MODULES = 80, 5, 8, 128, 40
+FORGET, CONCEPT = ("this", "antigravity"), "warnings"
 WORDS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
 
@@ -92,17 +92,22 @@ def compare(whole: dict[int, Any], again: dict[int, Any], touched: list[int]) ->
         assert same == (step <= touched[0]), step
 
 
-def loss_of(folder: Path, weights: dict[str, Any], ids: set[str]) -> float:
-    """The mean loss of documents, each read alone."""
+def loss_of(folder: Path, weights: dict[str, Any], ids: set[str], concept: str | None = None) -> float:
+    """The mean loss of tokens in some documents, each read alone; with a concept, of those in its spans."""
     model, dataset = Model(), cl.open_dataset(folder / "corpus")
     model.load_state_dict(weights)
-    losses = []
-    with torch.no_grad():
-        for number in range(len(dataset)):
-            if dataset.document_id(number) in ids:
-                tokens = torch.from_numpy(dataset.read(*dataset.document_range(number))["tokens"].astype("int64"))
-                losses.append(cross_entropy(model(tokens[None, :-1])[0], tokens[1:]).item())
-    return sum(losses) / len(losses)
+    names, losses = dataset.vocabulary("concepts"), []
+    for number in range(len(dataset)):
+        if dataset.document_id(number) not in ids:
+            continue
+        start, stop = dataset.document_range(number)
+        tokens = torch.from_numpy(dataset.read(start, stop)["tokens"].astype("int64"))
+        wanted, spans = torch.full((len(tokens),), concept is None), dataset.spans("concepts", start, stop)
+        for first, end, record in zip(spans.start, spans.end, spans.decode(), strict=True):
+            wanted[first:end] |= concept in [names[one] for one in record]
+        with torch.no_grad():
+            losses.append(cross_entropy(model(tokens[None, :-1])[0], tokens[1:], reduction="none")[wanted[1:]])
+    return torch.cat(losses).mean().item()
 
 
 def main() -> None:
@@ -137,17 +142,18 @@ def main() -> None:
 
     with open(folder / "corpus.jsonl", encoding="utf-8") as file:
         having = {line["id"] for line in map(json.loads, file) if any(CONCEPT in s["concepts"] for s in line["spans"])}
-    plot(folder, whole, {"the forgotten": (forgot, set(FORGET)), f"imports of {CONCEPT}": (without, having)})
+    others = {"the forgotten": (forgot, set(FORGET), None), f"imports of {CONCEPT}": (without, having, CONCEPT)}
+    plot(folder, whole, others)
 
 
 def plot(folder: Path, whole: dict[int, Any], others: dict[str, Any]) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")
-    for axes, (name, (again, ids)) in zip(figure.subplots(1, len(others)), others.items(), strict=True):
+    for axes, (name, (again, *which)) in zip(figure.subplots(1, len(others)), others.items(), strict=True):
         for label, weights in (("first run", whole), ("without them", again)):
             saved = [step for step in range(SAVE, STEPS + 1, SAVE) if step in weights]
-            losses = [loss_of(folder, weights[step], ids) for step in saved]
+            losses = [loss_of(folder, weights[step], *which) for step in saved]
             axes.plot(saved, losses, marker="o", label=label)
             print(f"loss of {name}, {label}: {losses[-1]:.3f}")
         axes.set_title(f"loss of {name}")

@@ -157,7 +157,7 @@ def add_out(add: Add) -> None:
 
 
 def add_receipts(add: Add) -> None:
-    add("--receipts", action="store_true", help="keep SHA-256 hashes of documents, for `conceptloader receipt`")
+    add("--receipts", action="store_true", help="keep hashes of documents, for `receipt`")
 
 
 def add_max_line_bytes(add: Add) -> None:

@@ -231,7 +231,7 @@ def test_numbers_of_starts(config: Path, tmp_path: Path) -> None:
     assert [record.path.name for record in first] == ["000001.000001.jsonl", "000001.000000.jsonl"]
     assert [record.path.name for record in again] == ["000002.000000.jsonl", "000002.000001.jsonl"]
     other = cl.batches(config, micro_batch_size=2, dp_size=3)
-    assert begin_record(tmp_path / "r", 2, other._start(other.blend.spec)).path.name == "000003.000002.jsonl"
+    assert begin_record(tmp_path / "r", 2, other._launch()[0]).path.name == "000003.000002.jsonl"
 
 
 def test_a_trainer_that_did_not_train_all_it_was_given(config: Path) -> None:

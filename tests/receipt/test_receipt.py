@@ -27,6 +27,9 @@ WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithmetic
 """What a receipt that is no receipt raises in the verifier, which its main turns into a refusal."""
 
 
+PHASE = {"start": 0, "weights": {"web": 2, "code": 1, "books": 1}}
+
+
 def receipt_of(stated: RunStatement, document: str | int, dataset: str | None = None) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(json.dumps(make_receipt(stated, document, dataset)))
     return found
@@ -375,6 +378,8 @@ def test_a_new_sequence_length(copied: Path, verifier: ModuleType) -> None:
     [
         ({"order": "sequential", "phases": [], "skip": [], "exclude": []}, "order sequential"),
         ({"packing": {"bins": 4, "overflow": "split"}, "exclude": []}, "packs"),
+        ({"phases": [PHASE, {**PHASE, "start": 4, "ramp": {"samples": 8}}], "exclude": []}, "ramps"),
+        ({"exclude": [{"at": 2, "ids": ["web-7"], "take": "own"}]}, "take: own"),
     ],
 )
 def test_runs_of_other_kinds(copied: Path, config: dict[str, Any], found: str) -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from conceptloader.order.progress.found import find_state
     from conceptloader.order.progress.runlog import RunLog, RunStart
     from conceptloader.order.progress.spec import OrderSpec
+    from conceptloader.order.ramp import Ramp
     from conceptloader.order.schedule import BatchSchedule
     from conceptloader.order.sequential import Sequential
     from conceptloader.order.skips import Skip
@@ -103,6 +104,7 @@ _HOMES = {
     "ingest.align.rules": "SpanAlignment",
     "ingest.records.columns": "Columns",
     "order.mixture": "Mixture Phase",
+    "order.ramp": "Ramp",
     "order.partition": "Partition Plan",
     "order.permutation": "Permutation",
     "order.progress.found": "find_state",
@@ -145,8 +147,8 @@ __all__ = [
     "Config", "ConfigError", "Dataset", "DatasetLosses", "DecodedSample", "DecodedSpan", "DistributedSampler",
     "DocumentView", "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "GrainSource", "InputError",
     "Loader", "LossLog", "MissingPackageError", "Mixture", "MixtureSampler", "NumpyLoader", "OrderSpec",
-    "Partition", "Permutation", "Phase", "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset",
-    "Sequential", "Skip", "SpanAlignment", "StepMetrics", "TensorBatch", "Tokenizer", "TrackOptions",
+    "Partition", "Permutation", "Phase", "Plan", "Ramp", "ReadError", "ResumeError", "RunLog", "RunStart",
+    "SampleDataset", "Sequential", "Skip", "SpanAlignment", "StepMetrics", "TensorBatch", "Tokenizer", "TrackOptions",
     "TrackTensors", "TrainedLoader", "UnboundedLoaderError", "Windows", "__version__", "adopt", "annotate",
     "annotation_status", "batch_digest", "batches", "build", "build_mixture", "collate_fn", "concat",
     "create_writer", "decode", "derive_key", "errors", "finalize", "find_state", "load_config", "log_steps",

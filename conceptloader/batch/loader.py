@@ -17,12 +17,14 @@ from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
 from conceptloader.batch.mixing import Hear, Mixing
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.batch.record import BatchRecorder, begin_record, digested
 from conceptloader.batch.reweight import new_weights, next_border
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
 from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
@@ -110,9 +112,12 @@ class BaseLoader(Shown, Generic[B]):
                     f"found {epoch_samples}, not a multiple of the {batch} samples of a step",
                     fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
-        self._ahead: Prefetcher[tuple[U64Array, int], B] | None = None
+        self._ahead: Prefetcher[tuple[U64Array, int], Any] | None = None
         self._log: RunLog | None = None  # of the rank that writes it, once it does
         self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
+        self._folder: str | os.PathLike[str] | None = None  # of the run log, once it is written
+        self._record: BatchRecorder | None = None
+        self._noted = 0  # samples of all ranks up to which it goes
         self.fresh = True  # no loop has begun since it was made, or has loaded a state
         if self.count_start:
             self._begin(self.count_start, self.count_start, 0)
@@ -140,7 +145,7 @@ class BaseLoader(Shown, Generic[B]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop."""
-        return {**self.__dict__, "_ahead": None}
+        return {**self.__dict__, "_ahead": None, "_record": None}
 
     def _look_ahead(self) -> None:
         """Warn of what will stop this run later; by then it may run on another number of ranks."""
@@ -254,17 +259,27 @@ class BaseLoader(Shown, Generic[B]):
         if self.fresh:
             self._compare_ranks()
         self.fresh, self._handed_out, self._behind = False, begin, begin
+        if self._record is not None and begin < self._noted:  # what was yielded and not trained comes again
+            self._begin_record()
         options, reader, allocate = self.blend.config.loader, self._reader, self._allocate
         track = self.track if self.blend.config.metrics else None
         measures = self.measured and (track is not None or callbacks)
         meter = Meter(self._plan.schedule, self._plan.stop, track) if measures else None
+        recorded = options.batch_log and self.measured
+        notes: deque[Mapping[str, Any]] = deque()  # of batches on their way to the trainer
 
-        def read(task: tuple[U64Array, int]) -> Any:
+        def read(task: tuple[U64Array, int]) -> tuple[Any, Mapping[str, Any]]:
             batch = reader.read(task[0], allocate)
             if meter is not None:
                 meter.saw(task[1], batch.get("loss_mask"))
+            note = digested(batch) if recorded else {}
             converted = self._converted(batch)
-            return converted if self._transform is None else self._transform(converted)
+            return (converted if self._transform is None else self._transform(converted)), note
+
+        def noting() -> Iterator[tuple[tuple[U64Array, int], Any]]:
+            for task, (batch, note) in ahead:
+                notes.append(note)
+                yield task, batch
 
         ahead = self._ahead = Prefetcher(
             read,
@@ -277,11 +292,14 @@ class BaseLoader(Shown, Generic[B]):
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        for (_, consumed), batch in self._delivered(ahead):
+        for (_, consumed), batch in self._delivered(noting()):
             self._behind = consumed
             self._check_observed(consumed)
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
+            note = notes.popleft()
+            if recorded:
+                self._note(consumed, note)
             self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if self.passes:
@@ -424,6 +442,7 @@ class BaseLoader(Shown, Generic[B]):
         count_start = saved.count("count_start", where, 0)
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.close()
+        self._record = None  # until this start is logged
         self.blend, self._reader, self.count_start, self.fresh = blend, reader, count_start, True
         self.mixing = mixing
         self._earlier.clear()
@@ -487,7 +506,7 @@ class BaseLoader(Shown, Generic[B]):
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
 
         To be called once by every rank after loading the state; only dp_rank 0 writes. Later passes of a sequential
-        order are logged when they begin.
+        order are logged when they begin. With `loader.batch_log` every rank begins its part of the batch log there.
 
         Args:
             directory: Of the checkpoints.
@@ -496,18 +515,39 @@ class BaseLoader(Shown, Generic[B]):
         schedule = self._plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.consumed_samples))
         self._plan, self._knows_steps = replace(self._plan, schedule=schedule.at(step, begun)), True
-        self._log = None if self.dp_rank else RunLog(directory)
+        self._folder, self._log = directory, None if self.dp_rank else RunLog(directory)
         self._write_start()
 
     def _write_start(self) -> None:
         """Log the position of this loader as a launch of the run."""
-        if self._log is None:
-            return
+        if self._log is not None:
+            self._log.append(*self._launch())
+        self._begin_record()
+
+    def _launch(self) -> tuple[RunStart, OrderSpec]:
         schedule = self._plan.schedule
         step = schedule.step_of(self.consumed_samples)
         here = schedule.at(step, schedule.consumed_at(step))
         spec = self.blend.spec.cut(self.consumed_samples, self.blend.order)
-        self._log.append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
+        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec
+
+    def _begin_record(self) -> None:
+        """From here on what is yielded is recorded, if the configuration says so."""
+        if self._folder is not None and self.blend.config.loader.batch_log:
+            self._record, self._noted = begin_record(self._folder, self.dp_rank, self._launch()[0]), 0
+
+    def _note(self, consumed: int, note: Mapping[str, Any]) -> None:
+        """Record the micro batch up to `consumed` samples."""
+        if self._record is None:
+            raise ConfigError(
+                "loader.batch_log",
+                "found true, but no run log, next to which it is written",
+                fix="call log_start on every rank before the loop, or omit it",
+            )
+        place = self._plan.place(consumed - 1)
+        assert place is not None
+        self._record.add(place.step, place.micro_batch, note)
+        self._noted = consumed
 
     def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.

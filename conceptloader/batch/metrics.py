@@ -13,6 +13,7 @@ from typing import Any
 from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
 from conceptloader.blend import Blend
+from conceptloader.order.mixture import shares_at
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage import reads
 
@@ -156,10 +157,11 @@ class Meter:
         step = self._schedule.step_of(consumed - 1)
         if consumed not in (self._schedule.range_of(step)[1], self._stop):
             return
-        now, phases = (time.monotonic(), *_read()), blend.spec.phases_before(consumed)
+        now, spec = (time.monotonic(), *_read()), blend.spec
         seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
-        members, counts = list(blend.spec.members.values()), blend.order.counts(consumed)
-        weights, names = phases[-1].weights if phases else {}, [member.dataset for member in members]
+        members, counts = list(spec.members.values()), blend.order.counts(consumed)
+        shares = shares_at(spec.phases, spec.decided(consumed) - 1) if spec.phases else {}
+        names = [member.dataset for member in members]
         samples, epochs, tokens = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
         for member, count, windows in zip(members, counts, blend.order.sizes, strict=True):
             samples[member.dataset] += count
@@ -171,7 +173,7 @@ class Meter:
             step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=self._waited, ready=ready,
             bytes_read=int(size), retries=int(retries), samples=samples, epochs=epochs, tokens=tokens,
             masked=1 - kept / labels if labels else None, without_loss=empty if masks else None,
-            weights={blend.spec.members[k].dataset: w / sum(weights.values()) for k, w in weights.items()},
+            weights={spec.members[key].dataset: share for key, share in shares.items()},
         )  # fmt: skip
         self._waited, self._before = 0.0, now
         for callback in (*callbacks, *([] if self.track is None else [self.track])):

@@ -176,6 +176,8 @@ def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weight
         raise ConfigError("mixing.replay", f"no run in {log.path}", "the directory of a run's checkpoints")
     spec = log.spec_at(log.starts[-1])
     phases = [one.phase for one in log.phases(spec)]
+    if any(phase.ramp for phase in phases):
+        raise ConfigError("mixing.replay", f"a ramp in {log.path}", "weights that change at once")
     found = [(one.start, _by_dataset(spec, one)) for one in phases]
     for name in {name for _, weights in found for name in weights}:
         if name not in names:

@@ -215,7 +215,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give",
         )
     masked = {
-        "quarantined ranges or excluded documents": len(view.mask.at),
+        "quarantined ranges or excluded documents or spans": any(len(mask.at) for mask in (view.mask, *view.holes)),
         f"a field {LOSS_FIELD}": types != {None},
     }
     kind = kind_of(view)
@@ -328,8 +328,9 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
     runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span
+    cut = view.holes.within.most(seq_len)  # as each of these may
     # Manifests know windows; of a pack, each part may be cut out of the place that has most.
-    claims = {"max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs)}
+    claims = {"max_spans": seq_len if view.member.packing else min(min(track.spans_in(seq_len), runs) + cut, seq_len)}
     if track.codec == "concepts":
         concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
         claims["max_concepts"] = min(track.max_items or 0, concepts)

@@ -8,6 +8,7 @@ import numpy as np
 from conceptloader.base.checks import as_count
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.record import refuse_batch_log
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.state import OrderState
@@ -26,6 +27,7 @@ class SampleSource:
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
         self.blend, self.count_start = open_blend(config).continued()
+        refuse_batch_log(self.blend, type(self).__name__)
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
 

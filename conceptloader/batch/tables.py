@@ -73,9 +73,11 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             member["first_run"], member["runs"] = first_runs[id(view.dataset)], len(view.dataset.runs)
         member["start"], member["count"], member["by_document"] = view.start, view.count, by_document(view)
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
-        left_out.append(np.array(list(zip(*view.mask, strict=True)), LEFT_OUT))
-        member["first_range"], member["end_range"] = num_ranges, num_ranges + len(left_out[-1])
-        num_ranges = member["end_range"]
+        member["first_range"] = num_ranges
+        for end, mask in (("end_range", view.mask), ("end_own", view.holes.own), ("end_labels", view.holes.labels)):
+            left_out.append(np.array(list(zip(*mask, strict=True)), LEFT_OUT))
+            num_ranges += len(left_out[-1])
+            member[end] = num_ranges
         if view.packs is not None:
             packing = view.packs.packing
             member["bins"], member["stop"] = packing.bins, view.packs.stop

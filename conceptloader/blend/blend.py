@@ -9,7 +9,16 @@ from typing import Any
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
 from conceptloader.blend.load import load_config
-from conceptloader.blend.mask import NOTHING, QUARANTINED, Mask, read_excluded, read_quarantine
+from conceptloader.blend.mask import (
+    NOTHING,
+    QUARANTINED,
+    WHOLE,
+    Holes,
+    Mask,
+    prints_of,
+    read_excluded,
+    read_quarantine,
+)
 from conceptloader.blend.packing import Packing, Packs
 from conceptloader.blend.schema import Config
 from conceptloader.blend.vocabulary import check_concepts
@@ -33,7 +42,7 @@ class View:
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window or pack 0, or number of the first document. packs: None where samples
-    are none. mask: tokens that give no loss, from some sample on.
+    are none. mask: tokens whose samples read nothing, from some sample on. holes: what is taken out of other samples.
     """
 
     name: str
@@ -44,6 +53,7 @@ class View:
     start: int
     packs: Packs | None = None
     mask: Mask = NOTHING
+    holes: Holes = WHOLE
 
     @property
     def count(self) -> int:
@@ -58,11 +68,12 @@ class Blend(Shown):
     Attributes:
         config: The configuration, checked.
         datasets: Open datasets by name.
-        masks: Dataset -> its tokens that give no loss, from some sample on.
+        masks: Dataset -> its tokens whose samples read nothing, from some sample on.
         spec: What determines the order; it is saved with a checkpoint.
         unknown_ids: Entry of `exclude` -> how many of its ids no dataset has.
         logged_phases: All phases of the run, where its log has said them; without, those before the spec's origin are
             not known.
+        holes: Dataset -> what is taken out of samples that keep the rest, where there is any.
         order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
         views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
@@ -73,6 +84,7 @@ class Blend(Shown):
     spec: OrderSpec
     unknown_ids: Mapping[int, int] = dataclasses.field(default_factory=dict)
     logged_phases: Sequence[LoggedPhase] = ()
+    holes: Mapping[str, Holes] = dataclasses.field(default_factory=dict)
     order: Mixture | Sequential = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
 
@@ -105,6 +117,7 @@ class Blend(Shown):
             start=start,
             packs=packs,
             mask=mask,
+            holes=self.holes.get(name, WHOLE),
         )
 
     def resume(
@@ -208,7 +221,7 @@ def open_blend(
     opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
-    excluded, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
+    excluded, holes, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
@@ -217,12 +230,14 @@ def open_blend(
         phases=_phases(config, members) if config.order == "shuffled" else (),
         skips=config.skip,
         quarantine={name: quarantine[name].prints()[QUARANTINED] for name in sorted(quarantine)},
-        exclude={name: tuple(excluded[name].prints().items()) for name in sorted(excluded)},
+        exclude={
+            name: prints_of(excluded.get(name, NOTHING), holes.get(name, WHOLE)) for name in sorted({*excluded, *holes})
+        },
         order=config.order,
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
     )
     masks = {name: quarantine.get(name, NOTHING) | excluded.get(name, NOTHING) for name in opened}
-    return Blend(config=config, datasets=opened, masks=masks, spec=spec, unknown_ids=unknown_ids)
+    return Blend(config=config, datasets=opened, masks=masks, spec=spec, unknown_ids=unknown_ids, holes=holes)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
@@ -344,4 +359,4 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
         }
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
         phases.insert(0, Phase(start=0, weights=first))
-    return tuple(Phase(start=one.start, weights=tempered(one.weights, config.temperature)) for one in phases)
+    return tuple(dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases)

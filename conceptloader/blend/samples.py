@@ -15,7 +15,7 @@ class Part(NamedTuple):
 
     The first `inputs` of them are inputs, and all but the first are labels, from `place` on too. document: its number,
     -1 where a part is a window of many. since: the sample of the run from which on it must not be read and gives no
-    loss, as in Mask.
+    loss, as in Mask. goes_on: 1 for a piece of a part, not its first: then the first token is a label too.
     """
 
     start: int
@@ -24,11 +24,12 @@ class Part(NamedTuple):
     place: int = 0
     document: int = -1
     since: int = NEVER
+    goes_on: int = 0
 
     def positions(self, start: int, stop: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Where tokens [start, stop) of the dataset stand in the inputs and in the labels; None where they do not."""
         low, high = max(start, self.start) - self.start, min(stop, self.stop) - self.start
-        inputs, labels = (low, min(high, self.inputs)), (max(low - 1, 0), high - 1)
+        inputs, labels = (low, min(high, self.inputs)), (max(low - 1, -self.goes_on), high - 1)
         moved = [(a + self.place, b + self.place) if a < b else None for a, b in (inputs, labels)]
         return moved[0], moved[1]
 
@@ -76,6 +77,20 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     if not len(view.mask.at):
         return found
     return [p._replace(since=view.mask.since(p.start, p.stop)) for p in found]
+
+
+def pieces_of(view: View, parts: Sequence[Part]) -> list[Part]:
+    """Parts of a sample, cut into what is taken out of them alone, with the sample `since` which that is so."""
+    if not len(view.holes.own.at):
+        return list(parts)
+    start, stop = np.array([(part.start, part.stop) for part in parts], np.int64).reshape(-1, 2).T
+    found = []
+    for which, first, end, at in zip(*(column.tolist() for column in view.holes.own.pieces(start, stop)), strict=True):
+        part = parts[which]
+        shift, since = first - part.start, min(part.since, at)
+        inputs = min(max(part.inputs - shift, 0), end - first)
+        found.append(Part(first, end, inputs, part.place + shift, part.document, since, int(shift > 0)))
+    return found
 
 
 def in_closed_shard(view: View, numbers: Any) -> Any:

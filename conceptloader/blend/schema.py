@@ -8,7 +8,7 @@ from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
 from conceptloader.mixing.kinds import GIVEN, check_section
-from conceptloader.order.mixture import MAX_BLOCK, Phase
+from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
 from conceptloader.order.skips import Skip
@@ -43,10 +43,23 @@ class QuarantineConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExcludeConfig(Section):
-    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out.
+class ConceptConfig(Section):
+    """A concept of a track, by its name in the vocabulary or by its id."""
 
-    They are those with these ids, with the ids in a text file, one per line, or all that a subset of the dataset lacks.
+    track: str
+    name: str | None = None
+    id: Natural | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExcludeConfig(Section):
+    """From the trainer's sample `at` on, tokens of a dataset, by default of all, that are taken out.
+
+    They are documents: those with these ids, with the ids in a text file, one per line, or all that a subset of the
+    dataset lacks. Or they are the tokens in spans of a concept.
+
+    take: "sample", all of each sample that has any of them; "own", the tokens themselves, and with them the loss of the
+    label after them; "labels", of a concept alone, their losses.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
@@ -58,6 +71,8 @@ class ExcludeConfig(Section):
     ids: tuple[str, ...] | None = None
     file: str | None = None
     subset: str | None = None
+    concept: ConceptConfig | None = None
+    take: Literal["sample", "own", "labels"] = "sample"
 
 
 T = TypeVar("T", DatasetConfig, QuarantineConfig, ExcludeConfig)
@@ -199,6 +214,7 @@ class LoaderConfig(Section):
 
     prefetch_bytes: what may be prefetched while a slow read delays the rest and threads are idle.
     verify_files: compare a sample of each file with the manifest when it is first opened.
+    batch_log: each rank records what it yields, with a SHA-256, next to the run log.
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
@@ -214,6 +230,7 @@ class LoaderConfig(Section):
     verify_files: bool = True
     warn_after_s: Positive = 30
     timeout_s: Positive = 300
+    batch_log: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,7 +254,7 @@ class Config(Section):
             {file: YAML of weights} and {"module:Class": options}.
         skip: Jumps of the sample index.
         quarantine: Tokens that no sample reads.
-        exclude: Documents that no sample reads from some sample on.
+        exclude: Documents, or spans of a concept, that no sample reads from some sample on.
         packing: Whole documents in every sample, in place of windows.
         on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
@@ -383,6 +400,7 @@ class Config(Section):
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
+        check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
 
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:
@@ -449,7 +467,15 @@ class Config(Section):
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
                 raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
         for k, out in enumerate(self.exclude):
-            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset")
+            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset", "concept")
+            if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
+                raise ConfigError(f"exclude[{k}].concept", "neither or both of name and id", "one of them")
+            if out.take == "labels" and out.concept is None:
+                raise ConfigError(
+                    f"exclude[{k}].take",
+                    "labels, which would leave the documents in the inputs that other losses are computed from",
+                    "own or sample",
+                )
             if out.subset is not None and out.dataset is None:
                 raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the subset is of")
 

@@ -48,7 +48,9 @@ GROUPS = {
         "trace": "show what a step contains, past or future",
         "locate": "find the steps that contain a document or concept",
         "exposure": "count how often documents or concepts are seen",
+        "forget": "plan a run without some documents, from the checkpoint before them",
         "audit": "replay a recorded run, name the first step that differs",
+        "receipt": "prove in which steps a document was, and that it was in no others",
         "doctor": "check a configuration and the storage before a long run",
     },
 }

@@ -45,5 +45,6 @@ def _order(spec: OrderSpec) -> list[str]:
     for phase in spec.phases:
         total = sum(phase.weights.values())
         shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in phase.weights.items())
-        lines.append(f"  from sample {phase.start:,}: {shares}" + " (set live)" * (phase.start in spec.live))
+        notes = [f"ramp {phase.ramp}"] * bool(phase.ramp) + ["set live"] * (phase.start in spec.live)
+        lines.append(f"  from sample {phase.start:,}: {shares}" + f" ({', '.join(notes)})" * bool(notes))
     return lines

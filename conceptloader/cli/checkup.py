@@ -121,9 +121,15 @@ def _masked(blend: Blend) -> Iterator[Finding]:
     """What `quarantine` and `exclude` take away in the end."""
     texts = [f"exclude[{entry}] has {count:,} ids of no dataset" for entry, count in blend.unknown_ids.items()]
     for view in blend.views:
-        if view is None or not len(view.mask.at):
+        if view is None:
             continue
         first, end = view.member.token_range
+        for what, mask in (("tokens", view.holes.own), ("labels", view.holes.labels)):
+            if len(mask.at):
+                count = int((np.clip(mask.stop, first, end) - np.clip(mask.start, first, end)).sum())
+                texts.append(f"{view.name}: {count:,} {what} alone ({count / (end - first):.1%})")
+        if not len(view.mask.at):
+            continue
         start, stop = np.clip(view.mask.start, first, end), np.clip(view.mask.stop, first, end)
         tokens = int((stop - start).sum())
         text = f"{view.name}: {tokens:,} of {end - first:,} tokens ({tokens / (end - first):.1%})"

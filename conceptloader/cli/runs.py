@@ -8,7 +8,9 @@ from conceptloader.cli.arguments import add_choice, positive, refuse_beside, ref
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.trace import Run
+from conceptloader.trace import Checkpoint, Run, find_checkpoints
+
+OF_STEPS = "run_log", "global_batch_size", "micro_batch_size", "dp_size", "scheme"
 
 
 def add_run_arguments(
@@ -44,3 +46,8 @@ def open_run(arguments: argparse.Namespace) -> Run:
     schedule = BatchSchedule.constant(arguments.global_batch_size)
     start = RunStart.of(run.blend.spec, schedule, partition, run.blend.config.seq_len)
     return dataclasses.replace(run, history=History([start]))
+
+
+def checkpoints_of(run: Run, arguments: argparse.Namespace) -> tuple[list[Checkpoint], dict[str, str]]:
+    """Those in --checkpoints, see find_checkpoints."""
+    return find_checkpoints(run, arguments.checkpoints, logged=arguments.run_log is not None)

@@ -16,8 +16,9 @@ from conceptloader.cli.arguments import (
     steps,
 )
 from conceptloader.cli.checkpoint import show_checkpoint
+from conceptloader.cli.compare import show_comparison
 from conceptloader.cli.output import Output, save_picture, table
-from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.cli.runs import OF_STEPS, add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
 from conceptloader.order.live import LoggedPhase
@@ -49,6 +50,11 @@ steps are those of the launches of the run, and future steps those of a resume.
   conceptloader trace run.yaml --global-batch-size 512 --micro-batch-size 4 --dp-size 16 --step 0 --indices-only
   conceptloader trace run.yaml --run-log checkpoints --step 1200 --indices-only --until 20000 --plot mixture.png
 
+--compare names the steps before --until of which another configuration changes a batch: by what it excludes, replaces,
+or draws. With --checkpoints, also the last one before these; --until is then by default the newest.
+
+  conceptloader trace run.yaml --run-log checkpoints --compare other.yaml --checkpoints checkpoints
+
 --losses joins a loss log (conceptloader.LossLog, one line in the trainer) with a step: its loss and the usual loss (the
 mean of the steps before), the documents that raised it most, and their concepts. `excess` is a document's part of the
 rise: its share of the sample times the sample's loss above the usual one.
@@ -67,12 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
     what.add_argument("--steps", type=steps, metavar="A:B", help="table of steps A to B - 1")
     what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
+    what.add_argument("--compare", metavar="OTHER", help="steps of which this other configuration changes a batch")
     add_table_arguments(parser)
+    parser.add_argument("--checkpoints", metavar="DIR", help="with --compare: where to find one to start again from")
     parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
     group = parser.add_argument_group("samples of ranks").add_argument
     group("--indices-only", action="store_true", help="only which samples each rank reads")
     group("--plot", metavar="FILE", help="also plot the mixture over the run (.png, .svg, .pdf)")
-    group("--until", type=positive, metavar="STEP", help="end of the plot (default: of an epoch)")
+    group("--until", type=positive, metavar="STEP", help="end of the plot (default: of an epoch), or of --compare")
     group = parser.add_argument_group("losses").add_argument
     group("--losses", metavar="DIR", help="loss log: show what raised the loss of --step")
     group("--top", type=positive, default=10, metavar="N", help="documents and concepts shown (default: 10)")
@@ -86,6 +94,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         return show_checkpoint(arguments, output)
     if arguments.config is None:
         raise ConfigError("trace", "no configuration", "CONFIG, the YAML file of the run")
+    if arguments.compare is not None:
+        refuse_all_but("--compare", arguments, "config", "until", "checkpoints", *OF_STEPS)
+        return show_comparison(arguments, output)
+    refuse_without("--compare", arguments, "checkpoints")
     if arguments.indices_only:
         refuse_beside("--indices-only", arguments, "sample", "format", "out", "losses", *_OF_LOSSES)
         return _show_indices(arguments, output)
@@ -105,7 +117,7 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         return
     asked = open_run(arguments)
     first, stop = (arguments.sample, 0) if arguments.step is None else asked.steps.range_of(arguments.step)
-    weights = [_weights(asked, one) for one in asked.phases_in(first, stop)]
+    weights = [_weights(asked, one, first) for one in asked.phases_in(first, stop)]
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
@@ -118,8 +130,8 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     output.result(value, [*map(_said, shown), *(line for one in found for line in _lines(one))])
 
 
-def _weights(asked: Run, one: LoggedPhase) -> dict[str, Any]:
-    weights = asked.shares(one.phase)
+def _weights(asked: Run, one: LoggedPhase, sample: int) -> dict[str, Any]:
+    weights = asked.shares(one.phase, sample)
     return {"global_sample": one.phase.start, "weights": weights, "why": one.why, "losses": dict(one.losses)}
 
 

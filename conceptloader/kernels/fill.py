@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.kernels import records
+from conceptloader.kernels.holes import blank_holes, next_kept
 from conceptloader.kernels.items import begin_document, fill_track, walk_items
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import GOLDEN, ONE, locate_many, mix64, windows_many
@@ -107,7 +108,7 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
 
 
 @inner
-def fill_part(call: Call, part: Any, member: Any) -> Code:
+def fill_part(call: Call, part: Any, member: Any, index: Any) -> Code:
     """A part of the sample at hand; one read of the stream. What lacks does not keep the rest from being asked for."""
     row, start, stop, place, packed = part.row, part.start, part.stop, part.place, member.bins > 0
     if row < 0:
@@ -133,12 +134,16 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
         code = max(code, walk_items(call, Tokens(row, start, stop, place), -1))
     else:
         begin_document(call, place, place + part.inputs, part.document, packed)
+    if member.end_range < member.end_labels:
+        blank_holes(call, part, member, index, inside, named)
     for t in range(call.tracks.shape[1]):
         found, kind = named if call.outputs[t].labels else inside, call.tracks[row, t].kind
         if kind == NONE or (kind == DENSE and streamed != OK) or found.start >= found.stop:
             continue
-        if code <= WANTS:
-            code = max(code, fill_track(call, found, t, low))
+        at, end = next_kept(call, part, member, index, found.start, found.stop)
+        while at < end and code <= WANTS:
+            code = max(code, fill_track(call, Tokens(row, at, end, found.place + at - found.start), t, low))
+            at, end = next_kept(call, part, member, index, end, found.stop)
     return code
 
 
@@ -155,7 +160,7 @@ def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
         return code
     blank_row(call, index, member, tokens)
     for k in range(state.parts if code == OK else 0):
-        code = max(code, fill_part(call, call.parts[k], member))
+        code = max(code, fill_part(call, call.parts[k], member, index))
         if code > WANTS:
             return code
     sequences = array_at(call.arrays[0].cu_seqlens, state.sequences, 1, np.int32)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from conceptloader.kernels.holes import is_left_out, is_quarantined
 from conceptloader.kernels.items import PIECES, walk_items
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.packing import add_document, cut_documents, pack_pieces
@@ -112,6 +113,7 @@ def add_parts(call: Call, member: Any, index: Any, place: int, wanted: Wanted) -
         end = min(end, base + call.shards[row].tokens)
         inputs = min(end, start + wanted.inputs) - at
         add_part(call, row, place + at - start, Wanted(at - base, inputs, end - base, number))
+        call.parts[call.state[0].parts - 1].base = base
         at = end
     return stop - start
 
@@ -154,38 +156,6 @@ def find_run(call: Call, member: Any, token: int) -> Any:
         else:
             end = middle
     return run
-
-
-@inner
-def is_left_out(call: Call, member: Any, start: int, stop: int, index: Any) -> bool:
-    """Whether any of tokens [start, stop) of a member's dataset is excluded from sample `index`."""
-    ranges, k = call.left_out, find_range(call, member, start + 1)
-    while k < member.end_range and ranges[k].start < stop:
-        if ranges[k].at <= np.int64(index):
-            return True
-        k += 1
-    return False
-
-
-@inner
-def is_quarantined(call: Call, member: Any, row: int) -> Any:
-    """Whether a shard is, as a whole: the document table included."""
-    ranges, base = call.left_out, call.shards[row].base
-    k = find_range(call, member, base + call.shards[row].tokens)
-    return k < member.end_range and ranges[k].start <= base and ranges[k].at < 0
-
-
-@inner
-def find_range(call: Call, member: Any, end: int) -> Any:
-    """The first range that is excluded from a member's dataset and ends at token `end` or later."""
-    low, high = member.first_range, member.end_range
-    while low < high:
-        middle = (low + high) // 2
-        if call.left_out[middle].stop < end:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @inner

@@ -30,12 +30,13 @@ NONE, DENSE, SPANS = map(np.int64, range(3))
 TRUNCATED = -2  # in <track>_span_index
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of what is left out. first_run, runs: rows of the runs of a
-# view, 0 of them in other datasets; one more row closes them. Of packs: bins (0 for other samples), stop: the token
-# behind the last one, overflow: see below.
+# one. pad: what padding holds. first_range, end_range: rows of what is left out with its samples; up to end_own, of
+# what alone is; up to end_labels, of labels. first_run, runs: rows of the runs of a view, 0 of them in other datasets;
+# one more row closes them. Of packs: bins (0 for other samples), stop: the token behind the last one, overflow: see
+# below.
 MEMBER = record(
-    "first_shard shards start count by_document dataset_id eos pad first_range end_range first_run runs "
-    "bins stop overflow"
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range end_own "
+    "end_labels first_run runs bins stop overflow"
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 
@@ -98,8 +99,9 @@ LONG_DOCUMENT, NO_PLACE = map(np.int64, range(19, 21))
 
 # What a sample is made of: tokens [start, stop) of the shard in `row`, of which the first `inputs` go to `place` and
 # behind it in the sample's row, and all but the first one, as labels, to one place before. row: -1 for inputs that stay
-# as padding is. document: its number, if all are of one; the run of a view; or -1.
-PART = record("row place start inputs stop document")
+# as padding is. document: its number, if all are of one; the run of a view; or -1. base: where the member's dataset has
+# the shard's first token; of a view, it may be before 0.
+PART = record("row place start inputs stop document base")
 
 # Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
 # that is known: in which pack of the block, at which place.

@@ -60,8 +60,11 @@ class LiveMixture(Mixture):
 
     def _build(self, k: int) -> Mixture:
         """The order within past phase k."""
-        phase = self.past[k].phase
-        return Mixture(phases=[phase], origin=(phase.start, self._bases[k].tolist()), **self._options)
+        first = k
+        while self.past[first].phase.ramp is not None:  # which needs the weights before it
+            first -= 1
+        phases = [one.phase for one in self.past[first : k + 1]]
+        return Mixture(phases=phases, origin=(phases[0].start, self._bases[first].tolist()), **self._options)
 
     def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)

@@ -12,12 +12,13 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
-from conceptloader.base.strict import Natural, Positive
+from conceptloader.base.strict import Natural, Positive, convert
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import inverse, reference
 from conceptloader.order.permutation import MAX_N, as_positions
+from conceptloader.order.ramp import Ramp, RampTree, order_phases, share_at
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
@@ -33,10 +34,17 @@ class Phase:
     Attributes:
         start: Global sample from which on the weights hold.
         weights: Dataset -> number above 0; datasets that are not named are not drawn.
+        ramp: How the weights of the phase before move to these; None: at once.
     """
 
     start: Natural
     weights: Mapping[str, Positive]
+    ramp: Ramp | None = None
+
+    @property
+    def settled(self) -> int:
+        """Global sample from which on the weights hold in full, unless the next phase starts before."""
+        return self.start + (self.ramp.samples if self.ramp else 0)
 
 
 class Mixture(Shown):
@@ -53,8 +61,8 @@ class Mixture(Shown):
         names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
-        phases: changes of weights, with increasing `start`. As an attribute in order of start; see
-            reference.PhaseOrder.
+        phases: changes of weights, with increasing `start`. As an attribute in order of start, with one more where a
+            ramp ends; see reference.PhaseOrder and ramp.RampTree.
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
@@ -89,8 +97,8 @@ class Mixture(Shown):
         self.skips = Skips(skips)
         self.origin = (0, [0] * len(self.sizes)) if origin is None else (int(origin[0]), list(origin[1]))
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
-        exact = [(phase.start, self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
-        self.phases = reference.order_phases(exact, self.names, self.seed, self.block, self.origin[1])
+        exact = [(p.start, self._exact_weights(p), p.ramp) for p in self._phase_list(weights, phases)]
+        self.phases = order_phases(exact, self.names, self.seed, self.block, self.origin[1])
         self._starts = [phase.start for phase in self.phases]
 
     def __repr__(self) -> str:
@@ -135,13 +143,19 @@ class Mixture(Shown):
         left: list[int] = []
         right: list[int] = []
         share: list[int] = []
-        roots = []
+        segments: list[list[int]] = []
+        roots: list[int] = []
+        later: list[int] = []
+        edges = [0]
         for phase in self.phases:
-            offset = len(left)
-            for children, out in ((phase.tree.left, left), (phase.tree.right, right)):
+            offset, tree = len(left), phase.tree
+            ramp = tree if isinstance(tree, RampTree) else None
+            moved_to = [ramp.later_root if ramp else tree.root]
+            for children, out in ((tree.left, left), (tree.right, right), ([tree.root], roots), (moved_to, later)):
                 out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
-            share += phase.tree.share
-            roots.append(offset if phase.tree.share else ~phase.members[0])
+            share += tree.share
+            segments += ramp.words if ramp else []
+            edges.append(len(segments))
         return kernels.Phases(
             starts=np.array(self._starts, np.uint64),
             keys=np.array([phase.key for phase in self.phases], np.uint64),
@@ -149,6 +163,9 @@ class Mixture(Shown):
             tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
             bases=np.array([phase.base for phase in self.phases], np.uint64),
             block=self.block,
+            later=np.array(later, np.int64),
+            edges=np.array(edges, np.int64),
+            segments=np.array(segments, np.uint64).reshape(-1, kernels.SEGMENT),
         )
 
     @lazy
@@ -283,8 +300,47 @@ class Mixture(Shown):
 
 def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> list[Phase]:
     """`phases` with plain integers as starts. Raises ConfigError unless these are `first` and then increase."""
-    result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
+    result = [
+        replace(
+            phase,
+            start=as_integer(phase.start, "phases: start"),
+            ramp=convert(phase.ramp, Ramp | None, f"phases.{phase.start}.ramp"),
+        )
+        for phase in phases
+    ]
     starts = [phase.start for phase in result]
-    if starts[:1] not in ([], [first]) or falls(starts) is not None or max(starts, default=0) >= 1 << 64:
+    if (
+        starts[:1] not in ([], [first])
+        or falls(starts) is not None
+        or max((p.settled for p in result), default=0) >= 1 << 64
+    ):
         raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
+    check_ramps(result, [f"phases.{start}.ramp" for start in starts])
     return result
+
+
+def check_ramps(phases: Sequence[Phase], names: Sequence[str]) -> None:
+    """Raise ConfigError unless the weights before each ramp are settled. names: of their ramps, for the error."""
+    for k, (phase, name) in enumerate(zip(phases, names, strict=True)):
+        if phase.ramp is None:
+            continue
+        if phase.start == 0:
+            raise ConfigError(name, "a ramp from sample 0 on", "a later start", "the weights before it are missing")
+        if k and phases[k - 1].settled > phase.start:
+            raise ConfigError(
+                name,
+                f"a ramp from sample {phase.start} on, where the one before it lasts to {phases[k - 1].settled}",
+                "a start where the weights before it are settled",
+                "start it later, or shorten the other one",
+            )
+
+
+def shares_at(phases: Sequence[Phase], g: int) -> dict[str, float]:
+    """Dataset -> its part of the samples around global sample g, by the weights in force there."""
+    *before, phase = (p for p in phases if p.start <= g)
+    total = sum(phase.weights.values())
+    shares = {name: weight / total for name, weight in phase.weights.items()}
+    if phase.ramp is None or g >= phase.settled:
+        return shares
+    moved, earlier = share_at(phase.ramp, g - phase.start), shares_at(before, before[-1].settled)
+    return {name: earlier.get(name, 0) * (1 - moved) + shares.get(name, 0) * moved for name in {**earlier, **shares}}

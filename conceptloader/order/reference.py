@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.order.tree import Tree, built_tree
+from conceptloader.order.tree import Tree, build_tree
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the increment of splitmix64, spreads counters over 64 bits
@@ -172,23 +172,16 @@ class PhaseOrder:
 
 
 def order_phases(
-    phases: Iterable[tuple[int, Mapping[str, int]]],
-    names: Sequence[str],
-    seed: int,
-    block: int,
-    drawn: Sequence[int] | None = None,
+    phases: Iterable[tuple[int, Mapping[str, int]]], names: Sequence[str], seed: int, block: int
 ) -> list[PhaseOrder]:
-    """The phases of a mixture of the datasets `names`, from (start, smallest integers) in order of their starts.
-
-    drawn: draws of every dataset before the first of them; none if that starts at 0.
-    """
+    """The phases of a mixture of the datasets `names`, from (start, smallest integers) in order of their starts."""
     index = {name: k for k, name in enumerate(names)}
     result: list[PhaseOrder] = []
     for start, weights in phases:
         ordered = {name: weights[name] for name in sorted(weights)}
-        base = result[-1].counts(start, block) if result else list(drawn or [0] * len(names))
+        base = result[-1].counts(start, block) if result else [0] * len(names)
         members = [index[name] for name in ordered]
-        tree = built_tree(tuple(ordered.values()))
+        tree = build_tree(list(ordered.values()))
         result.append(PhaseOrder(start, ordered, members, tree, blocks_key(seed, start), base))
     return result
 

@@ -24,6 +24,7 @@ from conceptloader.batch.layout import (
     TrackLayout,
 )
 from conceptloader.blend import View
+from conceptloader.blend.mask import Mask
 from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.dataset import Dataset
@@ -31,6 +32,9 @@ from conceptloader.format.read.values import Spans
 from conceptloader.order.reference import epoch_key
 
 _Values = tuple[list[Array], list[Array]]  # of the spans of a track: ids, numbers or bytes; and scores if it has any
+
+
+Bools = npt.NDArray[np.bool_]
 
 
 class Order(Protocol):
@@ -151,18 +155,21 @@ class PlainReader:
                 borders.append(part.place)
             if part.since <= index:
                 continue
+            own = _taken(view.holes.own, part, index)
             self._fill_tokens(arrays, row, part, view, eos)
             if part.document >= 0:
                 if "document_ids" in arrays:
                     arrays["document_ids"][row, part.place : part.place + part.inputs] = part.document
             elif layout.outputs.needs_documents:
                 borders = self._fill_documents(arrays, row, dataset, part.start)
+            self._take_out(arrays, row, part, own, _taken(view.holes.labels, part, index), eos)
             for track in layout.read_tracks:
                 if track.track in view.tracks:
                     named = part._replace(start=part.start + 1, inputs=part.stop - part.start - 1)
-                    found = self._fill_track(arrays, row, view, track, named if track.labels else part)
-                    for known, more in zip(values[track.name], found, strict=True):
-                        known += more
+                    for stretch in _stretches(named if track.labels else part, own, part.start):
+                        found = self._fill_track(arrays, row, view, track, stretch)
+                        for known, more in zip(values[track.name], found, strict=True):
+                            known += more
         packed = kind_of(view) == "pack"
         used = parts[-1].place + parts[-1].inputs if packed and parts else 0
         if 0 < used < size:  # padding is a sequence of its own
@@ -195,6 +202,20 @@ class PlainReader:
         mask[:] = sample[LOSS_FIELD][1:] != 0 if LOSS_FIELD in sample else 1
         if not self.layout.outputs.loss_on_eos:
             mask[arrays["labels"][row, labels] == eos] = 0
+
+    def _take_out(
+        self, arrays: dict[str, Array], row: int, part: Part, own: Bools, labels: Bools, eos: int | None
+    ) -> None:
+        """Make own tokens of a part padding, and mask the labels that they are, or that are predicted from them."""
+        inputs = part.place + np.flatnonzero(own[: part.inputs])
+        named = part.place + np.flatnonzero(own[1:])
+        arrays["input_ids"][row, inputs] = arrays["labels"][row, named] = eos or 0
+        for field in self.layout.fields:
+            arrays[field.name][row, named if field.labels else inputs] = 0
+        if "document_ids" in arrays:
+            arrays["document_ids"][row, inputs] = -1
+        if "loss_mask" in arrays:
+            arrays["loss_mask"][row, part.place + np.flatnonzero(own[1:] | own[:-1] | labels[1:])] = 0
 
     def _fill_documents(self, arrays: dict[str, Array], row: int, dataset: Dataset, start: int) -> list[int]:
         size, out = self.layout.seq_len, self.layout.outputs
@@ -275,3 +296,19 @@ class PlainReader:
             if ids.max(initial=0) >= limit and len(ids):
                 raise FormatError(f"track {name}", f"concept id {ids.max()}", f"ids below {limit}")
         return [ids.astype(np.int64) for ids in values], scores
+
+
+def _taken(mask: Mask, part: Part, index: int) -> Bools:
+    """Which tokens of a part a mask has in sample `index`."""
+    taken = np.zeros(part.stop - part.start, np.bool_)
+    for start, stop, at in zip(*mask, strict=True):
+        if at <= index:
+            taken[max(start - part.start, 0) : max(stop - part.start, 0)] = True
+    return taken
+
+
+def _stretches(part: Part, own: Bools, first: int) -> list[Part]:
+    """A part in pieces without own tokens; own[k] is of token first + k."""
+    inside = np.flatnonzero(~own[part.start - first :][: max(part.inputs, 0)])
+    pieces = np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1) if len(inside) else []
+    return [part._replace(start=part.start + int(p[0]), inputs=len(p), place=part.place + int(p[0])) for p in pieces]

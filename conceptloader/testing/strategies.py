@@ -5,6 +5,7 @@ from math import prod
 from hypothesis import strategies as st
 
 from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.ramp import Ramp
 from conceptloader.order.skips import Skip
 from conceptloader.testing.corpora import RawDocument, random_documents
 from conceptloader.testing.oracle import Layout
@@ -20,18 +21,31 @@ def layouts(
 
 @st.composite
 def mixtures(
-    draw: st.DrawFn, max_datasets: int = 5, max_size: int = 1000, max_start: int = 2000, max_skips: int = 2
+    draw: st.DrawFn,
+    max_datasets: int = 5,
+    max_size: int = 1000,
+    max_start: int = 2000,
+    max_skips: int = 2,
+    max_ramp: int = 0,
 ) -> Mixture:
-    """Mixtures of 1 to `max_datasets` datasets of up to `max_size` windows, with phases and skips below `max_start`."""
+    """Mixtures of 1 to `max_datasets` datasets of up to `max_size` windows, with phases and skips below `max_start`.
+
+    max_ramp: samples of the longest ramp; 0 for none.
+    """
     sizes = draw(st.lists(st.integers(1, max_size) | st.integers(1, 60), min_size=1, max_size=max_datasets))
     names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
     weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000) | st.floats(0.01, 10), min_size=1)
     starts = draw(st.sets(st.integers(1, max_start), max_size=3))
     skips = st.builds(lambda at, count: Skip(at=at, count=count), st.integers(0, max_start), st.integers(1, 100))
+    ramps = st.builds(Ramp, samples=st.integers(1, max(1, max_ramp)), shape=st.sampled_from(["linear", "cosine"]))
+    phases = [Phase(start=0, weights=draw(weights))]
+    for start in sorted(starts):
+        ramp = draw(st.none() | ramps) if max_ramp and phases[-1].settled <= start else None
+        phases.append(Phase(start=start, weights=draw(weights), ramp=ramp))
     return Mixture(
         sizes=sizes,
         names=names,
-        phases=[Phase(start=start, weights=draw(weights)) for start in [0, *sorted(starts)]],
+        phases=phases,
         skips=draw(st.lists(skips, max_size=max_skips)),
         seed=draw(st.integers(-5, 1 << 64)),
         block=draw(st.sampled_from([1, 2, 7, 64])),

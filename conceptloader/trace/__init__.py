@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from conceptloader.base.packages import unknown_name
 from conceptloader.trace.audit import Difference, Report, audit
 from conceptloader.trace.bulk import trace_steps
+from conceptloader.trace.checkpoints import Checkpoint, find_checkpoints
+from conceptloader.trace.compare import differing_steps, open_other
 from conceptloader.trace.exposure import Exposure, exposure
+from conceptloader.trace.forget import Sightings, documents_with, find_sightings
+from conceptloader.trace.groups import exposure_by
 from conceptloader.trace.locate import (
     ConceptSeen,
     DocumentSeen,
@@ -18,6 +22,7 @@ from conceptloader.trace.locate import (
     locate_where,
 )
 from conceptloader.trace.losses import LossLog, explain, read_losses
+from conceptloader.trace.receipt import RunStatement, make_receipt, state_run
 from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
@@ -25,6 +30,7 @@ from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
     "BatchRecorder",
+    "Checkpoint",
     "ConceptSeen",
     "Difference",
     "DocumentPart",
@@ -36,20 +42,30 @@ __all__ = [
     "Member",
     "Report",
     "Run",
+    "RunStatement",
     "SampleTrace",
+    "Sightings",
     "SpanPart",
     "Where",
     "audit",
+    "differing_steps",
+    "documents_with",
     "excluded_since",
     "explain",
     "exposure",
+    "exposure_by",
+    "find_checkpoints",
+    "find_sightings",
     "locate_concept",
     "locate_document",
     "locate_where",
+    "make_receipt",
+    "open_other",
     "open_run",
     "parse_where",
     "read_losses",
     "read_record",
+    "state_run",
     "trace_sample",
     "trace_step",
     "trace_steps",

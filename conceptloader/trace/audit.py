@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.batch.digest import sha256_of
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.record import SHA256
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.trace.record import Launch, Line, checksums
@@ -24,7 +26,7 @@ class Difference:
     """Where a record first differs.
 
     Attributes:
-        what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that was not recorded once.
+        what: "samples", "datasets", "tokens", "sha256"; "missing" or "repeated" for a share that was not recorded once.
     """
 
     launch: int
@@ -65,11 +67,12 @@ class Report:
         return asdict(self)
 
 
-def audit(run: Run, launches: Sequence[Launch]) -> Report:
+def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report:
     """Compare what ranks recorded with what the order, the partition and the data of `run` give.
 
     Every line of every start is compared, including steps that were re-run. From the first to the last step, each
-    share of each step must be recorded exactly once.
+    share of each step must be recorded exactly once. digests: every line must have a SHA-256, as `loader.batch_log`
+    writes it; those of other records are compared where they are.
     """
     differences: list[Difference] = []
     samples = repeated = 0
@@ -81,7 +84,7 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
         for line in launch.lines:
             if launch.counts(line):
                 done.setdefault(line.step, Counter())[line.micro_batch, line.dp_rank] += 1
-            difference = _compare(reader, run, launch, line)
+            difference = _compare(reader, run, launch, line, digests)
             if difference is not None:
                 differences.append(difference)
                 break  # lines are in the order of their steps
@@ -100,11 +103,11 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
     )
 
 
-def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) -> BatchReader:
+def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool, whole: bool) -> BatchReader:
     """Reads tokens at the sequence length of a start; members of other lengths had no samples in it.
 
     ignore_index: of the labels, where the configuration masks their loss. packed: whether samples are packs, of which
-    all of a start are, or none.
+    all of a start are, or none. whole: as the configuration says, loss masks too.
     """
     seq_len = run.seq_len(launch.start.seq_len)
     views = [
@@ -118,12 +121,12 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) ->
         mask_document_boundaries=ignore_index is not None and masks.mask_document_boundaries,
         loss_on_eos=ignore_index is None or masks.loss_on_eos,
     )
-    layout = decide_layout(views, seq_len, outputs)
+    layout = decide_layout(views, seq_len, masks if whole else outputs)
     return BatchReader(run.blend.order, views, layout)
 
 
 def _compare(
-    reader: Callable[[int | None, bool], BatchReader], run: Run, launch: Launch, line: Line
+    reader: Callable[[int | None, bool, bool], BatchReader], run: Run, launch: Launch, line: Line, digests: bool
 ) -> Difference | None:
     plan = launch.start.plan
     expected = None  # the plan has no such share
@@ -133,10 +136,13 @@ def _compare(
     pairs: list[tuple[str, Any, Any]] = [("samples", expected, list(line.samples))]
     if expected and expected == list(line.samples):
         first = present(run.blend.views, run.blend.order.sample(expected[0])[0])
-        batch = reader(line.ignore_index, kind_of(first) == "pack").read(np.array(expected, np.uint64))
+        whole = digests or SHA256 in line.more
+        key = None if whole else line.ignore_index, kind_of(first) == "pack", whole
+        batch = reader(*key).read(np.array(expected, np.uint64))
         pairs = [
             ("datasets", batch["dataset_id"].tolist(), list(line.datasets)),
             ("tokens", checksums(batch["input_ids"], batch["labels"]), list(line.checksums)),
+            *([(SHA256, sha256_of(batch), line.more.get(SHA256))] if whole else []),
         ]
     share = launch.number, line.step, line.micro_batch, line.dp_rank
     differing = (Difference(*share, what, wanted, found) for what, wanted, found in pairs if wanted != found)

@@ -179,7 +179,7 @@ def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | 
         numbers = samples_touching(member, *found, low, high)
         parts, before = ranges_of(member, numbers), Coverage(*found)
         inputs = before(parts.start + parts.inputs) - before(parts.start)
-        labels = before(parts.stop) - before(np.minimum(parts.start + 1, parts.stop))
+        labels = before(parts.stop) - before(np.minimum(parts.start + 1 - parts.goes_on, parts.stop))
         some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0) & (numbers[parts.row] >= begin))
         some = some[np.lexsort((parts.since[some], parts.row[some]))]
         row, since = parts.row[some], parts.since[some]

@@ -42,7 +42,8 @@ class Windows:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
-        some = ranges_of(member, np.arange(count if (member.view.mask.at > 0).any() else 0))
+        late = any((mask.at > 0).any() for mask in (member.view.mask, member.view.holes.own))
+        some = ranges_of(member, np.arange(count if late else 0))
         self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
         self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
 
@@ -68,14 +69,24 @@ class Windows:
         parts, counts = parts.take(order), counts[order]
         return parts, counts, offsets_of(counts * parts.inputs)
 
-    def seen_before(self, tokens: Ints) -> Ints:
-        """How many tokens before a place were seen."""
+    def seen_before(self, tokens: Ints, each: bool = False) -> Ints:
+        """How many tokens before a place were seen; each: or are read once in an epoch."""
         parts, counts, before = self._parts
         if not len(counts):  # all packs are empty: what they would hold is quarantined
             return np.zeros_like(tokens)
+        if each:
+            counts, before = np.ones_like(counts), offsets_of(parts.inputs)
         k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
         seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
         return seen
+
+    def between(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
+        """Of tokens [start, stop): samples that were read and begin there, tokens that were seen, those of an epoch."""
+        parts, counts, _ = self._parts
+        begun = offsets_of(counts * ((parts.place == 0) & (parts.inputs > 0)))
+        low, high = np.searchsorted(parts.start, start), np.searchsorted(parts.start, stop)
+        seen, size = (self.seen_before(stop, each) - self.seen_before(start, each) for each in (False, True))
+        return begun[high] - begun[low], seen, size
 
     def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
         """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""
@@ -112,7 +123,7 @@ class Exposure:
     def sources(self) -> Any:
         """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
         rows = []
-        for name, some in self._by_dataset().items():
+        for name, some in self.by_dataset().items():
             size, tokens = sum(one.size for one in some), sum(one.tokens for one in some)
             row = {"dataset": name, "samples": sum(one.samples for one in some), "tokens": tokens}
             rows.append({**row, "size": size, "epochs": tokens / size if size else 0.0})
@@ -134,7 +145,7 @@ class Exposure:
     def document_batches(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Iterator[Any]:
         """The rows of `documents`, about a million at a time."""
         unknown = set(ids or ())
-        for name, some in self._by_dataset().items():
+        for name, some in self.by_dataset().items():
             dataset = some[0].member.dataset
             chunks: Iterable[Ints]
             if ids is None:
@@ -159,7 +170,7 @@ class Exposure:
             ConfigError: If no dataset has it.
         """
         tables = []
-        for name, some in self._by_dataset().items():
+        for name, some in self.by_dataset().items():
             source = some[0].member.dataset
             if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
                 tables.append(self._concept_table(name, some, source, track))
@@ -167,7 +178,8 @@ class Exposure:
             raise ConfigError("track", f"found {track!r}, which no dataset of the run has as a track of concepts")
         return self._arrow.concat_tables(tables)
 
-    def _by_dataset(self) -> dict[str, list[Windows]]:
+    def by_dataset(self) -> dict[str, list[Windows]]:
+        """What was seen of the members of each dataset."""
         found: dict[str, list[Windows]] = {}
         for one in self.windows.values():
             found.setdefault(one.member.view.name, []).append(one)

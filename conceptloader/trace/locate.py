@@ -56,7 +56,7 @@ def locate_document(
         ConfigError: If there is no such document.
     """
     seen = []
-    for index, number in _find(run, document, dataset):
+    for index, number in find_documents(run, document, dataset):
         windows, parts = _parts_with(run.member(index), number)
         tokens = run.member(index).dataset.document_range(number)
         for k, time in _times(run, index, windows, num_samples):
@@ -82,7 +82,8 @@ def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
     parts = parts.take((parts.since > 0) & (holding | member.by_document))
     columns = (column.tolist() for column in parts[1:])
     found = [
-        Part(start, stop, inputs, place, since=at) for start, stop, inputs, place, at in zip(*columns, strict=True)
+        Part(start, stop, inputs, place, since=at, goes_on=goes_on)
+        for start, stop, inputs, place, at, goes_on in zip(*columns, strict=True)
     ]
     return numbers[parts.row], found
 
@@ -100,15 +101,16 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
         read, 0 if they never are.
     """
     found = {}
-    for index, number in _find(run, document, dataset):
+    for index, number in find_documents(run, document, dataset):
         view = run.member(index).view
-        since = view.mask.since(*view.dataset.document_range(number))
+        tokens = view.dataset.document_range(number)
+        since = min(view.mask.since(*tokens), view.holes.own.since(*tokens))
         if since < NEVER:
             found[view.name, number] = max(since, 0)
     return found
 
 
-def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
+def find_documents(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
     """(index of a member, number) of a document. Raises: see locate_document."""
     if isinstance(document, int) and dataset is None:
         raise ConfigError(

@@ -31,6 +31,7 @@ class Ranges(NamedTuple):
     inputs: Ints
     place: Ints
     since: Ints
+    goes_on: Ints
 
     def take(self, rows: Ints | Bools) -> "Ranges":
         """Some of them."""
@@ -38,7 +39,7 @@ class Ranges(NamedTuple):
 
 
 def ranges_of(member: Member, samples: Ints) -> Ranges:
-    """The parts of some samples of a member: one each, and of a pack any number."""
+    """The parts of some samples of a member: one each, of a pack any number; cut as by blend.samples.pieces_of."""
     view, size = member.view, member.seq_len
     row, place = np.arange(len(samples)), np.zeros(len(samples), np.int64)
     if view.packs is not None:
@@ -53,7 +54,14 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     since = view.mask.since(start, stop)
     if member.by_document and len(view.mask.at):
         since[in_closed_shard(view, samples)] = QUARANTINED
-    return Ranges(row, start, stop, inputs, place, since)
+    parts = Ranges(row, start, stop, inputs, place, since, np.zeros_like(row))
+    if not len(view.holes.own.at):
+        return parts
+    which, first, end, at = view.holes.own.pieces(start, stop)
+    row, start, _, inputs, place, since, _ = parts.take(which)
+    shift = first - start
+    inputs = np.clip(inputs - shift, 0, end - first)
+    return Ranges(row, first, end, inputs, place + shift, np.minimum(since, at), (shift > 0).astype(np.int64))
 
 
 def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:

@@ -1,95 +1,19 @@
-"""The batch log of a run, written by its ranks: a line for every micro batch, to compare with the plan (audit.py).
-
-A record is a directory with one file for each start of the run and rank: `<launch>.<dp_rank>.jsonl`. Its first line is
-the RunStart of that start; the others say step, micro batch, samples, their datasets and a checksum of their tokens.
-"""
+"""Reading the batch log of a run (batch/record.py), to compare it with the plan (audit.py)."""
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import xxhash
-
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import Natural, build
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.batch.record import BY_SAMPLE, IGNORED, NUMBERS, RECORD_VERSION, BatchRecorder, checksums
+from conceptloader.errors import FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
-RECORD_VERSION = 1
-_NUMBERS, _BY_SAMPLE = ("step", "micro_batch"), ("samples", "datasets", "checksums")
-_IGNORED = "ignore_index"
-
-
-def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
-    """xxh3-64, as 16 hex digits, of each sample's input_ids and then labels, little-endian int64. Both: [B, S]."""
-    pairs = zip(np.asarray(input_ids, "<i8"), np.asarray(labels, "<i8"), strict=True)
-    return [xxhash.xxh3_64_hexdigest(inputs.tobytes() + outputs.tobytes()) for inputs, outputs in pairs]
-
-
-class BatchRecorder:
-    """Appends to the record of one rank. A line is one write, so that a kill at any moment leaves whole lines.
-
-    Args:
-        launch: Number of this start of the run, the same on all ranks and larger than that of earlier starts.
-
-    Raises:
-        ReadError: If the file exists or cannot be written.
-    """
-
-    def __init__(self, directory: str | os.PathLike[str], launch: int, dp_rank: int, start: RunStart) -> None:
-        self.path = Path(directory) / f"{launch:06d}.{dp_rank:06d}.jsonl"
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - open as long as the run
-        except OSError as error:
-            raise ReadError(f"{self.path}: cannot begin a record: {error}; each start needs a new number") from error
-        self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
-
-    def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
-        """Record a micro batch.
-
-        Kept are its sample_index, dataset_id and checksums of its input_ids and labels, with the outputs.ignore_index
-        that some labels are.
-
-        Args:
-            step: Of the trainer, from 0.
-            micro_batch: Its number in the step.
-            batch: What was trained.
-            more: Further JSON fields of the line.
-
-        Raises:
-            ConfigError: If the batch lacks one of them.
-        """
-        for name in ("sample_index", "dataset_id"):
-            if name not in batch:
-                raise ConfigError(f"outputs.{name}", "off, but a record needs it", fix="switch it on")
-        lowest = int(np.asarray(batch["labels"]).min(initial=0))
-        self._write(
-            {
-                "step": step,
-                "micro_batch": micro_batch,
-                "samples": np.asarray(batch["sample_index"]).tolist(),
-                "datasets": np.asarray(batch["dataset_id"]).tolist(),
-                "checksums": checksums(batch["input_ids"], batch["labels"]),
-                **({_IGNORED: lowest} if lowest < 0 else {}),
-                **more,
-            }
-        )
-
-    def close(self) -> None:
-        """End the record."""
-        self._file.close()
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        except OSError as error:
-            raise ReadError(f"{self.path}: cannot write the record: {error}") from error
+__all__ = ["BatchRecorder", "Launch", "Line", "checksums", "read_record"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +89,10 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
 
 def _line(entry: dict[str, Any], dp_rank: int) -> Line:
     """A line, of what it says. Raises: ValueError."""
-    said = {name: entry.pop(name) for name in (*_NUMBERS, *_BY_SAMPLE, _IGNORED) if name in entry}
+    said = {name: entry.pop(name) for name in (*NUMBERS, *BY_SAMPLE, IGNORED) if name in entry}
     line = build(Line, {**said, "dp_rank": dp_rank, "more": entry}, "")
-    if len({len(getattr(line, name)) for name in _BY_SAMPLE}) > 1:
-        raise ValueError(f"{', '.join(_BY_SAMPLE)}: found lists of several lengths, expected one of each a sample")
+    if len({len(getattr(line, name)) for name in BY_SAMPLE}) > 1:
+        raise ValueError(f"{', '.join(BY_SAMPLE)}: found lists of several lengths, expected one of each a sample")
     return line
 
 

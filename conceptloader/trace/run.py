@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
-from conceptloader.blend.samples import Part, by_document, kind_of, parts_of
+from conceptloader.blend.samples import Part, by_document, kind_of, parts_of, pieces_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Phase
+from conceptloader.order.mixture import Phase, shares_at
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.resume import compare
 from conceptloader.order.progress.runlog import History, RunLog
@@ -60,7 +60,8 @@ class Member:
 
     def parts(self, window: int, sample: int = 0) -> list[Part]:
         """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
-        return [part for part in parts_of(self.view, window, self.seq_len) if part.since > sample]
+        parts = pieces_of(self.view, parts_of(self.view, window, self.seq_len))
+        return [part for part in parts if part.since > sample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +86,10 @@ class Run:
         begin, end = (spec.decided(sample + 1) - 1 for sample in (first, max(first, stop - 1)))
         return phases[max(0, bisect_right(starts, begin) - 1) : bisect_right(starts, end)]
 
-    def shares(self, phase: Phase) -> dict[str, float]:
-        """Member -> its part of what a phase draws."""
-        total = sum(phase.weights.values())
-        return {name: weight / total for name, weight in phase.weights.items()}
+    def shares(self, phase: Phase, sample: int) -> dict[str, float]:
+        """Member -> its part of what a phase draws around a sample."""
+        phases = [one.phase for one in self.phases if one.phase.start <= phase.start]
+        return shares_at(phases, max(phase.start, self.blend.spec.decided(sample + 1) - 1))
 
     @cached_property
     def members(self) -> list[Member | None]:
@@ -169,6 +170,11 @@ class Run:
         return range(-(-self.blend.order.counts(num_samples)[index] // size))
 
 
+def open_log(log: str | os.PathLike[str]) -> RunLog:
+    """The run log in a directory, or of its file."""
+    return RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+
+
 def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Run:
     """A run from its configuration file and, for its steps, the directory (or the file) of its run log.
 
@@ -182,7 +188,7 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     """
     if log is None:
         return Run(blend=open_blend(load_config(config)))
-    runs = RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+    runs = open_log(log)
     if not runs.starts:
         raise ConfigError(runs.path, "no start of a run", "the run log of a training")
     last = runs.history.segments[-1].start

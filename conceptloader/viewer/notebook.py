@@ -13,6 +13,7 @@ from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows
 from conceptloader.order.mixture import Mixture
+from conceptloader.order.ramp import RampTree
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace.run import Run
 from conceptloader.viewer.source import Looked, Query, Source, alone
@@ -198,13 +199,17 @@ def _mixture(order: Mixture | Sequential) -> str:
     phases = order.phases if isinstance(order, Mixture) else ()
     rows: list[tuple[object, ...]] = [(name, size) for name, size in zip(order.names, order.sizes, strict=True)]
     head = ["dataset", "windows"]
+    before = dict.fromkeys(order.names, "-")
     for phase in phases:
         total = sum(phase.weights.values())
-        head.append(f"weight from sample {phase.start:,}")
-        shares = [phase.weights.get(name) for name in order.names]
-        rows = [
-            (*row, "-" if share is None else f"{share / total:.1%}") for row, share in zip(rows, shares, strict=True)
-        ]
+        shares = {name: f"{phase.weights[name] / total:.1%}" if name in phase.weights else "-" for name in order.names}
+        ramp = phase.tree.ramp if isinstance(phase.tree, RampTree) else None
+        head.append(f"weight from sample {phase.start:,}" + f", {ramp}" * bool(ramp))
+        shown = {
+            name: f"{before[name]} \N{RIGHTWARDS ARROW} {shares[name]}" if ramp else shares[name] for name in shares
+        }
+        rows = [(*row, shown[name]) for row, name in zip(rows, order.names, strict=True)]
+        before = shares
     kind = f"seed {order.seed}, blocks of {order.block}" if isinstance(order, Mixture) else "one after the other"
     return f"<p>{type(order).__name__} of {len(rows):,} datasets, {kind}</p>" + _table(head, rows)
 

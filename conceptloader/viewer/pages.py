@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.strict import plain
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
 from conceptloader.trace.losses import read_losses
@@ -79,10 +80,7 @@ def mixture(looked: Looked, query: Query) -> dict[str, Any]:
 def _phases(run: Run, x: list[int]) -> list[dict[str, Any]]:
     """Those in force at some of the samples x; of weights that were set live, with reason and losses."""
     found = {one.phase.start: one for at in x for one in run.phases_in(at, at + 1)}
-    return [
-        {"start": one.phase.start, "weights": dict(one.phase.weights), "why": one.why, "losses": dict(one.losses)}
-        for one in found.values()
-    ]
+    return [{**plain(one.phase), "why": one.why, "losses": dict(one.losses)} for one in found.values()]
 
 
 def step(looked: Looked, query: Query) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout, open_reader
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.record import refuse_batch_log
 from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.blend.blend import open_datasets
 from conceptloader.format.read.dataset import Dataset
@@ -28,6 +29,9 @@ class OurSplit:
     blend: Blend
     rules: SampleRules
     layout: BatchLayout | None = None
+
+    def __post_init__(self) -> None:
+        refuse_batch_log(self.blend, "the adapter of Megatron-LM")
 
     @property
     def spec(self) -> OrderSpec:

@@ -19,6 +19,7 @@ from conceptloader.batch.layout import Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
 from conceptloader.batch.mixing import Mixing
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.record import refuse_batch_log
 from conceptloader.batch.reweight import new_weights
 from conceptloader.blend import Blend
 from conceptloader.blend.facts import start_facts
@@ -63,6 +64,7 @@ class StageDataset(Dataset[Any]):
         log: Path | None,
         mixing: Mixing | None = None,
     ) -> None:
+        refuse_batch_log(blend, "the adapter of nanotron")
         self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
         self.name, self.stage_start, self.log, self.mixing = name, stage_start, log, mixing
         self.runs: RunLog | None = None  # on the rank that writes it

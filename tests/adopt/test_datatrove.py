@@ -152,8 +152,9 @@ def test_loss_masks_are_copied_with_the_tokens(tmp_path: Path, monkeypatch: pyte
         write(tmp_path, name, documents[k::2], losses=losses[k::2], save_loss_metadata=True)
         for k, name in enumerate(("x.ds", "y.ds"))
     ]
-    monkeypatch.setattr("conceptloader.ingest.adopt.with_loss.PIECE", 50)
-    adopt(paths, tmp_path / "ds", loss_mask=True)
+    monkeypatch.setattr("conceptloader.ingest.adopt.source.PIECE", 50)
+    copied = adopt(paths, tmp_path / "ds", loss_mask=True, receipts=True)
+    assert adopt(paths, tmp_path / "hashed", receipts=True).shards.document_root == copied.shards.document_root
     assert cl.verify(tmp_path / "ds", full=True) == []
     ds = cl.open_dataset(tmp_path / "ds")
     found = ds.read(0, ds.num_tokens)

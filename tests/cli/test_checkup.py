@@ -114,6 +114,11 @@ def test_what_is_quarantined_and_excluded_is_counted_as_the_loader_reads_it(
         tokens = 1 + 57 + sum(11 * (4 + k % 5) + 1 for k in (7, 39))
         total, windows = loader.blend.datasets["web"].num_tokens, loader.num_samples
     assert f"web: {tokens} of {total:,} tokens ({tokens / total:.1%}), and with them {without} of {windows} w" in found
+    alone = [{"at": 0, "ids": ["web7"], "take": "own"}]
+    alone += [{"at": 0, "concept": {"track": "concepts", "name": "red"}, "take": "labels"}]
+    found = doctor(data, tmp_path, capsys, code=0, order="sequential", exclude=alone)["masked"]["text"]
+    tokens, labels = 11 * (4 + 7 % 5) + 1, 40 * 3
+    assert f"web: {tokens} tokens alone ({tokens / total:.1%}); web: {labels} labels alone" in found
 
 
 def test_a_subset_beside_its_source_is_named(data: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {"seq_len": 8, "datasets": {"web": {"path": "web", "weight": 0.7}, "code": {"path": "/data/code", "weight": 3}}}
 
+LATER = {"start": 5, "weights": {"web": 1}}
+
 
 def changed(**top):
     return {**SMALL, **top}
@@ -55,7 +57,7 @@ outputs: {position_ids: off}
 def test_round_trip_through_plain_data_and_yaml():
     config = load_config(
         changed(
-            phases=[{"start": 100, "weights": {"web": 1}}],
+            phases=[{"start": 100, "weights": {"web": 1}, "ramp": {"samples": 20, "shape": "cosine"}}],
             skip=[{"at": 7, "count": 3}],
             tracks={"concepts": {"layout": "ragged", "max_spans": 5}},
             outputs={"position_ids": "off"},
@@ -196,6 +198,24 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(phases=[{"start": 5, "weights": {}}]), "phases[0].weights"),
         (changed(phases=[{"start": 5, "weights": {"web": 1}}, {"start": 5, "weights": {"web": 1}}]), "phases[1].start"),
         (changed(phases=[{"start": 0, "weights": {"web": 1}}]), "datasets.web.weight"),
+        (changed(phases=[{**LATER, "ramp": {"samples": 0}}]), "phases[0].ramp.samples"),
+        (changed(phases=[{**LATER, "ramp": {"samples": 2**31 + 1}}]), "phases[0].ramp.samples"),
+        (changed(phases=[{**LATER, "ramp": {"shape": "cosine"}}]), "phases[0].ramp.samples"),
+        (changed(phases=[{**LATER, "ramp": {"samples": 9, "shape": "exponential"}}]), "phases[0].ramp.shape"),
+        (changed(phases=[{**LATER, "ramp": {"samples": 9, "kind": "cosine"}}]), "phases[0].ramp.kind"),
+        (changed(phases=[{**LATER, "ramp": 9}]), "phases[0].ramp"),
+        (
+            changed(phases=[{**LATER, "ramp": {"samples": 9}}, {**LATER, "start": 8, "ramp": {"samples": 1}}]),
+            "phases[1].ramp",
+        ),
+        (
+            {"datasets": {"a": {"path": "a"}}, "phases": [{**LATER, "start": 0, "ramp": {"samples": 9}}]},
+            "phases[0].weights.web",
+        ),
+        (
+            {"datasets": {"web": {"path": "a"}}, "phases": [{**LATER, "start": 0, "ramp": {"samples": 9}}]},
+            "phases[0].ramp",
+        ),
         (web(weight=None), "datasets.web.weight"),
         (changed(weights="by_size"), "datasets.web.weight"),
         (

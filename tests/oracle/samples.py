@@ -183,6 +183,7 @@ class Oracle:
         packing = config.get("packing") or {}
         self.members: dict[str, Member] = {}
         self.out: dict[str, list[tuple[int, set[int]]]] = {}  # tokens that are left out from a sample on
+        self.holes: dict[str, list[tuple[str, int, set[int]]]] = {}  # those that are without their samples
         for name in sorted(config["datasets"]):
             given = config["datasets"][name]
             data = read(Path(given["path"]))
@@ -191,7 +192,9 @@ class Oracle:
             bad = {p for q in config.get("quarantine", ()) if q["dataset"] == name for p in range(*q["tokens"])}
             self.members[name] = Member(data, low, high, self.seq_len, packing.get("bins"), overflow, bad)
             entries = [entry for entry in config.get("exclude", ()) if entry.get("dataset", name) == name]
-            self.out[name] = [(0, bad), *((entry["at"], excluded(entry, data)) for entry in entries)]
+            taken = [(entry.get("take", "sample"), entry["at"], excluded(entry, data)) for entry in entries]
+            self.out[name] = [(0, bad), *((at, tokens) for take, at, tokens in taken if take == "sample")]
+            self.holes[name] = [one for one in taken if one[0] != "sample"]
         self.sizes = {name: member.size() for name, member in self.members.items()}
         self.live = list(live)
         self.order = self.make_order()
@@ -239,6 +242,10 @@ class Oracle:
             found.append(Part(part.place, part.first, part.end, part.label_end, left_out))
         return name, found
 
+    def own(self, name: str, t: int, kind: str = "own") -> set[int]:
+        """Tokens that are taken out of sample t alone, or as labels."""
+        return set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= t))
+
     def sample(self, t: int) -> Sample:
         name, parts = self.parts(t)
         member, length = self.members[name], self.seq_len
@@ -258,6 +265,7 @@ class Oracle:
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
         spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
+        own, silent = self.own(name, t), self.own(name, t, "labels")
         for part in parts:
             if packed:
                 sequences |= {part.place, part.place + part.end - part.first}
@@ -265,18 +273,21 @@ class Oracle:
                 continue
             for p in range(part.first, part.end):
                 at = part.place + p - part.first
-                arrays["input_ids"][at], arrays["document_ids"][at] = data.tokens[p], document_of[p]
+                if p not in own:
+                    arrays["input_ids"][at], arrays["document_ids"][at] = data.tokens[p], document_of[p]
                 if p > part.first and document_of[p] != document_of[p - 1]:
                     sequences.add(at)
                 has_label = p + 1 < part.label_end
                 for field, side in fields.items():
-                    if side == "inputs" or has_label:
+                    if (side == "inputs" or has_label) and p + (side == "labels") not in own:
                         arrays[field][at] = data.fields[field][p + (side == "labels")]
-                if not has_label:
+                if not has_label or p + 1 in own:
                     continue
                 arrays["labels"][at] = data.tokens[p + 1]
                 arrays["loss_mask"][at] = (
-                    ("loss_mask" not in data.fields or data.fields["loss_mask"][p + 1] != 0)
+                    p not in own
+                    and p + 1 not in silent
+                    and ("loss_mask" not in data.fields or data.fields["loss_mask"][p + 1] != 0)
                     and (outputs["loss_on_eos"] or data.tokens[p + 1] != data.eos)
                     and (not outputs.get("mask_document_boundaries") or document_of[p] == document_of[p + 1])
                 )
@@ -284,7 +295,12 @@ class Oracle:
                     arrays["loss_weight"][at] = weight_of(data, p + 1, **weight)
             for track, found in spans.items():
                 inside = (s for s in data.spans.get(track, ()) if s.start < part.end and s.end > part.first)
-                found += [s.cut(part.first, part.end, part.place - part.first) for s in inside]
+                for s in inside:
+                    kept = [p for p in range(max(s.start, part.first), min(s.end, part.end)) if p not in own]
+                    firsts = [p for p in kept if p - 1 not in kept]
+                    lasts = [p + 1 for p in kept if p + 1 not in kept]
+                    shift = part.place - part.first
+                    found += [s.cut(a, b, shift) for a, b in zip(firsts, lasts, strict=True)]
         if outputs.get("ignore_index"):
             arrays["labels"][arrays["loss_mask"] == 0] = outputs["ignore_index"]
         borders = sorted(sequences - {length})
@@ -300,9 +316,15 @@ class Oracle:
 
 
 def excluded(entry: Config, data: Data) -> set[int]:
-    """Tokens of a dataset that an entry of `exclude` takes out: documents by id, or all that a view lacks."""
+    """Tokens of a dataset that an entry of `exclude` takes out: documents by id, all that a view lacks, or spans."""
     documents = zip(data.documents, data.ids, strict=True)
     found = {p for (a, e), id in documents if id in entry.get("ids", ()) for p in range(a, e)}
+    if "concept" in entry:
+        track, concept = entry["concept"]["track"], entry["concept"]["id"]
+        spans = data.spans.get(track, ())
+        found |= {
+            p for s in spans if concept in meaning(data.codecs[track], s.record)[0] for p in range(s.start, s.end)
+        }
     if "subset" in entry:
         kept = {p for a, n in read(Path(entry["subset"])).runs for p in range(a, a + n)}
         place = [p for a, n in data.runs or [(0, len(data.tokens))] for p in range(a, a + n)]

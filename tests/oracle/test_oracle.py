@@ -118,10 +118,15 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
         data, at = read(folder / paths[name]), draw(st.integers(start, start + 100))
         ids = sorted({id for (a, e), id in zip(data.documents, data.ids, strict=True) if a < e and id})
         view = folder / draw(st.sampled_from(VIEWS.get(paths[name], [""])))
+        take = draw(st.sampled_from(["sample", "own", "own"]))
+        track, concept = draw(st.sampled_from(TRACKS[:2])), draw(st.integers(0, CONCEPTS - 1))
+        by_concept = {"dataset": name, "concept": {"track": track, "id": concept}}
         if view != folder and any(excluded({"subset": view}, data)) and draw(st.booleans()):
-            entries.append({"at": at, "dataset": name, "subset": str(view)})
+            entries.append({"at": at, "dataset": name, "subset": str(view), "take": take})
+        elif track in data.spans and any(excluded(by_concept, data)) and draw(st.booleans()):
+            entries.append({"at": at, **by_concept, "take": draw(st.sampled_from(["own", "own", "labels", "sample"]))})
         elif ids:
-            entries.append({"at": at, "ids": some(draw, ids, min_size=1, max_size=4)})
+            entries.append({"at": at, "ids": some(draw, ids, min_size=1, max_size=4), "take": take})
             entries[-1] |= {"dataset": name} if draw(st.booleans()) else {}
     return entries
 

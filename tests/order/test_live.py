@@ -11,7 +11,6 @@ import pytest
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
 from conceptloader.errors import ConfigError, FormatError, ResumeError
-from conceptloader.order import reference
 from conceptloader.order.live import LiveMixture
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition
@@ -19,21 +18,24 @@ from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
+from conceptloader.order.ramp import Ramp, order_phases
 from conceptloader.order.schedule import BatchSchedule
 from tests.raises import raises
 from tests.scale import scaled
 
 SIZES = {"a": 7, "b": 50, "c": 2000, "d": 1, "e": 333}
+RAMPS = {301: Ramp(samples=200), 901: Ramp(samples=64, shape="cosine"), 1101: Ramp(samples=500)}
 PLANNED = {0: {"a": 1, "b": 2, "c": 5}, 700: {"c": 1, "d": 1}, 9001: {"e": 1, "b": 1}}
 BLOCK = 8
+NONE: dict[int, Ramp] = {}
 
 
-def planned(phases: Any = PLANNED, **options: Any) -> OrderSpec:
+def planned(phases: Any = PLANNED, ramps: Any = NONE, **options: Any) -> OrderSpec:
     members = {
         name: Member(dataset=name, seq_len=16, windows=n, stream_fingerprint=name, token_range=(0, 17 * n))
         for name, n in SIZES.items()
     }
-    starts = tuple(Phase(start=start, weights=weights) for start, weights in phases.items())
+    starts = tuple(Phase(start=at, weights=weights, ramp=ramps.get(at)) for at, weights in phases.items())
     return OrderSpec(**{"seed": 3, "block": BLOCK, "members": members, "phases": starts, **options})
 
 
@@ -43,6 +45,7 @@ class Simulated:
     def __init__(self, folder: Path, spec: OrderSpec, seed: int) -> None:
         self.log, self.config, self.random = RunLog(folder), spec, random.Random(seed)
         self.spec, self.position, self.phases = spec, 0, {p.start: dict(p.weights) for p in spec.phases}
+        self.ramps = {phase.start: phase.ramp for phase in spec.phases}
         self.order = spec.build()
         self.saved: list[tuple[int, dict[str, str], dict[int, dict[str, float]]]] = []
         self.changes = 0
@@ -87,8 +90,8 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
     assert spec.hash == run.spec.hash
     order = spec.build(logged=log.phases(spec))
     names = sorted(SIZES)
-    exact = [(p.start, p.weights) for p in planned(dict(sorted(run.phases.items()))).phases]
-    phases = reference.order_phases(exact, names, 3, BLOCK)
+    exact = [(p.start, p.weights, run.ramps.get(p.start)) for p in planned(dict(sorted(run.phases.items()))).phases]
+    phases = order_phases(exact, names, 3, BLOCK)  # in plain Python
     expected = []
     for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
         for first in range(phase.start, min(stop, samples), BLOCK):
@@ -109,9 +112,14 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "most_ahead"), [(scaled(2_000, 10_000), 0), (300, 40)])
-def test_an_order_of_many_changes_killed_and_resumed(tmp_path: Path, changes: int, most_ahead: int) -> None:
-    run = Simulated(tmp_path, planned(), seed=changes)
+@pytest.mark.parametrize(("changes", "most_ahead", "ramps"), [
+    (scaled(2_000, 10_000), 0, {}), (300, 40, {}), (400, 3, RAMPS), (400, 200, RAMPS),
+])  # fmt: skip
+def test_an_order_of_many_changes_killed_and_resumed(
+    tmp_path: Path, changes: int, most_ahead: int, ramps: dict[int, Ramp]
+) -> None:
+    more = {301: {"a": 1, "e": 1}, 901: {"b": 1}, 1101: {"c": 1, "d": 3}} if ramps else {}
+    run = Simulated(tmp_path, planned(dict(sorted({**PLANNED, **more}.items())), ramps), seed=changes)
     sizes = []
     while run.changes < changes:
         run.set_weights(most_ahead)
@@ -123,7 +131,8 @@ def test_an_order_of_many_changes_killed_and_resumed(tmp_path: Path, changes: in
     assert max(sizes[-20:]) < max(sizes[:20]) + 200 * (1 + most_ahead)
     compare(run, RunLog(tmp_path), run.position + 100)
     spec = run.spec.cut(run.position, run.order)
-    whole = planned(dict(sorted(run.phases.items())), live=tuple(sorted(run.phases.keys() - PLANNED.keys())))
+    live = tuple(sorted(run.phases.keys() - run.ramps.keys()))
+    whole = planned(dict(sorted(run.phases.items())), run.ramps, live=live)
     assert spec.hash == whole.hash == OrderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).hash
     starts = [phase.phase.start for phase in RunLog(tmp_path).phases(spec)]
     assert starts == sorted(run.phases)

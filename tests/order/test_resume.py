@@ -14,23 +14,28 @@ from conceptloader.order.progress.resume import (
     resume,
     splice,
 )
+from conceptloader.order.ramp import Ramp
 from conceptloader.order.skips import Skip
 from tests.raises import raises
 
 from .test_spec import member, spec
 
+RAMPS = st.builds(Ramp, samples=st.integers(1, 90), shape=st.sampled_from(["linear", "cosine"]))
 NAMES = ["code", "math", "web", "wiki"]
 
 
 @st.composite
 def specs(draw):
     weights = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), min_size=1)
-    starts = [0, *sorted(draw(st.sets(st.integers(1, 120), max_size=3)))]
+    phases = [Phase(start=0, weights=draw(weights))]
+    for start in sorted(draw(st.sets(st.integers(1, 120), max_size=3))):
+        ramp = draw(st.none() | RAMPS) if phases[-1].settled <= start else None
+        phases.append(Phase(start=start, weights=draw(weights), ramp=ramp))
     return spec(
         seed=draw(st.integers(0, 2)),
         block=draw(st.sampled_from([1, 8])),
         members={name: member(name, draw(st.integers(5, 30))) for name in NAMES},
-        phases=[Phase(start=start, weights=draw(weights)) for start in starts],
+        phases=phases,
         skips=[Skip(at=at, count=draw(st.integers(1, 9))) for at in draw(st.sets(st.integers(0, 120), max_size=2))],
     )
 
@@ -76,7 +81,7 @@ def test_edits_ahead_are_accepted(data, saved, consumed):
         phases=[
             *(p for p in saved.phases if p.start < decided),
             Phase(start=decided, weights={"wiki": 1}),
-            *(Phase(start=p.start + decided, weights=p.weights) for p in other.phases[1:]),
+            *(replace(p, start=p.start + decided) for p in other.phases[1:]),
         ],
         skips=[*(s for s in saved.skips if s.at < consumed), Skip(at=consumed, count=3)],
         quarantine={"web": "damaged"},
@@ -84,6 +89,40 @@ def test_edits_ahead_are_accepted(data, saved, consumed):
     assert compare(saved, current, consumed) == []
     assert resume(saved, current, consumed) == current
     assert list(read(saved, range(consumed))) == list(read(current, range(consumed)))
+
+
+def in_a_ramp(of, g):
+    return any(phase.ramp and phase.start <= g < phase.settled for phase in of.phases)
+
+
+def test_neither_a_stage_nor_a_sequence_length_begins_within_a_ramp():
+    first, second = spec().phases
+    saved = spec(phases=[first, replace(second, ramp=Ramp(samples=60))], skips=())
+    longer = replace(saved, members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
+    for changes, now in (({"new_stage": True}, saved), ({"on_seq_len_change": "restart"}, longer)):
+        for consumed in (200, 259):
+            with raises(ConfigError, "phases.200.ramp", f"at global sample {consumed}", fix="omit the ramp"):
+                resume(saved, now, consumed, **changes)
+        assert resume(saved, now, 199, **changes).phases[-1].ramp == Ramp(samples=60)
+        assert resume(saved, now, 260, **changes).phases[-1].ramp is None
+        settled = replace(now, phases=[first, second])
+        run = resume(saved, settled, 230, **changes)
+        assert [(phase.start, phase.ramp and phase.ramp.samples) for phase in run.phases] == [
+            (0, None),
+            (200, 60),
+            (230, None),
+        ]
+        assert resume(run, settled, 250, **{**changes, "new_stage": False}) == run
+
+
+def test_weights_set_live_meet_a_ramp():
+    first, second = spec().phases
+    ramped = replace(second, ramp=Ramp(samples=60))
+    live = spec(phases=[first, ramped], skips=()).with_phase(Phase(start=230, weights={"web": 1}))
+    assert resume(live, spec(phases=[first, ramped], skips=()), 240) == live
+    before = spec(phases=[first], skips=()).with_phase(Phase(start=200, weights=second.weights))
+    with raises(ResumeError, found="ramp linear over 60 samples"):
+        resume(before, spec(phases=[first, ramped], skips=()), 210)
 
 
 CHANGES = [
@@ -116,6 +155,11 @@ CHANGES = [
         r"datasets\.code: saved present, now absent",
     ),
     (
+        {"phases": [spec().phases[0], replace(spec().phases[1], start=150, ramp=Ramp(samples=9))]},
+        ["phases"],
+        r"phases: saved \[0\], now \[0, 150\]",
+    ),
+    (
         {"phases": [*spec().phases[:1], Phase(start=160, weights={"code": 1})]},
         ["phases"],
         r"phases: saved \[0\], now \[0, 160\]",
@@ -136,6 +180,18 @@ def test_edits_behind_are_refused_with_both_values_unless_named(changes, allow, 
     assert resume(saved, current, 0) == current
 
 
+@pytest.mark.parametrize("changed", [None, Ramp(samples=61), Ramp(samples=60, shape="cosine")])
+def test_a_ramp_is_part_of_the_past_once_it_has_begun(changed):
+    first, second = spec().phases
+    saved, now = (spec(phases=[first, replace(second, ramp=one)], skips=()) for one in (Ramp(samples=60), changed))
+    text = rf"  phases\.200\.ramp: saved linear over 60 samples, now {changed}"
+    for consumed in (201, 260, 300):
+        with pytest.raises(ResumeError, match=text):
+            resume(saved, now, consumed)
+    assert resume(saved, now, 200) == now
+    assert resume(saved, now, 230, allow_changed=["phases.200.ramp"]) == now
+
+
 def test_changed_tracks_and_quarantine_only_warn(caplog):
     current = spec(
         members={"web": member("web", tracks_fingerprint="new"), "code": member("code", 37)}, quarantine={"web": "x"}
@@ -149,6 +205,7 @@ def test_changed_tracks_and_quarantine_only_warn(caplog):
 @given(specs(), specs(), st.integers(1, 150), st.integers(0, 60))
 def test_a_new_stage_goes_on_where_every_dataset_was(saved, stage, consumed, later):
     stage = replace(stage, seed=saved.seed, block=saved.block, members=saved.members)
+    assume(not in_a_ramp(stage, saved.decided(consumed)))
     run = resume(saved, stage, consumed, new_stage=True)
     assert run.base == consumed
     assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
@@ -159,7 +216,9 @@ def test_a_new_stage_goes_on_where_every_dataset_was(saved, stage, consumed, lat
         assert draws[datasets == k].tolist() == list(range((datasets == k).sum()))
     # the stage's own weights hold
     expected = [p for p in stage.phases if p.start <= saved.decided(consumed)][-1]
-    assert run.phases[len(saved.phases_before(consumed))].weights == expected.weights
+    assert run.phases[len(saved.phases_before(consumed))] == Phase(
+        start=saved.decided(consumed), weights=expected.weights
+    )
     # a resume within the stage needs nothing but the stage's configuration
     assert resume(run, stage, consumed + later) == run
 
@@ -174,6 +233,7 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
         },
     )
     assume(reread_shares(saved, longer, consumed))
+    assume(not in_a_ramp(longer, saved.decided(consumed)))
     with pytest.raises(ResumeError, match=r"seq_len: changed at .* mid-epoch of .* on_seq_len_change: restart"):
         resume(saved, longer, consumed)
     run = resume(saved, longer, consumed, on_seq_len_change="restart")

@@ -37,6 +37,7 @@ const text = (v) => typeof v === "string";
 const object = (v) => v instanceof Map;
 const array = (v) => Array.isArray(v);
 const checksum = (v) => text(v) && /^[0-9a-f]{16}$/.test(v);
+const root = (v) => text(v) && /^[0-9a-f]{64}$/.test(v);
 const orNull = (kind) => (v) => v === null || kind(v);
 const columnOf = (kind, length) => (v) => array(v) && BigInt(v.length) === length && v.every(kind);
 
@@ -134,6 +135,7 @@ function readShards(manifest, names) {
     layout: column(integer(0n, BigInt(manifest.layouts.length - 1))), offset: column(integer(0n, MAX)),
     token_checksum: column(orNull(checksum)), tracks: [object], files: [object],
     foreign: [orNull(columnOf(orNull(object), count)), null],
+    document_root: [orNull(columnOf(orNull(root), count)), null],
   });
   const all = (value) => Array(Number(count)).fill(value);
   shards.tracks = fields(shards.tracks, "shards: tracks", Object.fromEntries(names.map((name) => [name, [object]])));

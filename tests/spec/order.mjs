@@ -1,4 +1,4 @@
-// The order of samples, version 1, written from docs/order.md alone. Plain and slow: every function is one of the page.
+// The order of samples, versions 1 and 2, written from docs/order.md alone. Plain and slow: every function is one of the page.
 
 import { blake2b } from "./hashes.mjs";
 import { Refused, byCodePoint, shortest } from "./json.mjs";
@@ -200,10 +200,107 @@ function treePosition(tree, leaf, draw) {
   return draw;
 }
 
+function treeCounts(tree, j) {
+  const counts = new Map();
+  const stack = [[tree.root, j]];
+  while (stack.length) {
+    const [v, count] = stack.pop();
+    if (v < 0) {
+      counts.set(~v, count);
+    } else {
+      const left = wentLeft(count, tree.p[v]);
+      stack.push([tree.left[v], left], [tree.right[v], count - left]);
+    }
+  }
+  return counts;
+}
+
+// What the blocks of a phase are made of: datasets by name, where there is one tree.
+
+class Constant {
+  constructor(weights) {
+    this.members = [...weights.keys()].sort(byCodePoint);
+    this.tree = bestTree(smallestIntegers(this.members.map((name) => weights.get(name))));
+  }
+
+  locate(j) {
+    const { leaf, draw } = treeLocate(this.tree, j);
+    return { name: this.members[leaf], draw };
+  }
+
+  count(name, j) {
+    return treeCounts(this.tree, j).get(this.members.indexOf(name)) ?? 0n;
+  }
+
+  position(name, draw) {
+    return treePosition(this.tree, this.members.indexOf(name), draw);
+  }
+}
+
+// Ramps
+
+const HALF_COSINE = [
+  0n, 10340721n, 41263296n, 92469925n, 163467459n, 253572154n, 361916252n, 487456340n, 628983398n, 785134444n,
+  954405657n, 1135166864n, 1325677235n, 1524102050n, 1728530372n, 1936993442n, 2147483648n,
+];
+const SHARES = {
+  linear: [0n, 1n << 32n],
+  cosine: [...HALF_COSINE, ...HALF_COSINE.slice(0, -1).reverse().map((x) => (1n << 32n) - x)],
+};
+
+class Ramp {
+  constructor(earlier, later, samples, shape) {
+    require(samples >= 1n && samples <= 1n << 31n && shape in SHARES, `a ramp of ${samples}, ${shape}`);
+    Object.assign(this, { earlier, later });
+    this.members = [...new Set([...earlier.members, ...later.members])].sort(byCodePoint);
+    this.segments = [];
+    const shares = SHARES[shape];
+    const n = BigInt(shares.length - 1);
+    let offset = HALF;
+    for (let k = 0n; k < n; k++) {
+      const first = (k * samples) / n;
+      const length = ((k + 1n) * samples) / n - first;
+      if (length === 0n) continue;
+      const slope = shares[k] << 32n;
+      const bend = (((shares[k + 1n] - shares[k]) << 32n) + length) / (2n * length);
+      this.segments.push({ first, offset, slope, bend });
+      offset += length * slope + length * length * bend;
+    }
+    this.segments.push({ first: samples, offset, slope: MASK, bend: 0n });
+  }
+
+  moved(j) {
+    const { first, offset, slope, bend } = this.segments.findLast((segment) => segment.first <= j);
+    const r = j - first;
+    return (offset + r * slope + r * r * bend) >> 64n;
+  }
+
+  locate(j) {
+    const moved = this.moved(j);
+    const { name } = this.moved(j + 1n) > moved ? this.later.locate(moved) : this.earlier.locate(j - moved);
+    return { name, draw: this.count(name, j) };
+  }
+
+  count(name, j) {
+    const moved = this.moved(j);
+    return this.later.count(name, moved) + this.earlier.count(name, j - moved);
+  }
+
+  position(name, draw) {
+    let [low, high] = [0n, 1n << 32n];
+    while (low < high) {
+      const j = (low + high) / 2n;
+      if (this.count(name, j + 1n) > draw) high = j;
+      else low = j + 1n;
+    }
+    return low;
+  }
+}
+
 // Blocks, phases, windows, skips
 
 export class Order {
-  // datasets: Map name -> windows; phases: [start, Map name -> weight]; skips: [at, count]; integers as BigInt.
+  // datasets: Map name -> windows; phases: [start, Map name -> weight], or with [samples, shape] of a ramp; skips: [at, count]; integers as BigInt.
   constructor({ seed, block, datasets, phases, skips }) {
     require(block >= 1n && block <= 65536n, `block ${block}`);
     require(phases.length && phases[0][0] === 0n, "no phase at 0");
@@ -216,13 +313,27 @@ export class Order {
     this.held = {};
     this.keys = new Map([...datasets.keys()].map((name) => [name, deriveKey(seed, "window order", name)]));
     this.phases = [];
-    for (const [start, weights] of phases) {
-      const members = [...weights.keys()].sort(byCodePoint);
-      for (const name of members) require(datasets.has(name), `no dataset ${name}`);
-      const tree = bestTree(smallestIntegers(members.map((name) => weights.get(name))));
-      const base = this.phases.length ? this.drawsBefore(start) : new Map([...datasets.keys()].map((name) => [name, 0n]));
-      this.phases.push({ start, members, tree, base, key: deriveKey(seed, "mixture block", start) });
-    }
+    let [earlier, settled] = [undefined, 0n];
+    phases.forEach(([start, weights, ramp], k) => {
+      for (const name of weights.keys()) require(datasets.has(name), `no dataset ${name}`);
+      const later = new Constant(weights);
+      if (ramp) {
+        require(k > 0 && settled <= start, `a ramp at ${start}`);
+        settled = start + ramp[0];
+        this.begin(start, new Ramp(earlier, later, ...ramp));
+        if (k + 1 === phases.length || settled < phases[k + 1][0]) this.begin(settled, later);
+      } else {
+        settled = start;
+        this.begin(start, later);
+      }
+      earlier = later;
+    });
+  }
+
+  begin(start, stream) {
+    const none = () => new Map([...this.datasets.keys()].map((name) => [name, 0n]));
+    const base = this.phases.length ? this.drawsBefore(start) : none();
+    this.phases.push({ start, stream, base, key: deriveKey(this.seed, "mixture block", start) });
   }
 
   phaseOf(g) {
@@ -232,14 +343,14 @@ export class Order {
   blockOrder(phase, b) {
     if (this.held.phase === phase && this.held.b === b) return this.held.order;
     const size = Number(this.block);
-    const strict = Array.from({ length: size }, (_, s) => treeLocate(phase.tree, b * this.block + BigInt(s)));
+    const strict = Array.from({ length: size }, (_, s) => phase.stream.locate(b * this.block + BigInt(s)));
     const next = new Map();
-    for (const { leaf, draw } of strict) if (!next.has(leaf)) next.set(leaf, draw);
+    for (const { name, draw } of strict) if (!next.has(name)) next.set(name, draw);
     const order = keyedShuffle(size, epochKey(phase.key, b)).map((s) => {
-      const { leaf } = strict[s];
-      const draw = next.get(leaf);
-      next.set(leaf, draw + 1n);
-      return { leaf, draw };
+      const { name } = strict[s];
+      const draw = next.get(name);
+      next.set(name, draw + 1n);
+      return { name, draw };
     });
     this.held = { phase, b, order };
     return order;
@@ -248,8 +359,7 @@ export class Order {
   locate(g) {
     const phase = this.phaseOf(g);
     const [b, r] = [(g - phase.start) / this.block, (g - phase.start) % this.block];
-    const { leaf, draw } = this.blockOrder(phase, b)[Number(r)];
-    const name = phase.members[leaf];
+    const { name, draw } = this.blockOrder(phase, b)[Number(r)];
     return { name, draw: phase.base.get(name) + draw };
   }
 
@@ -258,19 +368,12 @@ export class Order {
     const phase = this.phases.at(-1);
     const counts = new Map(phase.base);
     const [whole, rest] = [(g - phase.start) / this.block, (g - phase.start) % this.block];
-    const stack = [[phase.tree.root, whole * this.block]];
-    while (stack.length) {
-      const [v, count] = stack.pop();
-      if (v < 0) {
-        counts.set(phase.members[~v], counts.get(phase.members[~v]) + count);
-      } else {
-        const left = wentLeft(count, phase.tree.p[v]);
-        stack.push([phase.tree.left[v], left], [phase.tree.right[v], count - left]);
-      }
+    for (const name of phase.stream.members) {
+      counts.set(name, counts.get(name) + phase.stream.count(name, whole * this.block));
     }
     if (rest) {
-      for (const { leaf } of this.blockOrder(phase, whole).slice(0, Number(rest))) {
-        counts.set(phase.members[leaf], counts.get(phase.members[leaf]) + 1n);
+      for (const { name } of this.blockOrder(phase, whole).slice(0, Number(rest))) {
+        counts.set(name, counts.get(name) + 1n);
       }
     }
     return counts;
@@ -293,11 +396,10 @@ export class Order {
     const size = this.datasets.get(name);
     const draw = epoch * size + unpermute(window, size, epochKey(this.keys.get(name), epoch));
     const phase = this.phases.findLast(({ base }) => base.get(name) <= draw);
-    const leaf = phase.members.indexOf(name);
-    if (leaf < 0) return null;
+    if (!phase.stream.members.includes(name)) return null;
     const d = draw - phase.base.get(name);
-    const b = treePosition(phase.tree, leaf, d) / this.block;
-    const r = this.blockOrder(phase, b).findIndex((place) => place.leaf === leaf && place.draw === d);
+    const b = phase.stream.position(name, d) / this.block;
+    const r = this.blockOrder(phase, b).findIndex((place) => place.name === name && place.draw === d);
     return phase.start + b * this.block + BigInt(r);
   }
 }

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.order.ramp import SHARES
 from conceptloader.order.tree import build_tree
 from conceptloader.order.weights import exact_weights
+from tests.order import test_ramp
 from tests.order.test_golden import GOLDEN, golden_mixture
 from tests.spec.node import ask
 
@@ -38,6 +40,15 @@ def test_keys() -> None:
     assert [str(key) for key in ask(*(("keys", parts) for parts in keys["parts"]))] == keys["keys"]
 
 
+GOLDEN_RAMPS = [
+    [0, {"web": 0.7, "code": 0.2, "books": 0.1}],
+    [1000, {"web": 0.5, "code": 0.3, "tiny": 0.01}, [3000, "linear"]],
+    [6000, {"books": 1}, [5001, "cosine"]],
+    [10_000, {"web": 1, "code": 2}],
+    [12_000, {"web": 1}, [20, "cosine"]],
+]
+
+
 def columns(m: cl.Mixture, answer: list[Any]) -> list[np.ndarray]:
     """Datasets as their numbers in the mixture, draws, epochs, windows."""
     rows = [(m.names.index(name), *rest) for name, *rest in answer]
@@ -58,6 +69,13 @@ def test_the_golden_mixture_in_all_blocks() -> None:
     first = answers[list(digests).index("64")][:40]
     for column, name in zip(columns(m, first), ("datasets", "draws", "epochs", "windows"), strict=True):
         assert name == "draws" or column.tolist() == GOLDEN["mixture"]["first"][name]
+
+
+def test_the_golden_ramps() -> None:
+    m, digests = test_ramp.golden_mixture(64), test_ramp.GOLDEN["mixture"]["digests"]
+    samples = [*range(20_000), *range(2**40, 2**40 + 500)]
+    answers = ask(*(question(m, samples, phases=GOLDEN_RAMPS, block=block) for block in (7, 64)))
+    assert [digest(columns(m, answer)) for answer in answers] == [digests["7"], digests["64"]]
 
 
 def test_trees() -> None:
@@ -81,17 +99,25 @@ def mixtures(draw: st.DrawFn) -> tuple[cl.Mixture, list[Any]]:
     sizes = [draw(st.integers(1, 1100) | st.integers(1, 2**63)) for _ in names]
     starts = sorted({0, *draw(st.lists(st.integers(1, 900), max_size=3))})
     members = st.lists(st.sampled_from(names), min_size=1, unique=True)
-    phases = [(start, {name: draw(WEIGHTS) for name in draw(members)}) for start in starts]
+    phases: list[list[Any]] = [[start, {name: draw(WEIGHTS) for name in draw(members)}] for start in starts]
+    for phase, after in zip(phases[1:], [*starts[2:], 10**9], strict=False):
+        if draw(st.booleans()):  # none is in the middle of another
+            phase.append([draw(st.integers(1, min(after - phase[0], 800))), draw(st.sampled_from(sorted(SHARES)))])
     jumps = draw(st.lists(st.tuples(st.integers(0, 900), st.integers(1, 300)), max_size=3))
     m = cl.Mixture(
         sizes,
         names=names,
         seed=draw(st.integers(-(2**70), 2**70)),
         block=draw(st.sampled_from([1, 3, 64, 100])),
-        phases=[cl.Phase(start=start, weights=weights) for start, weights in phases],
+        phases=as_phases(phases),
         skips=[cl.Skip(at=at, count=count) for at, count in jumps],
     )
-    return m, [[start, weights] for start, weights in phases]
+    return m, phases
+
+
+def as_phases(phases: list[list[Any]]) -> list[cl.Phase]:
+    made = [cl.Ramp(samples=ramp[0][0], shape=ramp[0][1]) if ramp else None for _, _, *ramp in phases]
+    return [cl.Phase(start=one[0], weights=one[1], ramp=ramp) for one, ramp in zip(phases, made, strict=True)]
 
 
 @settings(max_examples=12)
@@ -161,6 +187,11 @@ def test_ranks() -> None:
         {"phases": [[0, {"a": -0.5}]]},
         {"phases": [[0, {"a": 1, "b": 2**40}]]},
         {"phases": [[0, {"c": 1}]]},
+        {"phases": [[0, {"a": 1}, [5, "linear"]]]},
+        {"phases": [[0, {"a": 1}], [9, {"b": 1}, [5, "square"]]]},
+        {"phases": [[0, {"a": 1}], [9, {"b": 1}, [0, "linear"]]]},
+        {"phases": [[0, {"a": 1}], [9, {"b": 1}, [2**31 + 1, "linear"]]]},
+        {"phases": [[0, {"a": 1}], [9, {"b": 1}, [5, "linear"]], [13, {"a": 1}, [5, "linear"]]]},
         {"datasets": {"a": 0, "b": 1}},
         {"datasets": {"a": 2**63 + 1, "b": 1}},
         {"skips": [[-1, 1]]},
@@ -173,7 +204,7 @@ def test_ranks() -> None:
 def test_both_refuse(change: dict[str, Any]) -> None:
     good = {
         "seed": 1, "block": 64, "datasets": {"a": 1, "b": 2**63}, "skips": [[0, 2**62 - 1]],
-        "phases": [[0, {"a": 1, "b": 2**40 - 1}]],
+        "phases": [[0, {"a": 1, "b": 2**40 - 1}], [9, {"b": 1}, [2**31, "cosine"]]],
     }  # fmt: skip
 
     def build(content: dict[str, Any]) -> cl.Mixture:
@@ -181,7 +212,7 @@ def test_both_refuse(change: dict[str, Any]) -> None:
             list(content["datasets"].values()),
             names=list(content["datasets"]),
             block=content["block"],
-            phases=[cl.Phase(start=start, weights=weights) for start, weights in content["phases"]],
+            phases=as_phases(content["phases"]),
             skips=[cl.Skip(at=at, count=count) for at, count in content["skips"]],
         )
 

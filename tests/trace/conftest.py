@@ -1,4 +1,4 @@
-"""One small run: three datasets (one with a split), two phases, a skip, and restarts in its history."""
+"""One small run: three datasets (one with a split), two phases, a ramp, a skip, and restarts in its history."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             "datasets": datasets,
             "phases": [
                 {"start": 0, "weights": {"books": 5, "web": 3}},
-                {"start": 150, "weights": {"books": 1, "code": 2, "web": 1}},
+                {"start": 150, "weights": {"books": 1, "code": 2, "web": 1}, "ramp": {"samples": 90}},
             ],
             "skip": [{"at": 100, "count": 37}],
         }

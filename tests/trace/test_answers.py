@@ -19,6 +19,7 @@ from conceptloader.trace import (
     Run,
     excluded_since,
     exposure,
+    exposure_by,
     locate_concept,
     locate_document,
     locate_where,
@@ -191,6 +192,31 @@ def compare_exposure(walk: Walk, found: Any, samples: list[int], steps: list[int
         step = None if k is None or steps is None else steps[k]
         assert row["first_step"] == step
         assert row["first_checkpoint"] == (None if step is None else next((at for at in marks if at > step), None))
+    begun = Counter(
+        (walk.name(t), walk.data[walk.name(t)].ids[one.document] or None)
+        for t in samples
+        for one in walk.held[t]
+        if one.inputs and one.inputs[0] == 0 and one.document >= 0
+    )
+    by_id: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (name, document), size in seen.items():
+        one = by_id[name, walk.data[name].ids[document] or None if document >= 0 else None]
+        one[0] += size > 0 and document >= 0
+        one[2] += size
+    for key, count in begun.items():
+        by_id[key][1] += count
+    for name, count in drawn.items():  # what begins in no document, such as samples that read nothing
+        by_id[name, None][1] += count - sum(one[1] for key, one in by_id.items() if key[0] == name)
+    if with_table:
+        rows = exposure_by(found, ["source", "id"]).to_pylist()
+        sums = {(row["dataset"], row["id"]): [row["documents"], row["samples"], row["tokens"]] for row in rows}
+        assert {key: one for key, one in sums.items() if any(one)} == {k: one for k, one in by_id.items() if any(one)}
+        sources = {row["dataset"]: row for row in found.sources().to_pylist()}
+        for by in (["source", "id"], ["source", "share"]):
+            rows = exposure_by(found, by).to_pylist()
+            for what in ("samples", "tokens", "size"):
+                for name, row in sources.items():
+                    assert sum(one[what] for one in rows if one["dataset"] == name) == row[what]
     having = {name: concepts_of(data, "concepts") for name, data in walk.data.items() if "concepts" in data.spans}
     for t in samples:
         for token, is_input, _ in walk.seen_tokens(t) if walk.name(t) in having else ():
@@ -230,7 +256,8 @@ def check_document(walk: Walk, draw: st.DrawFn) -> None:
     if data.ids[number] and list(data.ids).count(data.ids[number]) == 1:
         assert locate_document(walk.run, data.ids[number], walk.count, name) == found
     tokens = set(range(start, end))
-    since = min((at for at, out in walk.oracle.out[name] if out & tokens), default=None)
+    taken = [(at, out) for take, at, out in walk.oracle.holes[name] if take == "own"]
+    since = min((at for at, out in [*walk.oracle.out[name], *taken] if out & tokens), default=None)
     assert start == end or excluded_since(walk.run, number, name) == ({} if since is None else {(name, number): since})
 
 

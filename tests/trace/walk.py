@@ -66,14 +66,16 @@ class Walk:
 
     def _held(self, sample: int) -> Iterator[Held]:
         name, parts = self.oracle.parts(sample)
-        of = self.data[name].document_of
+        of, own = self.data[name].document_of, self.oracle.own(name, sample)
         for part in parts:
             stop = first = part.first
             last = min(part.label_end, part.end + 1) if not part.left_out else first
             while stop < last:
                 start = stop
-                while stop < last and of[stop] == of[start]:
+                while stop < last and of[stop] == of[start] and (stop in own) == (start in own):
                     stop += 1
+                if start in own:
+                    continue
                 inputs = start - first, min(stop, part.end) - first
                 labels = max(start - 1, first) - first, stop - 1 - first
                 moved = [(a + part.place, b + part.place) if a < b else None for a, b in (inputs, labels)]
@@ -81,8 +83,11 @@ class Walk:
 
     def seen_tokens(self, sample: int) -> Iterator[tuple[int, bool, bool]]:
         """(token of the dataset, whether it is an input, whether it is a label) of all that a sample reads."""
-        for part in self.oracle.parts(sample)[1]:
-            for token in range(part.first, min(part.label_end, part.end + 1)) if not part.left_out else ():
+        name, parts = self.oracle.parts(sample)
+        own = self.oracle.own(name, sample)
+        for part in parts:
+            tokens = range(part.first, min(part.label_end, part.end + 1)) if not part.left_out else ()
+            for token in (token for token in tokens if token not in own):
                 yield token, token < part.end, token > part.first
 
 
@@ -139,7 +144,8 @@ def excluding_at_once(draw: st.DrawFn, config: dict[str, Any]) -> dict[str, Any]
     data = oracle.members[name].data
     numbers = sorted({int(data.document_of[part.first]) for part in parts if part.first < part.end})
     ids = [data.ids[number] for number in numbers if number >= 0 and data.ids[number]]
-    entries = [{"at": t, "dataset": name, "ids": [draw(st.sampled_from(ids))]}] if ids else []
+    take = {"take": draw(st.sampled_from(["sample", "own"]))}
+    entries = [{"at": t, "dataset": name, "ids": [draw(st.sampled_from(ids))], **take}] if ids else []
     return {**config, "exclude": config["exclude"] + entries}
 
 

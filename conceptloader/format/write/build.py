@@ -78,6 +78,7 @@ class ShardReport:
     files: Mapping[str, _FileFacts]
     tracks: Mapping[str, _TrackFacts]
     notes: Mapping[str, Any] = field(default_factory=dict)
+    document_root: str | None = None
 
 
 class OtherBuild(ConfigError):

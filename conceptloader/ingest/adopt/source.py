@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints
 from conceptloader.storage.reads import open_file, read_at
 from conceptloader.storage.sample import WHOLE, sample_checksum
 
@@ -118,3 +120,18 @@ class IndexFile:
         """(first item, items) of an array of `count` items."""
         for start in range(0, count, PIECE):
             yield start, self.array(dtype, offset, start, min(start + PIECE, count))
+
+
+def documents_of(file: TokenFile) -> Iterator[tuple[int, NDArray[Any], Ints]]:
+    """(first token, tokens, offsets in these) of some documents after the other; only of a file that knows them."""
+    assert file.starts is not None
+    borders = np.zeros(0, np.int64)
+    with IndexFile(file.path) as stream:
+        for starts in chain(file.starts(), [np.array([file.tokens], np.uint64)]):
+            borders = np.concatenate([borders[-1:], starts.astype(np.int64)])
+            first, last = 0, len(borders) - 1
+            while first < last:
+                stop = max(first + 1, int(np.searchsorted(borders, borders[first] + PIECE, "right")) - 1)
+                a, b = int(borders[first]), int(borders[stop])
+                yield a, stream.array(f"<{file.token_type}", file.offset, a, b), borders[first : stop + 1] - a
+                first = stop

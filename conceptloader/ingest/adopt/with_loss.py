@@ -5,10 +5,8 @@ A token file of another library has no room for a field, so that its tokens are 
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
@@ -18,14 +16,18 @@ from conceptloader.format.spec.options import BuildOptions
 from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.adopt.datatrove import COPY
-from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, stat_file
+from conceptloader.ingest.adopt.source import IndexFile, TokenFile, documents_of, noted_tokenizers, stat_file
 from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
 
 def copy_with_loss(
-    files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None, definition: bytes | None
+    files: Sequence[TokenFile],
+    out: str | os.PathLike[str],
+    tokenizer: Tokenizer | None,
+    definition: bytes | None,
+    receipts: bool = False,
 ) -> Manifest:
     """The dataset `out`, one shard for each file; what was interrupted is resumed. Raises: see `adopt`."""
     facts = []
@@ -44,6 +46,7 @@ def copy_with_loss(
         token_type=max(file.token_type for file in files),
         fields={"loss_mask": "u1"},
         extra=noted_tokenizers(files),
+        receipts=receipts,
     )
     with build_lock(os.path.abspath(out)):
         build = create_writer(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
@@ -59,17 +62,9 @@ def copy_with_loss(
 
 def _documents(file: TokenFile) -> Iterator[tuple[NDArray[Any], Ints, NDArray[Any]]]:
     """(tokens, offsets, loss mask) of some documents after the other."""
-    assert file.starts is not None
-    borders = np.zeros(0, np.int64)
-    with IndexFile(file.path) as stream, IndexFile(f"{file.path}.loss") as loss:
-        for starts in chain(file.starts(), [np.array([file.tokens], np.uint64)]):
-            borders = np.concatenate([borders[-1:], starts.astype(np.int64)])
-            first, last = 0, len(borders) - 1
-            while first < last:
-                stop = max(first + 1, int(np.searchsorted(borders, borders[first] + PIECE, "right")) - 1)
-                a, b = int(borders[first]), int(borders[stop])
-                mask = loss.array("u1", 0, a, b)
-                if mask.max(initial=0) > 1:
-                    raise InputError(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", COPY)
-                yield stream.array(f"<{file.token_type}", 0, a, b), borders[first : stop + 1] - a, mask
-                first = stop
+    with IndexFile(f"{file.path}.loss") as loss:
+        for first, tokens, offsets in documents_of(file):
+            mask = loss.array("u1", 0, first, first + len(tokens))
+            if mask.max(initial=0) > 1:
+                raise InputError(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", COPY)
+            yield tokens, offsets, mask

@@ -56,10 +56,11 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
         yield from _member_differences(name, saved.members[name], current.members.get(name))
     past, now = saved.phases_before(consumed), current.phases_before(consumed)
     yield Difference("phases", [phase.start for phase in past], [phase.start for phase in now])
-    by_start = {phase.start: phase.weights for phase in now}
+    by_start = {phase.start: phase for phase in now}
     for phase in past:
         if phase.start in by_start:
-            yield from _weight_differences(phase.start, phase.weights, by_start[phase.start])
+            yield from _weight_differences(phase.start, phase.weights, by_start[phase.start].weights)
+            yield Difference(f"phases.{phase.start}.ramp", phase.ramp, by_start[phase.start].ramp)
 
 
 def _member_differences(name: str, saved: Member, current: Member | None) -> Iterator[Difference]:
@@ -147,7 +148,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
     Of the phases of `current` that start earlier, the last one is in force at once. A dataset whose windows are of
     another length becomes the member "name@seq_len".
 
-    Raises ConfigError if one of the two is not shuffled.
+    Raises ConfigError if one of the two is not shuffled, or a ramp of `current` is in progress.
     """
     if not consumed:
         return current
@@ -160,8 +161,15 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
     drawn = saved.draws_before(consumed) if start >= saved.begins else cut
     keys = {name: _member_key(name, member, saved, drawn) for name, member in current.members.items()}
     past = saved.phases_before(consumed)
-    ahead = [Phase(start=p.start, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
+    ahead = [replace(p, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
     active = [phase for phase in ahead if phase.start <= start][-1]
+    if active.ramp and start < active.settled:
+        raise ConfigError(
+            f"phases.{active.start}.ramp",
+            f"a new stage or sequence length at global sample {start}, before the ramp ends at {active.settled}",
+            "no ramp there: what it moves from is another stage's",
+            "omit the ramp, and its weights hold at once, or let the phase start later",
+        )
     kept = {*cut, *(name for phase in past for name in phase.weights)}
     live = [s for s in saved.live if s < start] + [start] * (active.start in current.live)
     return replace(
@@ -170,7 +178,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
             **{name: member for name, member in saved.members.items() if name in kept},
             **{keys[name]: member for name, member in current.members.items()},
         },
-        phases=(*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)),
+        phases=(*past, replace(active, start=start, ramp=None), *(phase for phase in ahead if phase.start > start)),
         skips=(*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)),
         base=consumed,
         live=(*live, *(s for s in current.live if s > start)),
@@ -191,10 +199,10 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
         if absent:
             raise ResumeError(where, f"no datasets {absent} in the configuration", "them", "put them back")
         found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
-        if found.weights != weights:
+        if found.weights != weights or found.ramp:
             raise ResumeError(
                 where,
-                f"saved {weights}, and the configuration has {dict(found.weights)} there",
+                f"saved {weights}, and the configuration has {dict(found.weights)} there, ramp {found.ramp}",
                 fix="take the phase out",
             )
     starts = tuple(phase.start for phase in live)

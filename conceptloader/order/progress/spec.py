@@ -14,6 +14,7 @@ from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.live import LiveMixture, LoggedPhase
 from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, Phase, checked_phases
+from conceptloader.order.ramp import RAMP_VERSION
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -75,7 +76,7 @@ class Origin(Saved):
 
 def link(chain: str, phase: Phase, live: bool) -> str:
     """The chain with one more phase: a fingerprint that covers it and all before. It is "" before the first one."""
-    return fingerprint([chain, phase.start, phase.weights, live])
+    return fingerprint([chain, plain(phase), live])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class OrderSpec(Saved):
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:
                 raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
-            phases.append(Phase(start=phase.start, weights=exact_weights(phase.weights, where)))
+            phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
@@ -153,6 +154,11 @@ class OrderSpec(Saved):
     def deciding(self) -> list[Phase]:
         """The phases from there on."""
         return [phase for phase in self.phases if phase.start >= self.begins]
+
+    @property
+    def order_version(self) -> int:
+        """The lowest that knows all of it."""
+        return RAMP_VERSION if any(phase.ramp for phase in self.phases) else ORDER_VERSION
 
     @cached_property
     def hash(self) -> str:
@@ -233,15 +239,17 @@ class OrderSpec(Saved):
         """
         if not (self.live or self.origin):
             return self
-        starts = [phase.start for phase in self.deciding if phase.start <= self.decided(consumed)]
-        if not starts:
+        phases = [phase for phase in self.deciding if phase.start <= self.decided(consumed)]
+        if not phases:
             raise ConfigError(
                 "order",
                 f"{consumed} samples, global sample {self.decided(consumed)}",
                 f"one from {self.begins} on",
                 FORGOTTEN,
             )
-        return self.cut_at(starts[-1], order)
+        while phases[-1].ramp is not None:  # which needs the weights before it
+            phases.pop()
+        return self.cut_at(phases[-1].start, order)
 
     def cut_at(self, start: int, order: Mixture | Sequential) -> "OrderSpec":
         """From the phase on that begins at `start`. order: what `build` made of this spec."""
@@ -279,7 +287,7 @@ class OrderSpec(Saved):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved."""
-        data = {**VERSIONS, **plain(self)}
+        data = {**VERSIONS, "order_version": self.order_version, **plain(self)}
         if self.live or self.origin:
             return data | {"spec_version": LIVE_VERSION}
         del data["origin"]
@@ -294,17 +302,20 @@ class OrderSpec(Saved):
         """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
             raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
-        for key, known in VERSIONS.items():
-            if type(data[key]) is not int or data[key] not in (known, LIVE_VERSION if key == "spec_version" else known):
+        for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION, RAMP_VERSION)}.items():
+            if type(data[key]) is not int or data[key] not in known:
                 raise ResumeError(
                     f"saved order spec: {key}",
                     repr(data[key]),
-                    str(known),
+                    " or ".join(map(str, known)),
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
             fields = {key: value for key, value in data.items() if key not in VERSIONS}
-            return build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
+            spec = build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
+            if spec.order_version != data["order_version"]:
+                raise ConfigError("order_version", data["order_version"], f"{spec.order_version}, by its phases")
+            return spec
         except ConfigError as error:
             raise ResumeError(
                 "saved order spec", f"corrupt ({error})", fix="take the one of another checkpoint"

@@ -1,0 +1,94 @@
+"""Which samples of a run hold any of many documents, by the inverse of the order: what is to be replayed without them.
+
+docs/runs.md says what a run that is replayed from before the first of them still has of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.ids import AMBIGUOUS, find_many
+from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.ranges import document_ranges, ranges_of, samples_touching
+from conceptloader.trace.run import Run
+
+
+class Sightings(NamedTuple):
+    """Each time that a sample holds some of a document, also only as a label, by sample.
+
+    Fields: the sample, the position of its member in the order, the document's number in that dataset.
+    """
+
+    sample: Ints
+    member: Ints
+    document: Ints
+
+
+def documents_with(run: Run, ids: Sequence[str]) -> tuple[dict[str, Ints], list[str]]:
+    """(dataset -> numbers of its documents with one of these ids, ids that none has)."""
+    unknown, numbers = dict.fromkeys(ids), dict[str, Ints]()
+    for name, dataset in run.blend.datasets.items():
+        found = {one: having for one, having in zip(ids, _having(dataset, ids), strict=True) if having}
+        numbers[name] = np.unique(np.array([number for having in found.values() for number in having], np.int64))
+        for one in found:
+            unknown.pop(one, None)
+    return numbers, list(unknown)
+
+
+def find_sightings(run: Run, documents: Mapping[str, Ints], num_samples: int) -> Sightings:
+    """Where the first `num_samples` samples of a run hold any of some documents, given by dataset and numbers.
+
+    Raises:
+        ConfigError: If the run has read a dataset that is no longer in the configuration, which may have had them.
+    """
+    parts = [np.zeros((3, 0), np.int64)]
+    for index, drawn in enumerate(run.blend.order.counts(num_samples)):
+        if not drawn:
+            continue
+        member = run.member(index)
+        numbers = documents[member.view.name]
+        start, stop = document_ranges(member.dataset, numbers)
+        numbers, start, stop = (column[start < stop] for column in (numbers, start, stop))
+        if member.by_document:
+            windows = numbers - member.view.start
+            windows = windows[(windows >= 0) & (windows < member.view.count)]
+        else:
+            windows = samples_touching(member, start, stop, 0, member.view.count)
+        read = ranges_of(member, windows)
+        low, high = np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop)
+        counts = np.maximum(high - low, 0)
+        held, rows = numbers[ragged(low, counts)], np.repeat(read.row, counts)
+        since = np.repeat(read.since, counts)
+        samples, which = draws_of(run, index, windows, num_samples)
+        order = np.argsort(which, kind="stable")
+        samples, which = samples[order], which[order]
+        low, high = np.searchsorted(which, rows), np.searchsorted(which, rows, side="right")
+        sample, pair = samples[ragged(low, high - low)], np.repeat(np.arange(len(rows)), high - low)
+        trained = sample < since[pair]
+        found = np.stack([sample, np.full(len(sample), index), held[pair]])[:, trained]
+        parts.append(np.unique(found, axis=1))  # a pack may hold two parts of a document
+    joined = np.concatenate(parts, 1)
+    return Sightings(*joined[:, np.lexsort(joined[::-1])])
+
+
+def draws_of(run: Run, index: int, windows: Ints, num_samples: int) -> tuple[Ints, Ints]:
+    """(samples below `num_samples` that are one of some windows of a member, which of the windows), in no order."""
+    order, which = run.blend.order, np.arange(len(windows))
+    found = [np.zeros((2, 0), np.int64)]
+    for epoch in run.epochs(index, num_samples):
+        samples = order.indices_of_windows(index, epoch, windows)
+        found.append(np.stack([samples, which])[:, (samples >= 0) & (samples < num_samples)])
+    samples, which = np.concatenate(found, 1)
+    return samples, which
+
+
+def _having(dataset: Dataset, ids: Sequence[str]) -> list[list[int]]:
+    """For each id the numbers of the documents that have it."""
+    several = np.full(len(ids), AMBIGUOUS) if dataset.runs is not None else find_many(dataset, ids)
+    return [
+        dataset.find_document(one) if number == AMBIGUOUS else [number] * (number >= 0)
+        for one, number in zip(ids, several.tolist(), strict=True)
+    ]

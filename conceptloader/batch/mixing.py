@@ -176,6 +176,8 @@ def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weight
         raise ConfigError("mixing.replay", f"no run in {log.path}", "the directory of a run's checkpoints")
     spec = log.spec_at(log.starts[-1])
     phases = [one.phase for one in log.phases(spec)]
+    if any(phase.ramp is not None for phase in phases):
+        raise ConfigError("mixing.replay", f"ramps in the run of {log.path}", fix="give this run their phases instead")
     if any(phase.ramp for phase in phases):
         raise ConfigError("mixing.replay", f"a ramp in {log.path}", "weights that change at once")
     found = [(one.start, _by_dataset(spec, one)) for one in phases]

@@ -306,6 +306,13 @@ def test_the_weights_that_a_run_learned_drive_another(tmp_path: Path) -> None:
     assert weights_of(larger) == weights_of(second.loader)
     with raises(ConfigError, "mixing.replay", "no run"):
         cl.make_dataloader({**config, "mixing": {"replay": str(tmp_path / "nowhere")}}, micro_batch_size=1)
+    phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
+    phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
+    ramped = {**config, "mixing": None, "phases": phases}
+    ramped["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
+    with raises(ConfigError, "mixing.replay", "ramps"):
+        cl.make_dataloader({**config, "mixing": {"replay": str(tmp_path / "ramped")}}, micro_batch_size=1)
     fewer = {**config, "datasets": {name: config["datasets"][name] for name in ("easy", "hard")}}
     with raises(ConfigError, "mixing.replay", "middle"):
         cl.make_dataloader({**fewer, "mixing": {"replay": str(tmp_path / "learned")}}, micro_batch_size=1)

@@ -7,6 +7,7 @@ more than up to the first that differs: the answer is exact.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 from conceptloader.base.hashing import derive_key
 from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import View, load_config, open_blend
+from conceptloader.blend import Outputs, View, load_config, open_blend
 from conceptloader.blend.mask import NEVER, Mask
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.order.progress.resume import splice
@@ -197,12 +199,14 @@ def _shards(dataset: Dataset) -> tuple[Any, list[list[Any]]]:
 
 
 def _reader(run: Run, other: Run, seq_len: int, packed: bool) -> BatchReader:
-    """Of the samples with so many tokens. Where settings are the same, arrays have room for the spans of both."""
+    """Of the samples with so many tokens. Its arrays have room for the spans of both."""
     config = run.blend.config
     views, more = ([m.view if m and (m.seq_len, m.kind == "pack") == (seq_len, packed) else None for m in one.members]
                    for one in (run, other))  # fmt: skip
-    shared = more if _settings(run) == _settings(other) else []
-    layout = decide_layout([*views, *shared], seq_len, config.outputs, config.tracks)
+    layout = decide_layout(views, seq_len, config.outputs, config.tracks)
+    if config.tracks == other.blend.config.tracks:
+        with suppress(ConfigError):  # tracks of other kinds, which have other arrays in any case
+            layout = replace(layout, tracks=decide_layout([*views, *more], seq_len, Outputs(), config.tracks).tracks)
     return BatchReader(run.blend.order, views, replace(layout, random_key=derive_key(config.seed, RANDOM)))
 
 

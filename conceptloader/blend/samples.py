@@ -1,6 +1,6 @@
 """Which tokens a sample of a view reads, where it has them, and whether it may read them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,6 +90,17 @@ def pieces_of(view: View, parts: Sequence[Part]) -> list[Part]:
         shift, since = first - part.start, min(part.since, at)
         inputs = min(max(part.inputs - shift, 0), end - first)
         found.append(Part(first, end, inputs, part.place + shift, part.document, since, int(shift > 0)))
+    return found
+
+
+def joined(pieces: Iterable[Part]) -> list[Part]:
+    """Pieces, in order, where nothing was taken out between two of them as one."""
+    found: list[Part] = []
+    for piece in pieces:
+        if piece.goes_on and found and found[-1].stop == piece.start:
+            found[-1] = found[-1]._replace(stop=piece.stop, inputs=found[-1].inputs + piece.inputs)
+        else:
+            found.append(piece)
     return found
 
 

@@ -140,7 +140,7 @@ def _pieces(
 ) -> Iterator[tuple[_Parts, dict[str, tuple[Ints, Ints]]]]:
     """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
     read = ranges_of(member, windows)
-    read = read.take((read.since > samples[read.row]) & (read.start < read.stop))
+    read = read.take((read.since > samples[read.row]) & (read.start < read.stop)).joined()
     read = read.take(np.argsort(read.start, kind="stable"))
     left = np.setdiff1d(np.arange(len(windows)), read.row)
     none, zero = np.full(len(left), -1), np.zeros(len(left), np.int64)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.blend.mask import NEVER
-from conceptloader.blend.samples import Part
+from conceptloader.blend.samples import Part, joined
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows, with_ids
@@ -59,9 +59,13 @@ def locate_document(
     for index, number in find_documents(run, document, dataset):
         windows, parts = _parts_with(run.member(index), number)
         tokens = run.member(index).dataset.document_range(number)
+        held: dict[int, tuple[dict[str, Any], list[Part]]] = {}
         for k, time in _times(run, index, windows, num_samples):
             if time["sample"] < parts[k].since:
-                inputs, labels = parts[k].positions(*tokens)
+                held.setdefault(time["sample"], (time, []))[1].append(parts[k])
+        for time, pieces in held.values():
+            for part in joined(pieces):
+                inputs, labels = part.positions(*tokens)
                 seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 

@@ -37,6 +37,14 @@ class Ranges(NamedTuple):
         """Some of them."""
         return Ranges(*(column[rows] for column in self))
 
+    def joined(self) -> "Ranges":
+        """As blend.samples.joined."""
+        follows = (self.goes_on[1:] > 0) & (self.row[1:] == self.row[:-1]) & (self.start[1:] == self.stop[:-1])
+        first = np.append(0, np.flatnonzero(~follows) + 1)[: len(self.row)]
+        last = np.append(first[1:], len(self.row))[: len(first)] - 1
+        inputs = np.add.reduceat(self.inputs, first) if len(first) else self.inputs
+        return self.take(first)._replace(stop=self.stop[last], inputs=inputs)
+
 
 def ranges_of(member: Member, samples: Ints) -> Ranges:
     """The parts of some samples of a member: one each, of a pack any number; cut as by blend.samples.pieces_of."""

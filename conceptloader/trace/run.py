@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
-from conceptloader.blend.samples import Part, by_document, kind_of, parts_of, pieces_of
+from conceptloader.blend.samples import Part, by_document, joined, kind_of, parts_of, pieces_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.live import LoggedPhase
@@ -61,7 +61,7 @@ class Member:
     def parts(self, window: int, sample: int = 0) -> list[Part]:
         """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
         parts = pieces_of(self.view, parts_of(self.view, window, self.seq_len))
-        return [part for part in parts if part.since > sample]
+        return joined(part for part in parts if part.since > sample)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,7 +127,7 @@ class Mixing:
     def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
         """Set weights. Those that would break max_epochs by the end of the run are not set: those in force do not.
 
-        That, and weights of a file that cannot be set at all, is an error in the log, and the run goes on.
+        That, and weights of a file that cannot be set at all, is an error in the log, and the run continues.
         """
         try:
             set_weights(weights)

@@ -121,17 +121,24 @@ class Mixing:
         if self.kind not in LEARNING and weights != rounded(weights):
             weights = rounded(shares(weights))
         same = exact_weights(weights, f"mixing.{self.kind}") == _by_dataset(blend.spec, blend.spec.phases[-1])
-        return None if same or weights == self._refused else weights
+        refused = self.kind == "file" and weights == self._refused  # until the file changes
+        return None if same or refused else weights
 
     def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
-        """Set weights; those of a file that cannot be set, as by max_epochs, are an error in the log and no more."""
+        """Set weights. Those that would break max_epochs by the end of the run are not set: those in force do not.
+
+        That, and weights of a file that cannot be set at all, is an error in the log, and the run continues.
+        """
         try:
             set_weights(weights)
         except ConfigError as error:
-            if self.kind != "file":
+            if self.kind != "file" and not error.path.endswith(".max_epochs"):
                 raise
+            if self.kind == "file" or self._refused is None:
+                logger.error("mixing.%s: %s; the weights stay as they are", self.kind, error)
             self._refused = weights
-            self._say(str(error))
+        else:
+            self._refused = None
 
     def state(self) -> dict[str, Any]:
         """Plain JSON, for a checkpoint."""

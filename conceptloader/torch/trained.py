@@ -116,8 +116,8 @@ class TrainedLoader(Loader):
         Args:
             device: See DatasetLosses.finish.
         """
-        if self.blend.config.mixing is not None:
-            self.observe(self.losses.finish(device))
+        if self.mixing is not None:
+            self.observe(None if self.mixing.controller is None else self.losses.finish(device))
 
     def check_step(self, step: int) -> None:
         """Raise ResumeError unless `step` steps of the trainer have consumed as many samples as this loader says.

@@ -80,6 +80,7 @@ class MegatronData:
             train, *evaluated = with_one_layout([train, *self.valid, *self.test])
             self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]
         self.train: SampleSource = train
+        self.end: int | None = None  # samples up to the end of the run, once it is known
         self.mixing = mixing_of(train, saved, accept)
         self.fields = self._fields()
         opened = {"train": [train], "valid": self.valid, "test": self.test}
@@ -200,7 +201,8 @@ class MegatronData:
         """
         first += self.count_start
         if self.sizes[0]:
-            self.train.check(first + self.sizes[0])
+            self.end = first + self.sizes[0]
+            self.train.check(self.end)
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.pipeline_layout, vp_stage)
         # With inter-document masking Megatron's get_batch reads on every stage.

@@ -165,7 +165,7 @@ class Run:
         data = self.data
         if data is None or not isinstance(data.train, OurSplit):
             raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
-        plan = plan_of(args, data.count_start)
+        plan = dataclasses.replace(plan_of(args, data.count_start), num_samples=data.end)
         first, edge = plan.schedule.range_of(plan.schedule.step)
         start, blend = new_weights(data.train.blend, weights, plan, edge, at, first)
         require_agreement(start, first, blend.spec, args.world_size, None)

@@ -68,6 +68,7 @@ class StageDataset(Dataset[Any]):
         self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
         self.name, self.stage_start, self.log, self.mixing = name, stage_start, log, mixing
         self.runs: RunLog | None = None  # on the rank that writes it
+        self.end: int | None = None  # samples up to the run's last step, if it is known
         self.consumed = plan.schedule.consumed  # samples that are trained
         self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in blend.config.names}
         self.meter = Meter(plan.schedule, track=self.track if blend.config.metrics else None)
@@ -129,7 +130,8 @@ class StageDataset(Dataset[Any]):
     ) -> int:
         if self.num_workers:
             raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0")
-        start, blend = new_weights(self.blend, weights, self.plan, self._edge, at, self.consumed)
+        plan = dataclasses.replace(self.plan, num_samples=self.end)
+        start, blend = new_weights(self.blend, weights, plan, self._edge, at, self.consumed)
         require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
         if self.reader is not None:
             self.reader.follow(blend.order)
@@ -255,6 +257,7 @@ def open_stage(
         mixing=mixing,
     )
     if steps is not None:
+        dataset.end = consumed + (steps - step) * global_batch_size
         dataset.report((steps - step) * global_batch_size)
     dataset.write_log()
     if writes:

@@ -81,11 +81,11 @@ class _Batches:
         return len(self.loader)
 
     def __iter__(self) -> Any:
-        layout, mixing = batch_layout(self.loader.blend), self.loader.blend.config.mixing
+        layout, mixing = batch_layout(self.loader.blend), self.loader.mixing
         self.loader.datasets.clear()
         for batch in self.loader:
             del batch[POSITION]  # which no sample has
-            if mixing is not None:
+            if mixing is not None and mixing.controller is not None:
                 self.loader.datasets.append(batch["dataset_id"])
             yield self.to_model(Rows(layout, batch))
 
@@ -183,7 +183,8 @@ class ConceptTrainer(transformers.Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The Trainer's own; with `mixing` in the configuration the losses of each dataset are computed as well."""
-        if self._loader is None or not model.training or self._loader.blend.config.mixing is None:
+        mixing = None if self._loader is None else self._loader.mixing
+        if self._loader is None or not model.training or mixing is None or mixing.controller is None:
             return super().compute_loss(model, inputs, return_outputs, **kwargs)
         targets = inputs["shift_labels"]
         loss, outputs = super().compute_loss(model, inputs, True, **kwargs)

@@ -127,6 +127,24 @@ def test_a_file_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptur
     assert caplog.text.count("max_epochs") == 1
 
 
+def test_what_is_learned_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The last weights that keep it stay; it is said, and resumed runs do the same."""
+    config = configuration(tmp_path, {USERS: {"share": 0.9}})
+    config["datasets"]["hard"]["max_epochs"] = 0.25
+
+    class Limited(Run):
+        def make(self, config: Any) -> cl.Loader:
+            return cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=240)
+
+    whole, run = Limited(config).steps(20), Limited(config).steps(7)
+    assert "datasets.hard.max_epochs" in caplog.text
+    again = Limited(config, run.saved).steps(13)
+    assert run.samples + again.samples == whole.samples
+    order = whole.loader.blend.order
+    drawn = dict(zip(order.names, order.counts(240), strict=True))["hard"]
+    assert drawn <= 0.25 * dict(zip(order.names, order.sizes, strict=True))["hard"]
+
+
 def test_calls_that_are_wrong(tmp_path: Path) -> None:
     run = Run(configuration(tmp_path, {"odm": {}}), micro=4).steps(1)
     before = run.saved[1]

@@ -95,7 +95,7 @@ def test_transformers(tmp_path: Path) -> None:
             loss = cross_entropy(logits.flatten(0, 1), shift_labels.flatten())
             return {"loss": loss, "logits": logits} if self.logits else {"loss": loss}
 
-    def make(folder: Path, steps: int) -> Any:
+    def make(folder: Path, steps: int, config: Any = config) -> Any:
         arguments = transformers.TrainingArguments(
             str(folder), use_cpu=True, per_device_train_batch_size=BATCH // 2, gradient_accumulation_steps=2,
             report_to=[], disable_tqdm=True, save_steps=SAVED, max_steps=steps, logging_steps=99,
@@ -113,6 +113,11 @@ def test_transformers(tmp_path: Path) -> None:
     without.model.logits = False
     with raises(ConfigError, "mixing", "logits"):
         without.train()
+    (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 3}")
+    given = make(tmp_path / "given", 3, configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")}))
+    given.model.logits = False  # which nobody needs
+    given.train()
+    assert dict(given._loader.blend.spec.phases[-1].weights) == {"easy": 1, "hard": 2, "middle": 3}
     with raises(ConfigError, "set_weights"):
         make(tmp_path / "before", 3).set_weights({"easy": 1})
 

@@ -55,14 +55,17 @@ class Run:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Embedding(1000, 8), torch.nn.Linear(8, 1000))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
-        self.loader = cl.make_dataloader(config, micro_batch_size=micro, global_batch_size=BATCH)
+        self.micro = micro
+        self.loader = self.make(config)
         if saved is not None:
             model, state = saved
             self.model.load_state_dict(model)
             self.loader.load_state_dict(json.loads(state), **load)
         self.losses = cl.DatasetLosses(self.loader.blend.config.names)
         self.samples: list[tuple[int, int]] = []  # with their dataset
-        self.micro = micro
+
+    def make(self, config: Any) -> cl.Loader:
+        return cl.make_dataloader(config, micro_batch_size=self.micro, global_batch_size=BATCH)
 
     def steps(self, number: int, observe: bool = True) -> "Run":
         batches = iter(self.loader)

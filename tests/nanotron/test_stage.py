@@ -182,6 +182,8 @@ def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) 
     stage(limited, state, consumed=160, step=20, steps=25)  # the steps that are left
     with raises(ConfigError, "max_epochs"):
         stage(limited, state, consumed=160, step=20, steps=38)
+    with raises(ConfigError, "max_epochs"):
+        stage(limited, state, consumed=160, step=20, steps=25).set_weights({"math": 1})
 
 
 def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tmp_path: Path) -> None:

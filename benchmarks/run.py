@@ -14,6 +14,7 @@ OUTPUT = HERE.parent / "bench-output"
 ALL = [
     "shuffle",
     "mixture",
+    "changes",
     "reads",
     "metadata",
     "loader",

@@ -1,5 +1,6 @@
 """What is selected is what a loop over the documents selects; the language, its tasks and its errors."""
 
+import dataclasses
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace.filter import views
 from conceptloader.trace.filter.columns import DocumentColumns
 from conceptloader.trace.filter.expression import Expression
@@ -163,6 +165,24 @@ def test_metadata_joined_by_a_column_of_another_name(
     assert "--on without --metadata" in capsys.readouterr().err
 
 
+def test_names_of_topics(tmp_path: Path) -> None:
+    """Directories have plain names, the subsets their values; two of one name are an error."""
+    rows = {"sci & tech": "sci-tech", "law/tax (EU)": "law-tax-EU", "..a": "a", "Kunst.": "Kunst."}
+    documents = [
+        dataclasses.replace(one, spans={"topic": [(0, len(one.tokens), [k % len(rows)])]})
+        for k, one in enumerate(random_documents(12))
+    ]
+    write_dataset(tmp_path / "web", documents, vocabularies={"topic": list(rows)})
+    ask = FilterOptions(by="topic")
+    found = filter_dataset(tmp_path / "web", tmp_path / "by", ask)
+    assert {Path(place).name for place in found.views} == {f"by-{name}" for name in rows.values()}
+    assert cl.open_dataset(tmp_path / "by-sci-tech").num_documents == 3
+    write_dataset(tmp_path / "two", documents, vocabularies={"topic": ["a b", "a/b", "c", "d"]})
+    with raises(ConfigError, "by", "'a b' and 'a/b'"):
+        filter_dataset(tmp_path / "two", tmp_path / "both", ask)
+    assert not list(tmp_path.glob("both*"))
+
+
 def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every document is in one view, or counted."""
     out = str(tmp_path / "web")
@@ -250,7 +270,7 @@ def test_other_expressions_are_refused(
         (["--by", "concepts"], "in a document, expected one at most"),
         (["--by", "quality:1,0"], "ascending boundaries"),
         (["--by", "quality:a,b"], "expected numbers"),
-        (["--by", "about"], "expected the name of a directory"),
+        (["--by", "about"], "expected a name of at most 100 letters"),
         (["--by", "tokens + 1"], "expected a column"),
         (["--spans", "concepts:nobody"], "spans, column 1: found 'nobody' of the track 'concepts'"),
         (["--spans", "concepts:law and"], "column 17"),

@@ -27,7 +27,7 @@ from conceptloader.trace.ranges import document_ranges
 
 CHUNK = 1 << 15  # documents that are asked at once
 _MOST_VIEWS = 4096
-_NAME = re.compile(r"[\w-][\w.-]{0,99}")
+_NAME, _OTHERS = re.compile(r"[\w .,&'()/+#:-]{1,100}"), re.compile(r"[^\w.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,7 @@ class _By:
             names = column.cast(self._arrow.string())
             for one in names.unique().drop_null().to_pylist():
                 if not _NAME.fullmatch(one):
-                    raise ConfigError("by", f"the value {one!r:.100}", "the name of a directory")
+                    raise ConfigError("by", f"the value {one!r:.100}", "a name of at most 100 letters")
             return names
         values = column.cast(self._arrow.float64()).fill_null(float("nan")).to_numpy()
         at = np.searchsorted(self._edges, values, side="right") - 1
@@ -291,7 +291,7 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
     if len(names) > _MOST_VIEWS:
         raise ConfigError("by", f"{len(names):,} values", f"at most {_MOST_VIEWS:,}", "give intervals")
     start, stop = table["start"].to_numpy(), table["stop"].to_numpy()
-    places = [out if ask.by is None else f"{out}-{name}" for name in names.tolist()]
+    places = [out] if ask.by is None else _places(out, names.tolist())
     for place in places:
         check_new_directory(place)
     for k, (place, name) in enumerate(zip(places, names.tolist(), strict=True)):
@@ -301,3 +301,18 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
             made = write_view(working, place, dataset, start[rows], stop[rows], said)
         found.views[place] = made.num_documents, made.num_tokens
     return found
+
+
+def _places(out: str, values: list[str]) -> list[str]:
+    """Of each value a directory: "science & law" is science-law there.
+
+    Raises: ConfigError for a value of which nothing is left, and for two with one directory.
+    """
+    found: dict[str, str] = {}
+    for value in values:
+        name = _OTHERS.sub("-", value).lstrip(".").rstrip("-")
+        if not name or name in found:
+            what = f"the values {found[name]!r:.100} and {value!r:.100}" if name else f"the value {value!r:.100}"
+            raise ConfigError("by", what, "values with a directory each", "give them other names, or select by --where")
+        found[name] = value
+    return [f"{out}-{name}" for name in found]

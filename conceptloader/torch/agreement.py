@@ -49,18 +49,19 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     everyone = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
     number = everyone.add(f"rounds of {rank}", 1)
     store, digest, names = PrefixStore(str(number), everyone), fingerprint(facts), {r: f"of {r}" for r in ranks}
+    past = PrefixStore(str(number - 1), everyone)
+    if number > 1:
+        past.delete_key(names[rank])  # the first rank has read it
     store.set(names[rank], digest)
     say = warn_after_s, what, names
     if rank == ranks[0]:
         _wait(store, list(names.values()), *say)
         groups: dict[str, list[int]] = {}
-        for other, name in names.items():
-            groups.setdefault(store.get(name).decode(), []).append(other)
+        for other, value in zip(names, store.multi_get(list(names.values())), strict=True):
+            groups.setdefault(value.decode(), []).append(other)
         store.set("groups", json.dumps(groups))
-        if number > 1:  # all ranks have come from there
-            past = PrefixStore(str(number - 1), everyone)
-            for name in ("groups", *names.values()):
-                past.delete_key(name)
+        if number > 1:
+            past.delete_key("groups")  # all ranks have come from there
     else:
         _wait(store, ["groups"], *say)
         groups = json.loads(store.get("groups"))

@@ -103,6 +103,7 @@ class BaseLoader(Shown, Generic[B]):
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
         self._last_batch: LastBatch = last_batch if last_batch is not None else "partial" if self.passes else "drop"
+        self._check_end_known(blend)
         self.measured = True  # False: no metrics of this one, as in evaluation
         self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
         for _, batch in self._rule.rule:
@@ -438,6 +439,7 @@ class BaseLoader(Shown, Generic[B]):
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
         fresh = new_stage or "mixing" in allow_changed
         mixing = Mixing.resumed(blend, saved.more.get("mixing"), fresh)
+        self._check_end_known(blend)
         reader = open_reader(blend, self.dp_rank)
         count_start = saved.count("count_start", where, 0)
         self._begin(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
@@ -500,6 +502,17 @@ class BaseLoader(Shown, Generic[B]):
                 f"mixing.{self.mixing.kind}",
                 f"{late} samples were yielded, and observe was not called",
                 fix="call loader.observe(losses) after each step, or remove `mixing`: docs/mixing-and-resuming.md",
+            )
+
+    def _check_end_known(self, blend: Blend) -> None:
+        """Raise ConfigError where the run would end with its first samples, and their order is not kept."""
+        live = blend.spec.live or blend.spec.origin or blend.config.mixing is not None
+        if live and self._last_batch == "wrap" and self.num_samples is not None:
+            raise ConfigError(
+                "last_batch",
+                "wrap in a run whose weights are set live",
+                "drop or partial",
+                "the first samples, which end the last batch, are not known any more by then",
             )
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
@@ -588,6 +601,7 @@ class BaseLoader(Shown, Generic[B]):
         losses: Mapping[str, float] | None = None,
     ) -> int:
         start, blend = new_weights(self.blend, weights, self._plan, self._edge, at, self.consumed_samples)
+        self._check_end_known(blend)
         agree(start, blend)
         if self._log is not None:
             self._log.append_weights(blend.spec, blend.order, start, why, losses)

@@ -14,7 +14,6 @@ OUTPUT = HERE.parent / "bench-output"
 ALL = [
     "shuffle",
     "mixture",
-    "changes",
     "reads",
     "metadata",
     "loader",

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
-from conceptloader.batch.metrics import Meter, StepMetrics, callbacks, log_steps
+from conceptloader.batch.metrics import Labels, Meter, StepMetrics, callbacks, count_labels, log_steps
 from conceptloader.batch.mixing import Hear, Mixing
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
@@ -267,13 +267,11 @@ class BaseLoader(Shown, Generic[B]):
         measures = self.measured and (track is not None or callbacks)
         meter = Meter(self._plan.schedule, self._plan.stop, track) if measures else None
         recorded = options.batch_log and self.measured
-        notes: deque[Mapping[str, Any]] = deque()  # of batches on their way to the trainer
+        notes: deque[tuple[Labels | None, Mapping[str, Any]]] = deque()  # of batches on their way to the trainer
 
-        def read(task: tuple[U64Array, int]) -> tuple[Any, Mapping[str, Any]]:
+        def read(task: tuple[U64Array, int]) -> tuple[Any, Any]:
             batch = reader.read(task[0], allocate)
-            if meter is not None:
-                meter.saw(task[1], batch.get("loss_mask"))
-            note = digested(batch) if recorded else {}
+            note = count_labels(batch.get("loss_mask")) if measures else None, digested(batch) if recorded else {}
             converted = self._converted(batch)
             return (converted if self._transform is None else self._transform(converted)), note
 
@@ -296,11 +294,12 @@ class BaseLoader(Shown, Generic[B]):
         for (_, consumed), batch in self._delivered(noting()):
             self._behind = consumed
             self._check_observed(consumed)
+            labels, digest = notes.popleft()
             if meter is not None:
+                meter.counted(consumed, labels)
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
-            note = notes.popleft()
             if recorded:
-                self._note(consumed, note)
+                self._note(consumed, digest)
             self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if self.passes:

@@ -133,6 +133,18 @@ def to_prometheus(registry: Any = None) -> Callback:
     return callback
 
 
+Labels = tuple[int, int, int]
+"""Of a micro batch: labels, those with a loss, samples without any."""
+
+
+def count_labels(mask: Any) -> Labels | None:
+    """Of a loss mask [B, S], array or tensor; None without one."""
+    if mask is None:
+        return None
+    kept = (mask != 0).sum(1)
+    return len(mask) * mask.shape[1], int(kept.sum()), int((kept == 0).sum())
+
+
 class Meter:
     """Of one loader: what happens between the ends of its steps.
 
@@ -143,13 +155,16 @@ class Meter:
     def __init__(self, schedule: BatchSchedule, stop: int | None = None, track: Callback | None = None) -> None:
         self._schedule, self._stop, self.track = schedule, stop, track
         self._waited, self._before = 0.0, (time.monotonic(), *_read())
-        self._masks: dict[int, tuple[int, int, int]] = {}  # of micro batches that are not in a step yet
+        self._masks: dict[int, Labels] = {}  # of micro batches that are not in a step yet
 
     def saw(self, consumed: int, mask: Any) -> None:
-        """The loss mask [B, S], array or tensor, of the micro batch up to `consumed` samples; from any thread."""
-        if mask is not None:
-            kept = (mask != 0).sum(1)
-            self._masks[consumed] = len(mask) * mask.shape[1], int(kept.sum()), int((kept == 0).sum())
+        """The loss mask [B, S], array or tensor, of the micro batch up to `consumed` samples."""
+        self.counted(consumed, count_labels(mask))
+
+    def counted(self, consumed: int, labels: Labels | None) -> None:
+        """What count_labels found in the micro batch up to `consumed` samples."""
+        if labels is not None:
+            self._masks[consumed] = labels
 
     def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
         """A micro batch, or more, was waited for: with it, `consumed` samples are yielded over all ranks."""

@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import torch.multiprocessing as mp
 import conceptloader as cl
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.batch.reader import BatchReader
 from conceptloader.kernels.system import STREAM
 from conceptloader.storage import reads
 from conceptloader.testing import random_documents, write_dataset
@@ -184,6 +186,42 @@ def test_weights_that_a_callback_sets_hold_for_what_nobody_has_read(config: Any)
     resumed = make(config, dp_size=1, micro_batch_size=4)
     resumed.load_state_dict(loader.state_dict_at(0))
     assert [batch["dataset_id"].tolist() for batch in itertools.islice(resumed, 20)] == batches
+
+
+def test_a_batch_that_is_read_again_late(config: Any, seen: list[cl.StepMetrics], monkeypatch: Any) -> None:
+    """What was read before the weights changed counts nothing, also where that ends last."""
+    config = {**config, "phases": [], "loader": {"prefetch_batches": 3, "num_threads": 8}}
+    config["datasets"]["a"]["weight"] = 1
+    del config["datasets"]["b"]
+    config["datasets"]["b"] = {"path": config["datasets"]["a"]["path"], "weight": 1}
+    config["quarantine"] = [
+        {"dataset": "a", "tokens": [0, cl.open_dataset(config["datasets"]["a"]["path"]).num_tokens]}
+    ]
+    loader = make(config, dp_size=1, micro_batch_size=8)
+    ended = threading.Semaphore(0)
+    first, again = set[int](), {at: threading.Event() for at in range(0, 200, 8)}
+    read = BatchReader.read
+
+    def late(reader: Any, samples: Any, *args: Any, **options: Any) -> Any:
+        batch, at = read(reader, samples, *args, **options), int(samples[0])
+        if at in (8, 16, 24) and at not in first:
+            first.add(at)
+            again[at].wait(5)
+            time.sleep(0.05)
+            ended.release()
+        elif at:
+            again[at].set()
+        return batch
+
+    monkeypatch.setattr(BatchReader, "read", late)
+    batches = iter(loader)
+    next(batches)
+    assert loader.set_weights({"b": 1}) == 8
+    assert all(ended.acquire(timeout=10) for _ in range(3))
+    time.sleep(0.1)
+    masks = [next(batches)["loss_mask"] for _ in range(5)]
+    assert all(mask.all() for mask in masks)
+    assert [one.masked for one in seen[1:]] == [0] * 5
 
 
 def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.StepMetrics]) -> None:

@@ -20,7 +20,6 @@ from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.index import concept_pairs, open_index
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.read.ids import AMBIGUOUS, find_many
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.paths import with_default
 
@@ -224,14 +223,11 @@ def _read_ranges(path: str) -> list[tuple[str, tuple[int, int]]]:
 
 def _of_ids(dataset: Dataset, ids: Sequence[str], missing: dict[str, None]) -> tuple[Ints, Ints]:
     """The tokens of documents with these ids; `missing` loses those that are found."""
-    numbers: list[int] = []
-    many = np.full(len(ids), AMBIGUOUS) if dataset.runs is not None else find_many(dataset, ids)
-    for one, number in zip(ids, many.tolist(), strict=True):
-        having = dataset.find_document(one) if number == AMBIGUOUS else [number] if number >= 0 else []
-        if having:
-            missing.pop(one, None)
-        numbers += having
-    ranges = np.array([dataset.document_range(number) for number in sorted(set(numbers))], np.int64).reshape(-1, 2)
+    found = dataset.find_documents(ids)
+    for one in (one for one, having in found.items() if having):
+        missing.pop(one, None)
+    numbers = sorted({number for having in found.values() for number in having})
+    ranges = np.array([dataset.document_range(number) for number in numbers], np.int64).reshape(-1, 2)
     some = ranges[:, 0] < ranges[:, 1]
     return ranges[some, 0], ranges[some, 1]
 

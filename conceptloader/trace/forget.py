@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from conceptloader.format.read.bulk import ragged
-from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.ids import AMBIGUOUS, find_many
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import document_ranges, ranges_of, samples_touching
 from conceptloader.trace.run import Run
@@ -31,9 +29,9 @@ def documents_with(run: Run, ids: Sequence[str]) -> tuple[dict[str, Ints], list[
     """(dataset -> numbers of its documents with one of these ids, ids that none has)."""
     unknown, numbers = dict.fromkeys(ids), dict[str, Ints]()
     for name, dataset in run.blend.datasets.items():
-        found = {one: having for one, having in zip(ids, _having(dataset, ids), strict=True) if having}
+        found = dataset.find_documents(ids)
         numbers[name] = np.unique(np.array([number for having in found.values() for number in having], np.int64))
-        for one in found:
+        for one in (one for one, having in found.items() if having):
             unknown.pop(one, None)
     return numbers, list(unknown)
 
@@ -83,12 +81,3 @@ def draws_of(run: Run, index: int, windows: Ints, num_samples: int) -> tuple[Int
         found.append(np.stack([samples, which])[:, (samples >= 0) & (samples < num_samples)])
     samples, which = np.concatenate(found, 1)
     return samples, which
-
-
-def _having(dataset: Dataset, ids: Sequence[str]) -> list[list[int]]:
-    """For each id the numbers of the documents that have it."""
-    several = np.full(len(ids), AMBIGUOUS) if dataset.runs is not None else find_many(dataset, ids)
-    return [
-        dataset.find_document(one) if number == AMBIGUOUS else [number] * (number >= 0)
-        for one, number in zip(ids, several.tolist(), strict=True)
-    ]

@@ -5,7 +5,7 @@ A view has the files of its source, and numbers tokens and documents of its own:
 
 import operator
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -91,15 +91,19 @@ class Viewable(Ranges):
 
     def find_document(self, external_id: str) -> list[int]:
         """Numbers of all documents that had this id in the input, in order. Costs a few small reads per shard."""
-        found: list[int] = []
+        return self.find_documents([external_id])[external_id]
+
+    def find_documents(self, ids: Sequence[str]) -> dict[str, list[int]]:
+        """The same of each of many ids."""
+        found: dict[str, list[int]] = {one: [] for one in ids}
         for shard in np.flatnonzero(self.manifest.shards.files["documents.hash"].size > 0).tolist():
-            for ordinal, _ in find_in_shard(self.reader, shard, [external_id]):
+            for ordinal, text in find_in_shard(self.reader, shard, ids):
                 if self.runs is None:
-                    found.append(self.first_documents[shard] + ordinal)
+                    found[text].append(self.first_documents[shard] + ordinal)
                     continue
                 base = self.shard_starts[shard]
                 start, stop = self.reader.document_range(shard, ordinal)
-                found += range(*np.searchsorted(self.runs.source, [start + base, stop + base]).tolist())
+                found[text] += range(*np.searchsorted(self.runs.source, [start + base, stop + base]).tolist())
         return found
 
     def sources(self, documents: Ints) -> Ints:

@@ -9,7 +9,7 @@ import yaml
 from selenium.webdriver.common.keys import Keys
 
 import conceptloader as cl
-from conceptloader.trace import locate_document, trace_step
+from conceptloader.trace import locate_document, open_run, trace_step
 from conceptloader.trace.run import Run
 from conceptloader.viewer.source import Looked, alone
 from conceptloader.viewer.windows import describe
@@ -225,6 +225,29 @@ def test_a_ramp_is_named_in_the_mixture(folder: Path, serve: Callable[[Looked], 
     browser.open(f"{serve(Looked(title='ramp', run=run, samples=2000))}#mixture")
     assert "weight from 160, cosine over 1,000" in browser.main.replace("\N{NARROW NO-BREAK SPACE}", ",")
     assert len(browser.all(".phase")) == 1
+
+
+def test_a_mixture_that_learns_with_its_losses(
+    folder: Path, serve: Callable[[Looked], str], browser: Browser, tmp_path: Path
+) -> None:
+    config = yaml.safe_load((folder / "run.yaml").read_text())
+    config |= {"phases": [], "exclude": [], "quarantine": [], "mixing": {"odm": {}}}
+    for entry in config["datasets"].values():
+        entry |= {"weight": 1, "path": str(folder / entry["path"])}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    names = list(config["datasets"])
+    with cl.batches(tmp_path / "run.yaml", micro_batch_size=4) as loader:
+        loader.log_start(tmp_path, 0)
+        for step, _ in zip(range(300), loader, strict=False):
+            loader.observe({name: 2 + k - step / 300 for k, name in enumerate(names)})
+    run = open_run(tmp_path / "run.yaml", tmp_path)
+    assert len(run.phases) > 200
+    browser.open(f"{serve(Looked(title='learns', run=run, samples=1200))}#mixture")
+    assert "Loss of each dataset, where weights were set" in browser.main
+    assert len(browser.all(".loss")) == len(names)
+    assert 50 < len(browser.all(".phase")) < 120, "as many as there is room for"
+    assert len(browser.all("main th")) < 14
+    assert browser.complaints() == []
 
 
 def test_quarantine_and_a_check_of_the_files(page: str, browser: Browser, looked: Looked) -> None:

@@ -3,7 +3,7 @@ import {
   address, ask, bars, card, choice, count, field, h, hue, label, link, pager, percent, plural, quiet, s, swatch, table,
 } from "./dom.js";
 
-const COLUMNS = 8; // of weights: where they were set live, many phases are between them
+const [COLUMNS, LINES] = [8, 24]; // of weights: where they are set live, there are many more phases
 
 export async function overview(_, about) {
   return h("article", {}, about.run && runCard(about.run), about.sources.map(sourceCard));
@@ -97,7 +97,8 @@ function area(found, here) {
     return s("polygon", { points, class: "area", style: { "--h": hue(k) } }, s("title", {}, one.name));
   });
   const mark = (x, name, text) => s("line", { x1: at(x), x2: at(x), y1: 0, y2: height, class: name }, s("title", {}, text));
-  const phases = found.phases.filter((one) => one.start > 0 && one.start < found.samples);
+  const all = found.phases.filter((one) => one.start > 0 && one.start < found.samples);
+  const phases = all.length > LINES ? [] : all;
   return h("figure", {},
     s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img" },
       areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}${ramp(one)}${one.why && ` (${one.why})`}`)),

@@ -21,7 +21,7 @@ if os.name != "posix":
     )
 
 if TYPE_CHECKING:
-    from conceptloader import errors, testing, trace
+    from conceptloader import errors, mixing, testing, trace
     from conceptloader.base.hashing import derive_key
     from conceptloader.batch.digest import batch_digest
     from conceptloader.batch.loader import BaseLoader, NumpyLoader, batches
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from conceptloader.trace.losses import LossLog
     from conceptloader.viewer.decode import DecodedSample, DecodedSpan, decode
 
-_MODULES = ("errors", "testing", "trace")
+_MODULES = ("errors", "mixing", "testing", "trace")
 _HOMES = {
     "base.hashing": "derive_key",
     "batch.digest": "batch_digest",
@@ -152,7 +152,7 @@ __all__ = [
     "TrackTensors", "TrainedLoader", "UnboundedLoaderError", "Windows", "__version__", "adopt", "annotate",
     "annotation_status", "batch_digest", "batches", "build", "build_mixture", "collate_fn", "concat",
     "create_writer", "decode", "derive_key", "errors", "finalize", "find_state", "load_config", "log_steps",
-    "make_dataloader", "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode",
+    "make_dataloader", "mixing", "noisy_or", "on_step", "open_blend", "open_dataset", "open_writer", "reencode",
     "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts",
     "token_values", "trace", "track", "verify",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ CHAPTERS = {
     "base": "Keys",
     "errors": "Errors",
 }
-MODULES = ["conceptloader.trace", "conceptloader.testing"]
+MODULES = ["conceptloader.trace", "conceptloader.mixing", "conceptloader.testing"]
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)]*)\)")
 
 

@@ -1,5 +1,12 @@
 """Mixtures that learn: of the losses of a step, the weights of the datasets from the next step on.
 
-Open controller.py first: what every controller does. A controller computes, and does nothing else: torch/mixing.py
-gives it losses, sets its weights and keeps its state.
+Open controller.py first: what every controller does. A controller computes, and does nothing else: batch/mixing.py
+gives it losses, has its weights set and keeps its state.
 """
+
+from conceptloader.mixing.controller import Controller
+from conceptloader.mixing.doremi import DoReMi
+from conceptloader.mixing.given import Replay
+from conceptloader.mixing.odm import ODM
+
+__all__ = ["ODM", "Controller", "DoReMi", "Replay"]

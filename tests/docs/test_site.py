@@ -34,9 +34,9 @@ def test_every_page_is_in_the_menu(site: Path) -> None:
 def test_every_public_name_is_explained(site: Path) -> None:
     page = (site / "reference.html").read_text()
     shown = set(re.findall(r'id="conceptloader\.[\w.]*?(\w+)"', page))
-    modules = {"errors", "testing", "trace"}
+    modules = {"errors", "mixing", "testing", "trace"}
     assert set(cl.__all__) - modules - {"__version__"} <= shown
-    for module in ("conceptloader.trace", "conceptloader.testing"):
+    for module in ("conceptloader.trace", "conceptloader.mixing", "conceptloader.testing"):
         assert set(import_module(module).__all__) <= shown
     assert "Raises: ConfigError" in page
 

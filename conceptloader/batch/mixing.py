@@ -185,8 +185,6 @@ def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weight
     phases = [one.phase for one in log.phases(spec)]
     if any(phase.ramp is not None for phase in phases):
         raise ConfigError("mixing.replay", f"ramps in the run of {log.path}", fix="give this run their phases instead")
-    if any(phase.ramp for phase in phases):
-        raise ConfigError("mixing.replay", f"a ramp in {log.path}", "weights that change at once")
     found = [(one.start, _by_dataset(spec, one)) for one in phases]
     for name in {name for _, weights in found for name in weights}:
         if name not in names:

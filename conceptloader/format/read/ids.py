@@ -21,20 +21,22 @@ _READ = 1 << 18  # entries of a hash table, or ids, read at a time
 def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
     """int64 [len(ids)]: the number of the document with each id, MISSING, or AMBIGUOUS if several have it."""
     numbers = dict.fromkeys(ids, MISSING)
-    for shard in np.flatnonzero(ds.manifest.shards.files["documents.hash"].size > 0).tolist():
-        for ordinal, text in find_in_shard(ds.reader, shard, ids):
-            known = numbers[text] != MISSING
-            numbers[text] = AMBIGUOUS if known else ds.first_documents[shard] + ordinal
+    for shard, ordinal, text in find_each(ds.reader, ids):
+        known = numbers[text] != MISSING
+        numbers[text] = AMBIGUOUS if known else ds.first_documents[shard] + ordinal
     return np.array([numbers[text] for text in ids], np.int64)
 
 
-def find_in_shard(reader: ShardReader, shard: int, ids: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(ordinal, id) of the documents of a shard that have one of these ids, in order; "" is none."""
+def find_each(reader: ShardReader, ids: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    """(shard, ordinal in it, id) of all documents that have one of these ids, in order; "" is none."""
     wanted = {*ids} - {""}
     hashes = np.sort(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in wanted], np.uint64))
-    ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *_candidates(reader, shard, hashes)]))
-    ordinals = ordinals[(ordinals >= 0) & (ordinals < reader.table.documents[shard])]
-    return ((ordinal, text) for ordinal, text in _named(reader, shard, ordinals) if text in wanted)
+    for shard in np.flatnonzero(reader.table.files["documents.hash"].size > 0).tolist():
+        ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *_candidates(reader, shard, hashes)]))
+        ordinals = ordinals[(ordinals >= 0) & (ordinals < reader.table.documents[shard])]
+        for ordinal, text in _named(reader, shard, ordinals):
+            if text in wanted:
+                yield shard, ordinal, text
 
 
 def _candidates(reader: ShardReader, shard: int, hashes: NDArray[np.uint64]) -> Iterator[Ints]:

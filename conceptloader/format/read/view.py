@@ -13,7 +13,7 @@ import numpy as np
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import documents_of, read_items
 from conceptloader.format.read.files import Files, FoundView
-from conceptloader.format.read.ids import find_in_shard
+from conceptloader.format.read.ids import find_each
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.read.values import Documents
 from conceptloader.format.spec.codecs import Codec
@@ -96,14 +96,13 @@ class Viewable(Ranges):
     def find_documents(self, ids: Sequence[str]) -> dict[str, list[int]]:
         """The same of each of many ids."""
         found: dict[str, list[int]] = {one: [] for one in ids}
-        for shard in np.flatnonzero(self.manifest.shards.files["documents.hash"].size > 0).tolist():
-            for ordinal, text in find_in_shard(self.reader, shard, ids):
-                if self.runs is None:
-                    found[text].append(self.first_documents[shard] + ordinal)
-                    continue
-                base = self.shard_starts[shard]
-                start, stop = self.reader.document_range(shard, ordinal)
-                found[text] += range(*np.searchsorted(self.runs.source, [start + base, stop + base]).tolist())
+        for shard, ordinal, text in find_each(self.reader, ids):
+            if self.runs is None:
+                found[text].append(self.first_documents[shard] + ordinal)
+                continue
+            base = self.shard_starts[shard]
+            start, stop = self.reader.document_range(shard, ordinal)
+            found[text] += range(*np.searchsorted(self.runs.source, [start + base, stop + base]).tolist())
         return found
 
     def sources(self, documents: Ints) -> Ints:

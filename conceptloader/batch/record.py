@@ -18,7 +18,6 @@ import xxhash
 
 from conceptloader.base.strict import plain
 from conceptloader.batch.digest import sha256_of
-from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
@@ -128,10 +127,3 @@ def begin_record(log: str | os.PathLike[str], dp_rank: int, start: RunStart) -> 
 def digested(batch: Mapping[str, Any]) -> dict[str, Any]:
     """What the loader's own record keeps of a micro batch."""
     return {**noted(batch), SHA256: sha256_of(batch)}
-
-
-def refuse_batch_log(blend: Blend, reader: str) -> None:
-    """Raise ConfigError if the configuration wants a record, of a reader that writes none."""
-    if blend.config.loader.batch_log:
-        fix = "omit it, and record what is trained with conceptloader.trace.BatchRecorder"
-        raise ConfigError("loader.batch_log", f"found true, but {reader} writes no batch log", fix=fix)

@@ -1,17 +1,18 @@
 """Samples by their index, without torch: what grain reads for JAX, and the base of the dataset for torch."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from conceptloader.base.checks import as_count
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.record import refuse_batch_log
-from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.blend import Blend, ConfigLike
+from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import OrderState
+from conceptloader.run.entry import ANY, Entry
+from conceptloader.run.training import TrainingRun
 
 
 class SampleSource:
@@ -23,13 +24,31 @@ class SampleSource:
     Args:
         config: Path of a YAML file, or what was read from one.
         num_samples: What len() says; by default the samples of all datasets together.
+        allow_changed: Names of differences from the past to accept, in `continue_from`.
     """
 
-    def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
-        self.blend, self.count_start = open_blend(config).continued()
-        refuse_batch_log(self.blend, type(self).__name__)
+    entry: ClassVar[Entry] = Entry(name="SampleDataset")
+
+    def __init__(
+        self, config: ConfigLike, num_samples: int | None = None, *, allow_changed: Collection[str] = ()
+    ) -> None:
+        partition = Partition(micro_batch_size=1, dp_size=1)
+        # What is read through another front end, as ConceptTrainer does, is checked there.
+        self.run = TrainingRun(config, ANY, partition=partition, rule=None, allow_changed=allow_changed)
+        self.run.require_known()
+        self._checked = False
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
+
+    @property
+    def blend(self) -> Blend:
+        """The data, in their order."""
+        return self.run.blend
+
+    @property
+    def count_start(self) -> int:
+        """The sample of the run that is index 0."""
+        return self.run.began
 
     def __len__(self) -> int:
         return self.num_samples
@@ -41,13 +60,11 @@ class SampleSource:
 
     def read(self, indices: Sequence[int]) -> Batch:
         """The batch of these samples. Raises ConfigError for an invalid index."""
-        if self.blend.config.mixing is not None:
-            raise ConfigError(
-                "mixing",
-                f"found with a {type(self).__name__}, whose order is fixed",
-                fix="omit it, or train with make_dataloader or an adapter that observes losses",
-            )
+        if not self._checked:
+            self.entry.check(self.blend.config)
+            self._checked = True
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
+        self.run.check_reads(max(samples, default=0) + 1)
         return self._reader.read(np.array(samples, np.uint64))
 
 
@@ -60,12 +77,15 @@ class GrainSource(SampleSource):
     Args:
         config: Path of a YAML file, or what was read from one.
         num_samples: End of the run; by default the samples of all datasets together.
+        allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
 
     Raises:
         ConfigError: An option breaks a rule.
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
     """
+
+    entry = Entry(name="GrainSource")
 
     def __len__(self) -> int:
         """Samples from index 0 to the end of the run."""
@@ -83,7 +103,7 @@ class GrainSource(SampleSource):
     def state_dict_at(self, samples: int) -> dict[str, str]:
         """The state when the first `samples` indices are trained, over all processes: that of every other trainer."""
         consumed = self.count_start + as_count(samples, "samples", 0)
-        return self.blend.state(consumed).leaf()
+        return self.run.state(consumed).leaf()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let index 0 be the sample after those that `state` says are trained.
@@ -93,6 +113,5 @@ class GrainSource(SampleSource):
         """
         where = "source state"
         saved = OrderState.read(state, where)
-        consumed = saved.between_steps(where)
-        self.blend = self.blend.resume(saved.spec, consumed)
-        self._reader, self.count_start = open_reader(self.blend), consumed
+        saved.between_steps(where)
+        self._reader = self.run.resume(saved, where, read=open_reader)

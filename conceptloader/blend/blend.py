@@ -28,7 +28,6 @@ from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.live import LoggedPhase
 from conceptloader.order.mixture import Mixture, Phase
-from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec, PackingRule
 from conceptloader.order.progress.state import OrderState
@@ -153,17 +152,6 @@ class Blend(Shown):
         """What a checkpoint at `consumed` samples keeps of the order, and `more`; None: see OrderState."""
         spec = self.spec if consumed is None else self.spec.cut(consumed, self.order)
         return OrderState(spec=spec, consumed=consumed, more=more)
-
-    def continued(self) -> tuple["Blend", int]:
-        """This configuration as the continuation of the run in its `continue_from`, and the samples of that so far.
-
-        Itself and 0 without one. Raises ResumeError if what decided past samples is another one here.
-        """
-        if self.config.continue_from is None:
-            return self, 0
-        state = to_continue(self.config.continue_from)
-        consumed = state.position(self.config.continue_from)
-        return self.resume(state.spec, consumed), consumed
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will.

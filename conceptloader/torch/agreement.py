@@ -16,7 +16,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 
 from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.errors import ConfigError
-from conceptloader.order.progress.spec import OrderSpec
 
 logger = logging.getLogger(__name__)
 
@@ -102,36 +101,41 @@ def told(what: str, text: str | None, group: Any = None) -> str:
     return store.get(str(number)).decode()
 
 
-def from_first(what: str, read: Callable[[], str], group: Any = None) -> str:
-    """What `read` returns on the first rank of a group, on all of them; see `told`."""
-    together = dist.is_available() and dist.is_initialized()
-    first = not together or dist.get_process_group_ranks(group or dist.group.WORLD)[0] == dist.get_rank()
-    return told(what, read() if first else None, group)
+class GroupRanks:
+    """The ranks of a torch.distributed group, as run/ranks.py wants them; alone where none is initialized.
 
-
-def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
-    """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples.
-
-    Does nothing without a process group.
+    Args:
+        group: A group that this rank is in; None for all processes.
+        size: How many of them there have to be: data-parallel ranks; None for any number.
     """
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    require_size("set_weights", dp_size, group)
-    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
-    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)
 
+    def __init__(self, group: Any = None, size: int | None = None) -> None:
+        self._group, self._size = group, size
 
-def require_size(what: str, dp_size: int, group: Any) -> None:
-    """Raise ConfigError unless as many processes are about to be compared as there are data-parallel ranks."""
-    size = dist.get_world_size(group)
-    if size != dp_size:
-        raise ConfigError(
-            what,
-            f"{size} processes in the group and dp_size {dp_size}",
-            "as many",
-            "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
-            "yourself",
-        )
+    def compare(self, what: str, facts: Mapping[str, Any]) -> None:
+        """See require_same. Raises ConfigError also for a group of another size."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        size = dist.get_world_size(self._group)
+        if self._size not in (None, size):
+            raise ConfigError(
+                what,
+                f"{size} processes in the group and dp_size {self._size}",
+                "as many",
+                "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
+                "yourself",
+            )
+        require_same(what, facts, self._group)
+
+    def told(self, what: str, text: str | None) -> str:
+        """See told."""
+        return told(what, text, self._group)
+
+    def from_first(self, what: str, read: Callable[[], str]) -> str:
+        """What `read` returns on the first rank of the group, on all of them; see told."""
+        together = dist.is_available() and dist.is_initialized()
+        first = not together or dist.get_process_group_ranks(self._group or dist.group.WORLD)[0] == dist.get_rank()
+        return told(what, read() if first else None, self._group)
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:

@@ -1,6 +1,6 @@
 """Batches for plain PyTorch: a loader that prefetches."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -9,16 +9,14 @@ import torch.distributed as dist
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.loader import BaseLoader
-from conceptloader.blend import Blend, ConfigLike
-from conceptloader.blend.facts import start_facts
+from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
-from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import LastBatch, Scheme
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.torch.agreement import from_first, require_agreement, require_same, require_size
+from conceptloader.run.ranks import Alone, Ranks
+from conceptloader.run.training import Task
+from conceptloader.torch.agreement import GroupRanks, require_same
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
-
-Task = tuple[U64Array, int]
 
 
 class Loader(BaseLoader[TensorBatch]):
@@ -44,6 +42,7 @@ class Loader(BaseLoader[TensorBatch]):
             pinned memory, while the device works on the current one.
         batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded. For a
             CUDA device it returns a dict, whose tensors are copied.
+        allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
         check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the
             ranks compare their order, outputs and sizes, and raise ConfigError where these differ; see
             torch/agreement.py.
@@ -71,6 +70,7 @@ class Loader(BaseLoader[TensorBatch]):
         scheme: Scheme = "strided",
         device: torch.device | str | None = None,
         batch_transform: Callable[[TensorBatch], Any] | None = None,
+        allow_changed: Collection[str] = (),
         check_ranks: Any = False,
     ) -> None:
         self.check_ranks, self.device = check_ranks, as_device(device)
@@ -86,10 +86,12 @@ class Loader(BaseLoader[TensorBatch]):
             last_batch=last_batch,
             scheme=scheme,
             batch_transform=batch_transform,
+            allow_changed=allow_changed,
         )
         if self.device.type == "cuda" or (self.blend.config.loader.pin_memory and torch.cuda.is_available()):
             self._allocate = pinned_block
-        self._copies = int(self.device.type == "cuda")
+        if self.device.type == "cuda":  # a copy of one micro batch is under way behind the one that is yielded
+            self.run.on_the_way = self.run.partition.group
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop and without check_ranks."""
@@ -113,20 +115,14 @@ class Loader(BaseLoader[TensorBatch]):
         """Raise ConfigError if other ranks are about to read another run, or another part of it."""
         if self.check_ranks is False:
             return
-        share = self.partition
+        run, share = self.run, self.run.partition
         if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ConfigError(
                 "check_ranks",
                 f"found no process group with dp_size {share.dp_size}",
                 fix="call torch.distributed.init_process_group before the first batch, or omit check_ranks",
             )
-        run: dict[str, Any] = {
-            "consumed_samples": self.begins_at,
-            "num_samples": self.num_samples,
-            "last_batch": self._last_batch,
-        }
-        run |= {"global_batch_size": self._rule.rule, "partition": asdict(share)}
-        facts = start_facts(self.blend, epoch_samples=self.epoch_samples, **run)
+        facts = run.facts(consumed_samples=self.begins_at, partition=asdict(share))
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
 
     def set_weights(
@@ -161,12 +157,7 @@ class Loader(BaseLoader[TensorBatch]):
                 already or that is not after weights set earlier, ranks that differ.
             ReadError: For the run log.
         """
-
-        def compare(start: int, blend: Blend) -> None:
-            if agree:
-                require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)
-
-        return self._set_weights(weights, at, why, compare)
+        return self.run.set_weights(weights, at, why=why, ranks=self._ranks(group, agree))
 
     def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
@@ -185,13 +176,10 @@ class Loader(BaseLoader[TensorBatch]):
             ConfigError: Without that section, for a second call in a step, losses that are wrong, weights that
                 set_weights refuses, ranks that differ.
         """
+        self.run.observe(losses, self._ranks(group, agree))
 
-        def compare(facts: dict[str, Any]) -> None:
-            if agree and dist.is_available() and dist.is_initialized():
-                require_size("observe", self.partition.dp_size, group)
-                require_same("observe", {**facts, "consumed_samples": self._behind}, group)
-
-        self._observe(losses, lambda read: from_first("mixing", read, group) if agree else read(), compare)
+    def _ranks(self, group: Any, agree: bool) -> Ranks:
+        return GroupRanks(group, self.run.partition.dp_size) if agree else Alone()
 
 
 make_dataloader = Loader

@@ -1,6 +1,7 @@
 """Loaders for trainers: samples are consumed when the trainer acknowledges them, not when they are yielded."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,8 +9,10 @@ import torch
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.loader import LOADER
 from conceptloader.blend import Blend, ConfigLike
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.run.entry import Entry
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
 from conceptloader.torch.losses import DatasetLosses
@@ -38,27 +41,14 @@ class TrainedLoader(Loader):
             would train them again.
     """
 
+    entry = replace(LOADER, name="TrainedLoader", keys=frozenset({POSITION}))
     remedy = f"Call acknowledge(batch['{POSITION}']) after each step, or use the adapter of your trainer"
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
         self._loop = 0
         super().__init__(config, **options)
-        self.passes = False
+        self.run.passes, self.run.acknowledges = False, True
         self.losses = DatasetLosses(self.blend.config.names)  # of the step, for observe_step
-
-    def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
-        super()._begin(consumed, step_start, step)
-        self._trained = self._began = consumed
-
-    @property
-    def consumed_samples(self) -> int:
-        """Samples over all ranks that the trainer has acknowledged."""
-        return self._trained
-
-    @property
-    def begins_at(self) -> int:
-        """Where the next loop begins: at what is trained."""
-        return self.consumed_samples
 
     @property
     def step_samples(self) -> int:
@@ -68,17 +58,17 @@ class TrainedLoader(Loader):
     @property
     def micro_batches_per_step(self) -> int:
         """Micro batches of a rank in the step that comes next: what trainers call gradient accumulation."""
-        return self.step_samples // self.partition.group
+        return self.step_samples // self.run.partition.group
 
     def position_after(self, micro_batches: int) -> int:
         """Samples over all ranks after so many micro batches of each, counted from where this loader began."""
-        position: int = self._began + micro_batches * self.partition.group
+        position = self.run.began + micro_batches * self.run.partition.group
         return position if self.plan.stop is None else min(position, self.plan.stop)
 
     def check_accumulation(self, found: int, option: str) -> None:
         """Raise ConfigError unless the trainer accumulates `found` = micro_batches_per_step; `option` says so there."""
         if found != self.micro_batches_per_step:
-            share = self.partition
+            share = self.run.partition
             raise ConfigError(
                 option,
                 str(found),
@@ -93,19 +83,12 @@ class TrainedLoader(Loader):
         Raises:
             ConfigError: For a position after what was yielded, or before what was acknowledged.
         """
-        position = self._handed_out if consumed_samples is None else as_count(consumed_samples, POSITION, 0)
-        if not self._trained <= position <= self._handed_out:
-            raise ConfigError(
-                "acknowledge",
-                f"{position} samples",
-                f"{self._trained} (acknowledged before) to {self._handed_out} (yielded in this loop)",
-                f"give the batch's own {POSITION}",
-            )
-        self._trained = position
+        run = self.run
+        run.acknowledge(run.yielded if consumed_samples is None else as_count(consumed_samples, POSITION, 0))
 
     def acknowledge_step(self, step: int) -> None:
         """The trainer has made `step` steps since the beginning of the run: what they took is trained."""
-        position = self.position(step)
+        position = self.run.position(step)
         if position is None:
             self.check_step(step)
         self.acknowledge(position)
@@ -146,7 +129,7 @@ class TrainedLoader(Loader):
             batch = next(batches, None)
             if batch is None:
                 return
-            yield TensorBatch(batch, **{POSITION: self._handed_out})
+            yield TensorBatch(batch, **{POSITION: self.run.yielded})
 
     def _check_turn(self, loop: int) -> None:
         if self._loop != loop:
@@ -156,7 +139,7 @@ class TrainedLoader(Loader):
                 fix="each consumer needs a loader of its own",
             )
         trained = self.consumed_samples
-        ahead = (self._handed_out - trained) // self.partition.group
+        ahead = (self.run.yielded - trained) // self.run.partition.group
         if ahead >= 2 * self.micro_batches_per_step + _SLACK:
             raise ConfigError(
                 "Loader",
@@ -164,6 +147,21 @@ class TrainedLoader(Loader):
                 "samples: this loader is not told what is trained",
                 fix=self.remedy,
             )
+
+
+class _Evaluated(Loader):
+    """Each loop begins at the first sample, and none of its batches is one of a training."""
+
+    entry = Entry(
+        name="an evaluation",
+        carries=frozenset({"threads", "pin_memory"}),
+        fix="omit it: this is no training",
+    )
+    _measured = False
+
+    def __init__(self, config: ConfigLike, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.run.passes = True
 
 
 class EvaluationLoader:
@@ -179,9 +177,8 @@ class EvaluationLoader:
     """
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
-        self.loader = Loader(config, **options)
-        self.loader.passes, self.loader.measured = True, False
-        share, end = self.loader.partition, self.loader.num_samples
+        self.loader = _Evaluated(config, **options)
+        share, end = self.loader.run.partition, self.loader.run.num_samples
         if end is None:
             raise ConfigError("evaluation", "found a run without an end", fix="set order: sequential, or num_samples")
         check_each_once(self.loader.blend, end, "evaluation")

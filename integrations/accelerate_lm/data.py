@@ -55,14 +55,14 @@ class AcceleratedLoader(TrainedLoader):
             device=accelerator.device if accelerator.device.type == "cuda" else None,
             **{"check_ranks": True, **options},
         )
+        self._stands()
         self._check()
         accelerator.register_for_checkpointing(self)
 
     def track(self, metrics: StepMetrics) -> None:
         self.accelerator.log(metrics.flat(), step=metrics.step)
 
-    def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
-        super()._begin(consumed, step_start, step)
+    def _stands(self) -> None:
         # Gradients of a step that was begun are gone, so that accumulation starts at its first micro batch.
         self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
         self._first = self.accelerator.step
@@ -71,8 +71,8 @@ class AcceleratedLoader(TrainedLoader):
     def consumed_samples(self) -> int:
         """Samples over all processes of the steps that the accelerator has accumulated."""
         begun = (self.accelerator.step - self._first) % self.accelerator.gradient_accumulation_steps
-        self.acknowledge(max(self._trained, self._position(self.accelerator.step - begun)))
-        return self._trained
+        self.acknowledge(max(self.run.trained, self._position(self.accelerator.step - begun)))
+        return self.run.trained
 
     @property
     def begins_at(self) -> int:
@@ -90,6 +90,7 @@ class AcceleratedLoader(TrainedLoader):
     def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """For load_state, which has restored the accelerator's count of micro batches."""
         super().load_state_dict(state, **options)
+        self._stands()
         self._check()
 
     @property

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from conceptloader.base.tested import warn_untested
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
+from conceptloader.run.entry import Entry
 from conceptloader.torch.collate import Rows
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import trained_labels
@@ -16,6 +17,8 @@ class AutomodelSamples(SampleDataset):
     Raises:
         ConfigError: For loss weights.
     """
+
+    entry = Entry(name="AutomodelSamples")
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
         warn_untested("nemo-automodel")

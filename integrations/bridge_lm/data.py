@@ -16,7 +16,10 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.blend import Blend, load_config, open_blend
 from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import OrderState
+from conceptloader.run.entry import Entry
+from conceptloader.run.training import TrainingRun
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_same
 from conceptloader.torch.collate import collate_fn
@@ -30,11 +33,14 @@ with imported("bridge_lm: megatron.bridge.data.base", _REMEDY, "megatron-bridge"
 FILE_NAME = "conceptloader_order.json"
 
 
+BRIDGE = Entry(name="Megatron-Bridge")
 _STEP = ("labels", "loss_mask", "position_ids")  # what Bridge's forward step takes besides tokens
 
 
 class BridgeSamples(SampleDataset):
     """A SampleDataset whose batches have the names that Bridge's forward step takes, and `model_inputs`."""
+
+    entry = BRIDGE
 
     def __init__(self, blend: Blend, num_samples: int, model_inputs: Sequence[str] = ()) -> None:
         super().__init__(blend, num_samples)
@@ -94,7 +100,11 @@ class ConceptProvider(DatasetProvider):
             )
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider", "config, seq_length and state are needed")
-        blend, start = self._open(self.config).continued()
+        partition = Partition(micro_batch_size=1, dp_size=1)
+        opened = self._open(self.config)
+        run = TrainingRun(opened, BRIDGE, partition=partition, rule=None, allow_changed=self.allow_changed)
+        run.require_known()
+        blend, start = run.blend, run.count_start
         check_tensors(self.model_inputs, batch_layout(blend))
         require_same("training data", start_facts(blend, train_samples=context.train_samples, first=start))
         train = self._checked(blend, start, context.train_samples)

@@ -43,10 +43,10 @@ class LightningLoader(TrainedLoader):
 
     def __len__(self) -> int:
         length, begun = super().__len__(), self.plan.schedule.consumed
-        steps = self.steps_at(begun)
-        if self.epoch_samples is not None or steps is None:
+        steps = self.run.steps_at(begun)
+        if self.run.epoch_samples is not None or steps is None:
             return length
-        return length - begun // self.partition.group + steps * self.micro_batches_per_step
+        return length - begun // self.run.partition.group + steps * self.micro_batches_per_step
 
 
 class ConceptDataModule(pl.LightningDataModule):
@@ -183,8 +183,8 @@ class Acknowledge(pl.Callback):
     def _is_limited(self, batches: int | float) -> bool:
         """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
         loader, position = self._loader, self._loader.consumed_samples
-        epoch, a_step = loader.epoch_samples, loader.micro_batches_per_step
-        if epoch is not None and (position - loader.count_start) % loader.step_samples:
+        epoch, a_step = loader.run.epoch_samples, loader.micro_batches_per_step
+        if epoch is not None and (position - loader.run.count_start) % loader.step_samples:
             raise ConfigError(
                 "global_batch_size",
                 f"found {loader.step_samples} at {position} samples, from where its steps end elsewhere than an "
@@ -204,11 +204,11 @@ class Acknowledge(pl.Callback):
 
     def _convert(self, progress: Any, limited: bool) -> None:
         """Lightning steps where the micro batches of an epoch are a multiple of those of a step."""
-        loader, epoch = self._loader, self._loader.epoch_samples
+        loader, epoch = self._loader, self._loader.run.epoch_samples
         current = progress.current.ready * loader.micro_batches // progress.total.ready
         if epoch is not None and not limited and current:
-            group = loader.partition.group
-            current = (loader.consumed_samples - loader.count_start - group) % epoch // group + 1
+            group = loader.run.partition.group
+            current = (loader.consumed_samples - loader.run.count_start - group) % epoch // group + 1
         for count, ready in (progress.current, current), (progress.total, loader.micro_batches):
             shift = ready - count.ready
             for name in ("ready", "started", "processed", "completed"):

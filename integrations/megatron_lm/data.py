@@ -10,19 +10,23 @@ from megatron.core import __version__, parallel_state
 from megatron.core.datasets.utils import Split
 
 from conceptloader.base.tested import warn_untested
-from conceptloader.blend import Blend, open_blend
+from conceptloader.blend import open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.run.entry import Entry
+from conceptloader.run.training import TrainingRun
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
 from .dataset import ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
 from .options import TOKENIZER, Stage, in_place, load_configs
-from .past import SampleSource, continued, mixing_of
+from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
-from .takeover_reader import open_taken_over
+from .takeover_reader import StockSplit, open_taken_over
 
+SampleSource = OurSplit | StockSplit
 Built = ConceptDataset | list[ConceptDataset | None] | None
 
 
@@ -42,6 +46,10 @@ class MegatronData:
         saved: what state() gave when the checkpoint was written; None at the start of a run.
         accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
+        entry: what the caller carries out.
+
+    Attributes:
+        run: the account of the run; None with `order: megatron`, whose samples are those of Megatron's index files.
 
     Raises:
         ResumeError: What determined consumed samples has changed, see `continued`.
@@ -65,6 +73,7 @@ class MegatronData:
         saved: Mapping[str, Any] | None = None,
         accept: Collection[str] = (),
         pipeline_layout: Any = None,
+        entry: Entry = OWN_SCRIPT,
     ) -> None:
         warn_untested("megatron-core", __version__)
         self.dataset_config, self.sizes, self.consumed = dataset_config, sizes, consumed
@@ -75,13 +84,21 @@ class MegatronData:
         if config is None:
             files |= in_place(dataset_config, saved, consumed, accept)
         train, self.valid, self.test = self._open(files, named=config is not None)
-        train, self.count_start = continued(train, saved, consumed, accept, self._continue_from)
-        if isinstance(train, OurSplit):
+        self.run: TrainingRun | None = None
+        if isinstance(train, StockSplit):
+            self.count_start = check_migrated(train, saved, consumed, accept)
+        else:
+            partition = Partition(
+                micro_batch_size=micro_batch_size, dp_size=parallel_state.get_data_parallel_world_size()
+            )
+            self.run = run = TrainingRun(train.blend, entry, partition=partition, rule=None, allow_changed=accept)
+            resume_run(run, saved, consumed, accept)
+            run.require_known()
+            run.followers.append(self._follow)
+            self.count_start, train = run.count_start, replace(train, blend=run.blend)
             train, *evaluated = with_one_layout([train, *self.valid, *self.test])
             self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]
         self.train: SampleSource = train
-        self.end: int | None = None  # samples up to the end of the run, once it is known
-        self.mixing = mixing_of(train, saved, accept)
         self.fields = self._fields()
         opened = {"train": [train], "valid": self.valid, "test": self.test}
         named = {f"{name} {k}" if k else name: one for name, each in opened.items() for k, one in enumerate(each)}
@@ -96,7 +113,9 @@ class MegatronData:
         valid: list[Any]
         test: list[Any]
         configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed)
-        self._continue_from = configs[0].continue_from
+        for config, path in zip(configs[1:], (files["valid"], files["test"]), strict=True):
+            if config is not None and path is not None:
+                EVALUATION.check(config)
         if rules.by_document and configs[0].packing is None:
             raise ConfigError(
                 "--sft",
@@ -144,13 +163,14 @@ class MegatronData:
 
     @property
     def spec(self) -> OrderSpec:
-        return self.train.spec
+        return self.train.spec if self.run is None else self.run.blend.spec
 
     def state(self, consumed: int | None = None) -> dict[str, str]:
         """What to keep with a checkpoint at `consumed` samples of Megatron's count, or wherever it says: one string."""
         position = None if consumed is None else self.count_start + consumed
-        more = {} if self.mixing is None else {"mixing": self.mixing.state()}
-        return self.train.state(position, count_start=self.count_start, **more).leaf()
+        if self.run is None or position is None:
+            return self.train.state(position, count_start=self.count_start).leaf()
+        return self.run.state(position).leaf()
 
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.
@@ -174,12 +194,9 @@ class MegatronData:
                     fix=f"{remedy}, or, if the others mean the same, --conceptloader-allow-changed {TOKENIZER}",
                 )
 
-    def follow(self, blend: Blend) -> None:
-        """Continue with another order of the same datasets, equal to the present one on all consumed samples."""
-        assert isinstance(self.train, OurSplit)
+    def _follow(self, order: Any, start: int) -> None:
         for reader in self._readers:
-            reader.follow(blend.order)
-        self.train = replace(self.train, blend=blend)
+            reader.follow(order)
 
     @MEGATRON.known()
     def datasets(
@@ -201,8 +218,7 @@ class MegatronData:
         """
         first += self.count_start
         if self.sizes[0]:
-            self.end = first + self.sizes[0]
-            self.train.check(self.end)
+            self.train.check(first + self.sizes[0])
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.pipeline_layout, vp_stage)
         # With inter-document masking Megatron's get_batch reads on every stage.

@@ -8,7 +8,6 @@ import dataclasses
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,20 +16,18 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
 from conceptloader.batch.metrics import Meter, callbacks
-from conceptloader.batch.reweight import new_weights
 from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
-from conceptloader.torch.agreement import require_agreement
+from conceptloader.torch.agreement import GroupRanks
 from conceptloader.torch.losses import DatasetLosses
-from conceptloader.torch.mixing import decide_together
 
 from . import MEGATRON, trackers
 from .batches import SplitIterator, Tensors, device
 from .data import MegatronData
 from .dataset import SFT
 from .options import take_options
-from .past import saved_in_log
-from .splits import OurSplit
+from .past import MEGATRON_LM, saved_in_log
 from .steps import first_sample, plan_of
 
 STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
@@ -51,7 +48,6 @@ class Run:
     data: MegatronData | None = None
     args: Namespace | None = None
     mock: bool = False
-    log: RunLog | None = None
     losses: DatasetLosses | None = None  # of the step, with a mixing
     meter: Meter | None = None
     reader: SplitIterator | None = None
@@ -91,37 +87,39 @@ class Run:
             split=args.split if config.mock else None,
             consumed=args.consumed_train_samples,
             saved=self.saved or saved_in_log(args, self.given["accept"]),
+            entry=MEGATRON_LM,
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
-        if args.rank == 0 and isinstance(data.train, OurSplit):
-            data.train.blend.look_ahead(data.count_start + args.consumed_train_samples)
-        self.note(data, args)
+        plan, run, track = plan_of(args, data.count_start), data.run, None
+        if run is not None:
+            run.stand_at(plan, first_sample(args) + data.count_start + sizes[0] if sizes[0] else None)
+            if args.rank == 0:
+                run.blend.look_ahead(run.trained)
+            track = trackers.track if run.blend.config.metrics else None
+        self.note(data, args, plan)
         self.args, self.reader = args, None
-        plan, track = plan_of(args, data.count_start), None
-        if isinstance(data.train, OurSplit) and data.train.blend.config.metrics:
-            track = trackers.track
-        if track or data.mixing is not None:
+        if track or (run is not None and run.mixing is not None):
             MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
-        if data.mixing is not None:
-            self._begin_mixing(data, args)
+        if run is not None and run.mixing is not None:
+            if args.num_workers:  # what the option says, so that all ranks raise
+                raise ConfigError(
+                    "mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights"
+                )
+            group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+            self.losses = DatasetLosses(list(data.train.datasets), group)
         self.meter = Meter(plan.schedule, track=track) if callbacks or track else None
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         return data
 
-    def _begin_mixing(self, data: MegatronData, args: Namespace) -> None:
-        if args.num_workers:
-            raise ConfigError("mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights")
-        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        self.losses = DatasetLosses(list(data.train.datasets), group)
-
-    def note(self, data: MegatronData, args: Namespace) -> None:
+    def note(self, data: MegatronData, args: Namespace, plan: Plan) -> None:
         """What decides the samples from here on, in the run log."""
-        if args.rank == 0 and args.save:
-            plan = plan_of(args, data.count_start)
-            Path(args.save).mkdir(parents=True, exist_ok=True)
+        if not args.save:
+            return
+        if data.run is not None:
+            data.run.log_start(args.save, plan.schedule.step, writes=args.rank == 0)
+        elif args.rank == 0:
             start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
-            self.log = RunLog(args.save)
-            self.log.append(start, data.spec)
+            RunLog(args.save).append(start, data.spec)
 
     def iterator(self, stock: Any, iterable: Any) -> SplitIterator:
         """In place of RerunDataIterator."""
@@ -131,13 +129,13 @@ class Run:
 
     def took(self, reader: SplitIterator, seconds: float, mask: torch.Tensor | None) -> None:
         """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
-        if self.data is None or self.meter is None or not isinstance(self.data.train, OurSplit):
+        if self.data is None or self.meter is None or self.data.run is None:
             return
         self.reader = self.reader or reader
         if reader is self.reader:
             self.taken += self.group
             self.meter.saw(self.taken, mask)
-            self.meter.took(self.data.train.blend, self.taken, seconds)
+            self.meter.took(self.data.run.blend, self.taken, seconds)
 
     def check(self, stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
         """Stand in for check_checkpoint_args: keep the saved state, which MegatronData compares before it reads."""
@@ -153,37 +151,20 @@ class Run:
             args.conceptloader = self.data.state(args.consumed_train_samples)
         return stock(args, *rest, **kwargs)
 
-    def set_weights(
-        self,
-        weights: Mapping[str, float],
-        at: int | None,
-        args: Namespace,
-        why: str = "",
-        losses: Mapping[str, float] | None = None,
-    ) -> int:
+    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace, why: str = "") -> int:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data = self.data
-        if data is None or not isinstance(data.train, OurSplit):
+        if data is None or data.run is None:
             raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
-        plan = dataclasses.replace(plan_of(args, data.count_start), num_samples=data.end)
-        first, edge = plan.schedule.range_of(plan.schedule.step)
-        start, blend = new_weights(data.train.blend, weights, plan, edge, at, first)
-        require_agreement(start, first, blend.spec, args.world_size, None)
-        data.follow(blend)
-        if self.log is not None:
-            self.log.append_weights(blend.spec, blend.order, start, why, losses)
-        return start
+        data.run.yielded_to(data.count_start + args.consumed_train_samples)
+        return data.run.set_weights(weights, at, why=why, ranks=GroupRanks())
 
     def after_step(self, stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for training_log, which all ranks call after each step, before a checkpoint."""
         data, given = self.data, self.args
-        if data is not None and data.mixing is not None and self.losses is not None and given is not None:
-            plan, kind = plan_of(given, data.count_start), data.mixing.kind
-            edge = plan.schedule.range_of(plan.schedule.step)[1]
-            assert isinstance(data.train, OurSplit)
-            weights, losses = decide_together(data.mixing, data.train.blend, self._means(self.losses), plan, edge)
-            if weights is not None:
-                data.mixing.apply(weights, lambda one: self.set_weights(one, None, given, kind, losses))
+        if data is not None and data.run is not None and self.losses is not None and given is not None:
+            data.run.yielded_to(data.count_start + given.consumed_train_samples)
+            data.run.observe(self._means(self.losses), GroupRanks(), by_one=True)
         return trackers.training_log(stock, *args, **kwargs)
 
     def _means(self, losses: DatasetLosses) -> dict[str, float] | None:

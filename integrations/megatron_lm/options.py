@@ -231,7 +231,8 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     given = config.datasets
     datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    return replace(config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes)
+    course: dict[str, Any] = {"phases": (), "skip": (), "exclude": (), "mixing": None, "metrics": False}
+    return replace(config, **{**course, "datasets": datasets, "quarantine": quarantine, **changes})
 
 
 def wanted(config: Config, concepts: bool) -> Config:

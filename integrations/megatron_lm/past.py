@@ -3,93 +3,96 @@
 import logging
 from argparse import Namespace
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
-from conceptloader.batch.mixing import Mixing
 from conceptloader.errors import ResumeError
-from conceptloader.order.progress.found import to_continue
-from conceptloader.order.progress.resume import ChangedPast
+from conceptloader.order.progress.resume import ChangedPast, resume
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
+from conceptloader.run.entry import Entry
+from conceptloader.run.training import TrainingRun
 
 from .options import LOG, NO_STATE, ORDER, WHERE
-from .splits import OurSplit
 from .takeover_reader import StockSplit
 
 logger = logging.getLogger(__name__)
 
-SampleSource = OurSplit | StockSplit
+MEGATRON_LM = Entry(
+    name="Megatron-LM",
+    carries=frozenset({"weights", "losses", "metrics"}),
+    allow="--conceptloader-allow-changed {words}",
+    fix="omit it",
+)
+OWN_SCRIPT = Entry(
+    name="MegatronData",
+    allow="accept={json}",
+    fix="omit it, or start the script with conceptloader.launch, which is told of each step",
+)
+"""Of a script on megatron-core alone."""
+EVALUATION = Entry(name="an evaluation in Megatron-LM", fix="omit it: this is no training")
 
 
-def continued(
-    split: SampleSource,
-    saved: Mapping[str, Any] | None,
-    counted: int,
-    accept: Collection[str],
-    continue_from: str | None,
-) -> tuple[SampleSource, int]:
-    """The split with which a run resumes from a checkpoint, and the samples of it that Megatron does not count.
+def resume_run(run: TrainingRun, saved: Mapping[str, Any] | None, counted: int, accept: Collection[str]) -> None:
+    """Let a run in conceptloader's order stand where Megatron resumes.
 
-    saved: conceptloader's state in it, None in a checkpoint of Megatron's own loader (`order: megatron`). counted:
-    samples that Megatron has consumed. continue_from: checkpoint of another trainer, whose run begins here.
+    saved: conceptloader's state in the checkpoint. counted: samples that Megatron has consumed.
 
-    Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
+    Raises ResumeError if what determined the consumed samples has changed, or the state is missing, or does not fit.
     """
-    state = None
-    if saved is not None:
-        state = OrderState.read(saved, WHERE)
-    elif continue_from is not None and not counted:
-        state = to_continue(continue_from)
-    start = 0 if state is None else state.count("count_start", WHERE, 0)
-    consumed = start + counted
-    return (_resumed(split, state, consumed, accept) if consumed else split), start
-
-
-def mixing_of(split: SampleSource, saved: Mapping[str, Any] | None, accept: Collection[str]) -> Mixing | None:
-    """What sets weights while the run lives. See `continued`. Raises ResumeError for a state of another controller."""
-    if isinstance(split, StockSplit):
-        return None
     if saved is None:
-        return Mixing.begun(split.blend)
-    return Mixing.resumed(split.blend, OrderState.read(saved, WHERE).more.get("mixing"), "mixing" in accept)
-
-
-def _resumed(split: SampleSource, state: OrderState | None, consumed: int, accept: Collection[str]) -> SampleSource:
-    if state is not None:
-        if state.consumed not in (None, consumed):
+        if counted and NO_STATE not in accept:
             raise ResumeError(
-                WHERE,
-                f"saved at {state.consumed} consumed samples, but the run resumes at {consumed}",
-                fix="take the state and the count from one checkpoint, or ask for another one: "
-                "MegatronData.state(consumed)",
+                "checkpoint",
+                f"found {counted} consumed samples without a state of conceptloader, so another loader chose them",
+                fix=f"continue with the samples of Megatron's loader by `order: megatron`, or with sample {counted} of "
+                f"this configuration by --conceptloader-allow-changed {NO_STATE}",
             )
-        if state.spec.order == "megatron" != split.spec.order:
-            if ORDER not in accept:
-                raise ResumeError(
-                    "order",
-                    f"the first {consumed} samples were those of Megatron's own loader, and the configuration has "
-                    "conceptloader's order",
-                    fix="keep `order: megatron` and the command line of that run. Where its index files end, continue "
-                    f"with sample {consumed} of conceptloader's order: --conceptloader-allow-changed {ORDER}",
-                )
-            logger.warning("the first %d samples were Megatron's; conceptloader's may repeat their tokens", consumed)
-            return split
+        if counted:
+            logger.warning("the first %d samples came from another loader, as accepted", counted)
+        return
+    state = _state_at(saved, counted)
+    if state.spec.order == "megatron":
+        if ORDER not in accept:
+            raise ResumeError(
+                "order",
+                f"the first {state.consumed} samples were those of Megatron's own loader, and the configuration has "
+                "conceptloader's order",
+                fix="keep `order: megatron` and the command line of that run. Where its index files end, continue "
+                f"with sample {state.consumed} of conceptloader's order: --conceptloader-allow-changed {ORDER}",
+            )
+        logger.warning("the first %d samples were Megatron's; conceptloader's may repeat their tokens", state.consumed)
+        return
+    run.resume(state, WHERE)
+
+
+def check_migrated(split: StockSplit, saved: Mapping[str, Any] | None, counted: int, accept: Collection[str]) -> int:
+    """Samples before those that Megatron counts, of a run with the samples of its own loader. See resume_run."""
+    if saved is None:
+        if counted:
+            logger.info("migrating a run of Megatron's own loader at %d consumed samples", counted)
+        return 0
+    state = _state_at(saved, counted)
+    if state.consumed:
         try:
-            return split.resumed(state.spec, consumed, accept)
+            resume(state.spec, split.spec, state.consumed, allow_changed=accept)
         except ChangedPast as error:
-            raise ResumeError("", f"{error.refusal}--conceptloader-allow-changed {' '.join(error.keys)}") from error
-    if split.spec.order == "megatron":
-        logger.info("migrating a run of Megatron's own loader at %d consumed samples", consumed)
-    elif NO_STATE in accept:
-        logger.warning("the first %d samples came from another loader, as accepted", consumed)
-    else:
+            raise ResumeError("", error.refusal + MEGATRON_LM.allowing(error.keys)) from error
+    return state.count("count_start", WHERE, 0)
+
+
+def _state_at(saved: Mapping[str, Any], counted: int) -> OrderState:
+    """The state of a checkpoint, at the position that Megatron says; checkpoints of 0.2.0 say none themselves."""
+    state = OrderState.read(saved, WHERE)
+    consumed = state.count("count_start", WHERE, 0) + counted
+    if state.consumed not in (None, consumed):
         raise ResumeError(
-            "checkpoint",
-            f"found {consumed} consumed samples without a state of conceptloader, so another loader chose them",
-            fix=f"continue with the samples of Megatron's loader by `order: megatron`, or with sample {consumed} of "
-            f"this configuration by --conceptloader-allow-changed {NO_STATE}",
+            WHERE,
+            f"saved at {state.consumed} consumed samples, but the run resumes at {consumed}",
+            fix="take the state and the count from one checkpoint, or ask for another one: "
+            "MegatronData.state(consumed)",
         )
-    return split
+    return replace(state, consumed=consumed)
 
 
 def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | None:

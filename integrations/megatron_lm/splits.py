@@ -1,6 +1,6 @@
 """The samples of Megatron's splits in an order of conceptloader's: what is opened, and the arrays of batches."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,6 @@ from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout, open_reader
 from conceptloader.batch.reader import BatchReader
-from conceptloader.batch.record import refuse_batch_log
 from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.blend.blend import open_datasets
 from conceptloader.format.read.dataset import Dataset
@@ -30,9 +29,6 @@ class OurSplit:
     rules: SampleRules
     layout: BatchLayout | None = None
 
-    def __post_init__(self) -> None:
-        refuse_batch_log(self.blend, "the adapter of Megatron-LM")
-
     @property
     def spec(self) -> OrderSpec:
         return self.blend.spec
@@ -52,10 +48,6 @@ class OurSplit:
     def check(self, num_samples: int) -> None:
         """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
         self.blend.order.check_run(num_samples)
-
-    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
-        """The split with which a run resumes. Raises ResumeError if its past has changed."""
-        return replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
 
     def reader(self, concepts: bool) -> BatchReader:
         """Reads batches with or without concepts."""

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from conceptloader.blend import Config, View
 from conceptloader.blend.blend import open_datasets
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.stores import is_url
@@ -120,11 +119,6 @@ class StockSplit:
         """Raise ConfigError beyond the end of Megatron's index files."""
         if num_samples > len(self.data):
             raise ConfigError(f"a run of {num_samples} samples", f"Megatron's index files hold {len(self.data)}")
-
-    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "StockSplit":
-        """Itself. Raises ResumeError if the checkpoint's past was another one."""
-        resume(saved, self.spec, consumed, allow_changed=accept)
-        return self
 
     @property
     def layout(self) -> BatchLayout:

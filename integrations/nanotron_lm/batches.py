@@ -123,9 +123,13 @@ def make_dataloader(
 
     Raises ConfigError for what the model, or this layout, cannot take.
     """
-    config, context = dataset.blend.config, parallel_context
+    run, context = dataset.run, parallel_context
+    config = run.blend.config
     pp, cp = context.pp_pg, getattr(context, "cp_pg", None)  # nanotron 0.4 has no context parallelism
-    layout = batch_layout(dataset.blend)
+    dataset.num_workers = num_workers
+    if run.mixing is not None:
+        dataset.check_workers(f"mixing.{run.mixing.kind}")
+    layout = batch_layout(run.blend)
     # position_ids stay whole: nanotron's ring attention derives the sequence lengths from them.
     along = {name for name, spec in layout.arrays(1).items() if spec.along}
     cut = frozenset({"input_ids", "labels", *along} - {"position_ids"})  # also those that are views of `tokens`
@@ -158,12 +162,11 @@ def make_dataloader(
     if dataset.options.loss_per_dataset and pp.rank() == output_pp_rank:
         dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, dataset.logs)
     losses.activate(dataset.loss_per_dataset)
-    dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank, layout)
-    dataset.num_workers = num_workers if dataset.reader is not None else 0
+    dataset.reader = None if collator.owns_nothing else open_reader(run.blend, dataset.dp_rank, layout)
     return _Timed(
         dataset,
-        batch_sampler=MicroBatches(dataset.plan.partition, dataset.dp_rank, dataset.consumed),
-        num_workers=dataset.num_workers,
+        batch_sampler=MicroBatches(run.partition, dataset.dp_rank, run.yielded),
+        num_workers=num_workers if dataset.reader is not None else 0,
         collate_fn=collator,
         pin_memory=dataloader_pin_memory and dataset.reader is not None,
     )

@@ -11,26 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-import yaml
 from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
-from conceptloader.batch.mixing import Mixing
 from conceptloader.batch.reader import BatchReader
-from conceptloader.batch.record import refuse_batch_log
-from conceptloader.batch.reweight import new_weights
 from conceptloader.blend import Blend
 from conceptloader.blend.facts import start_facts
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition, Plan
-from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.storage.durable import write_file
-from conceptloader.torch.agreement import require_agreement, require_same
-from conceptloader.torch.mixing import decide_together
+from conceptloader.run.entry import Entry
+from conceptloader.run.training import TrainingRun
+from conceptloader.torch.agreement import GroupRanks, require_same
 
 from . import losses
 from .options import NanotronOptions
@@ -39,52 +33,62 @@ from .state import NAME, State
 logger = logging.getLogger(__name__)
 
 UNVERIFIED = "unverified"
-CONFIG_NAME = "conceptloader.yaml"
+
+
+NANOTRON = Entry(
+    name="nanotron",
+    carries=frozenset({"weights", "losses", "metrics"}),
+    allow="nanotron.allow_changed: {json}",
+    fix="omit it",
+)
+OWN_SCRIPT = Entry(
+    name="build_dataloader",
+    fix="omit it, or train with nanotron main and its launcher, which calls back after each step",
+)
+"""Of a script that is told nothing of steps."""
 
 
 class StageDataset(Dataset[Any]):
-    """The order of a data stage, and the account that nanotron keeps of it. Reads nothing by itself.
+    """The run in a data stage, and the account that nanotron keeps of it. Reads nothing by itself.
 
     Samples are counted from the first one of the run, over all data stages, and so are those of the blend.
 
-    plan: steps and ranks from here on. dp_rank: of this process. name: of the stage. stage_start: samples before it.
-    tokens: consumed in this stage, by dataset. log: the folder of the checkpoints, on the rank that writes.
+    run: where it is. dp_rank: of this process. stage_start: samples before it. tokens: consumed in this stage, by
+    dataset.
     """
 
     def __init__(
-        self,
-        blend: Blend,
-        options: NanotronOptions,
-        plan: Plan,
-        *,
-        dp_rank: int,
-        name: str,
-        stage_start: int,
-        tokens: Mapping[str, int],
-        log: Path | None,
-        mixing: Mixing | None = None,
+        self, run: TrainingRun, options: NanotronOptions, *, dp_rank: int, stage_start: int, tokens: Mapping[str, int]
     ) -> None:
-        refuse_batch_log(blend, "the adapter of nanotron")
-        self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
-        self.name, self.stage_start, self.log, self.mixing = name, stage_start, log, mixing
-        self.runs: RunLog | None = None  # on the rank that writes it
-        self.end: int | None = None  # samples up to the run's last step, if it is known
-        self.consumed = plan.schedule.consumed  # samples that are trained
-        self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in blend.config.names}
-        self.meter = Meter(plan.schedule, track=self.track if blend.config.metrics else None)
-        self.waited_s, self.taken = 0.0, self.consumed  # waited: for micro batches of the step, up to `taken`
+        self.run, self.options, self.dp_rank, self.stage_start = run, options, dp_rank, stage_start
+        self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in run.blend.config.names}
+        self.meter = Meter(run.plan.schedule, track=self.track if run.blend.config.metrics else None)
+        self.waited_s, self.taken = 0.0, run.yielded  # waited: for micro batches of the step, up to `taken`
         self.logs = False  # whether this rank logs metrics
         self.num_workers = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
         self.loss_per_dataset: losses.LossPerDataset | None = None
+        run.followers.append(self._follow)
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""
-        return {**self.__dict__, "loss_per_dataset": None, "meter": None, "mixing": None}
+        return {**self.__dict__, "loss_per_dataset": None, "meter": None}
+
+    @property
+    def consumed(self) -> int:
+        """Samples that are trained."""
+        return self.run.trained
+
+    def _follow(self, order: Any, start: int) -> None:
+        if self.reader is not None:
+            self.reader.follow(order)
 
     def __getitems__(self, samples: Sequence[int]) -> Batch | None:
         """The batch of these samples; None on a rank that needs no data."""
-        return self.reader.read(np.array(samples, np.uint64)) if self.reader is not None else None
+        if self.reader is None:
+            return None
+        self.run.check_reads(max(samples) + 1)
+        return self.reader.read(np.array(samples, np.uint64))
 
     def __getitem__(self, sample: int) -> Batch | None:
         return self.__getitems__([sample])
@@ -92,7 +96,7 @@ class StageDataset(Dataset[Any]):
     def took(self, seconds: float, mask: Any) -> None:
         """A micro batch was waited for. mask: of its labels, a tensor where this rank has it."""
         self.waited_s += seconds
-        self.taken += self.plan.partition.group
+        self.taken += self.run.partition.group
         if isinstance(mask, torch.Tensor) and (callbacks or self.meter.track):
             self.meter.saw(self.taken, mask)
 
@@ -101,62 +105,34 @@ class StageDataset(Dataset[Any]):
         if self.logs:
             losses.log(f"data at iteration {metrics.step + 1}", "data/", metrics.flat(""))
 
-    def write_log(self) -> None:
-        """Append this start to the run log, on the rank that writes.
-
-        The configuration is written next to it, whole: with nanotron's seed and sequence length, and absolute paths. So
-        `conceptloader trace` and its like need nothing but this folder.
-        """
-        if self.log is None:
-            return
-        blend, schedule = self.blend, self.plan.schedule
-        here = schedule.at(schedule.step_of(self.consumed), self.consumed)
-        start = RunStart.of(blend.spec, here, self.plan.partition, blend.config.seq_len, self.name or None)
-        self.log.mkdir(parents=True, exist_ok=True)
-        write_file(str(self.log / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
-        self.runs = RunLog(self.log)
-        self.runs.append(start, blend.spec)
-
     def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
 
         To be called on every rank; see Loader.set_weights. Needs num_loading_workers: 0, since worker processes hold
         the order as it was. Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
         """
-        return self._set_weights(weights, at, why, None)
+        self.check_workers("set_weights")
+        return self.run.set_weights(weights, at, why=why, ranks=GroupRanks())
 
-    def _set_weights(
-        self, weights: Mapping[str, float], at: int | None, why: str, losses: Mapping[str, float] | None
-    ) -> int:
+    def check_workers(self, key: str) -> None:
+        """Raise ConfigError where worker processes would keep the old weights: by the option, on all ranks alike."""
         if self.num_workers:
-            raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0")
-        plan = dataclasses.replace(self.plan, num_samples=self.end)
-        start, blend = new_weights(self.blend, weights, plan, self._edge, at, self.consumed)
-        require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
-        if self.reader is not None:
-            self.reader.follow(blend.order)
-        self.blend = blend
-        if self.runs is not None:
-            self.runs.append_weights(blend.spec, blend.order, start, why, losses)
-        return start
-
-    @property
-    def _edge(self) -> int:
-        """Where the step after the present one begins: nothing of it is read."""
-        return self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
-
-    def observe(self, losses: Mapping[str, float] | None) -> None:
-        """Give `mixing` in the configuration the losses of the step that has ended: one rank has them, others None."""
-        mixing = self.mixing
-        if mixing is not None:
-            weights, found = decide_together(mixing, self.blend, losses, self.plan, self._edge)
-            if weights is not None:
-                mixing.apply(weights, lambda one: self._set_weights(one, None, mixing.kind, found))
+            raise ConfigError(
+                key,
+                f"num_loading_workers: {self.num_workers}",
+                "0: worker processes would keep the old weights",
+                "set num_loading_workers: 0 in data_stages[].data",
+            )
 
     def state(self) -> State:
         """What a checkpoint needs."""
-        spec, mixing = self.blend.spec.cut(self.consumed, self.blend.order), self.mixing and self.mixing.state()
-        return State(spec=spec, consumed=self.consumed, stage=self.name, stage_start=self.stage_start, mixing=mixing)
+        return self.state_at(self.run.trained)
+
+    def state_at(self, consumed: int) -> State:
+        """What a checkpoint at a position needs."""
+        stage = self.run.data_stage or ""
+        order = self.run.state(consumed, data_stage=stage, data_stage_start=self.stage_start)
+        return State(order=order, stage=stage, stage_start=self.stage_start)
 
     def get_consumption_stats(self) -> dict[str, dict[str, int]]:
         """Tokens consumed in this data stage, by dataset."""
@@ -164,25 +140,33 @@ class StageDataset(Dataset[Any]):
 
     def update_consumption_metrics(self, start_idx: int, end_idx: int, sequence_length: int) -> None:
         """Count a step of end_idx - start_idx samples. Where it starts, nanotron counts over all stages."""
-        start, stop = self.consumed, self.consumed + end_idx - start_idx
-        members = self.blend.order.locate_many(np.arange(start, stop, dtype=np.uint64))[0]
-        names = [member.dataset for member in self.blend.spec.members.values()]
+        run = self.run
+        start, stop = run.trained, run.trained + end_idx - start_idx
+        if run.steps_at(stop) is None:
+            raise ConfigError(
+                "nanotron",
+                f"a step of {end_idx - start_idx} samples after {start}",
+                f"{run.plan.schedule.batch_size(start)}, as were read: a checkpoint would name other samples",
+                "resume from the last checkpoint with the batch sizes of the run",
+            )
+        members = run.blend.order.locate_many(np.arange(start, stop, dtype=np.uint64))[0]
+        names = [member.dataset for member in run.blend.spec.members.values()]
         for member, count in zip(*np.unique(members, return_counts=True), strict=True):
             self.tokens[names[member]] += int(count) * sequence_length
-        self.consumed = stop
+        run.yielded_to(stop)
         if callbacks or self.meter.track:
-            self.meter.took(self.blend, stop, self.waited_s)
+            self.meter.took(run.blend, stop, self.waited_s)
         self.waited_s, found = 0.0, None
         if self.loss_per_dataset is not None:
-            mine = members[self.plan.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
+            mine = members[run.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
             by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
             found = self.loss_per_dataset.finish_step(by_dataset, stop)
-        self.observe(found if self.logs else None)
+        if run.mixing is not None:
+            run.observe(found if self.logs else None, GroupRanks(), by_one=True)
 
     def report(self, samples: int) -> dict[str, Any]:
-        """Check and log what the coming `samples` will take from each dataset. Returns the same as data."""
-        order, end = self.blend.order, self.consumed + samples
-        order.check_run(end)
+        """Log what the coming `samples` will take from each dataset. Returns the same as data."""
+        order, end = self.run.blend.order, self.consumed + samples
         before, after = order.counts(self.consumed), order.counts(end)
         plan = {}
         for name, first, last, size in zip(order.names, before, after, order.sizes, strict=True):
@@ -200,6 +184,7 @@ def open_stage(
     options: NanotronOptions,
     parallel_context: Any,
     *,
+    entry: Entry = NANOTRON,
     step: int,
     micro_batch_size: int,
     global_batch_size: int,
@@ -222,46 +207,34 @@ def open_stage(
     something else than others: tokens and labels of a sample come from different ranks.
     """
     check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
-    start = 0
+    partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())
+    run = TrainingRun(blend, entry, partition=partition, rule=None, allow_changed=options.allow_changed)
+    run.data_stage, start = name or None, run.count_start
     if saved is None:
-        _require_known_past(blend, options, in_stage, tokens or {}, earlier or {})
-        if not in_stage:
-            blend, start = blend.continued()
-        mixing = Mixing.begun(blend)
+        _require_known_past(run.blend, options, in_stage, tokens or {}, earlier or {})
     else:
         start, begins = saved.start_of(name, in_stage)
-        allowed = options.allow_changed
-        blend = blend.resume(saved.spec, start + in_stage, allow_changed=allowed, new_stage=begins)
-        mixing = Mixing.resumed(blend, saved.mixing, begins or "mixing" in allowed)
-    if mixing is not None and mixing.controller is not None and not options.loss_per_dataset:
-        raise ConfigError("nanotron.loss_per_dataset", f"false, but {mixing.kind} learns from it", "true")
-    consumed, dp_size = start + in_stage, parallel_context.dp_pg.size()
+        run.resume(dataclasses.replace(saved.order, consumed=start + in_stage), NAME, new_stage=begins)
+    if run.mixing is not None and run.mixing.controller is not None and not options.loss_per_dataset:
+        raise ConfigError("nanotron.loss_per_dataset", f"false, but {run.mixing.kind} learns from it", "true")
+    run.require_known()
+    consumed = start + in_stage
     sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
-    position = {"consumed_samples": consumed, "data_stage": name, "dp_size": dp_size, **sizes}
-    facts = start_facts(blend, nanotron=dataclasses.asdict(options), **position)
+    position = {"consumed_samples": consumed, "data_stage": name, "dp_size": partition.dp_size, **sizes}
+    facts = start_facts(run.blend, nanotron=dataclasses.asdict(options), **position)
     require_same("open the training data", facts)
     writes = parallel_context.world_pg.rank() == 0
-    plan = Plan(
-        partition=Partition(micro_batch_size=micro_batch_size, dp_size=dp_size),
-        schedule=BatchSchedule.constant(global_batch_size).at(step, consumed),
-    )
-    dataset = StageDataset(
-        blend,
-        options,
-        plan,
-        dp_rank=parallel_context.dp_pg.rank(),
-        name=name,
-        stage_start=start,
-        tokens=tokens or {},
-        log=log if writes else None,
-        mixing=mixing,
-    )
-    if steps is not None:
-        dataset.end = consumed + (steps - step) * global_batch_size
-        dataset.report((steps - step) * global_batch_size)
-    dataset.write_log()
+    end = None if steps is None else consumed + (steps - step) * global_batch_size
+    schedule = BatchSchedule.constant(global_batch_size).at(step, consumed)
+    run.stand_at(Plan(partition=partition, schedule=schedule), end)
+    rank = parallel_context.dp_pg.rank()
+    dataset = StageDataset(run, options, dp_rank=rank, stage_start=start, tokens=tokens or {})
+    if end is not None:
+        dataset.report(end - consumed)
+    if log is not None:
+        run.log_start(log, step, writes=writes)
     if writes:
-        blend.look_ahead(consumed)
+        run.blend.look_ahead(consumed)
     return dataset
 
 

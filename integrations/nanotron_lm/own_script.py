@@ -1,6 +1,5 @@
 """For a custom training script, with any version of nanotron: the loader, and what to save with a checkpoint."""
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 from conceptloader.blend import load_config, open_blend
 
 from .batches import make_dataloader
-from .data import StageDataset, open_stage
+from .data import OWN_SCRIPT, StageDataset, open_stage
 from .options import NanotronOptions
 from .state import State
 
@@ -76,6 +75,7 @@ def build_dataloader(
         blend,
         options,
         parallel_context,
+        entry=OWN_SCRIPT,
         step=step,
         micro_batch_size=micro_batch_size,
         global_batch_size=global_batch_size,
@@ -106,4 +106,4 @@ def save_state(loader: DataLoader[Any], folder: str | os.PathLike[str], *, consu
     """
     dataset = loader.dataset
     assert isinstance(dataset, StageDataset)
-    dataclasses.replace(dataset.state(), consumed=dataset.stage_start + consumed_samples).write(Path(folder))
+    dataset.state_at(dataset.stage_start + consumed_samples).write(Path(folder))

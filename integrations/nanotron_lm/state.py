@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from conceptloader.errors import ResumeError
-from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.storage.durable import write_file
 
@@ -15,23 +14,20 @@ NAME = "conceptloader.json"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """spec: the order from sample 0 of the run on. consumed: samples of it that were trained, over all data stages.
+    """order: see OrderState. stage, stage_start: name of nanotron's data stage, and samples of the run before it."""
 
-    stage, stage_start: name of nanotron's data stage, and `consumed` at its beginning. mixing: see batch/mixing.py.
-    """
-
-    spec: OrderSpec
-    consumed: int
+    order: OrderState
     stage: str
     stage_start: int
-    mixing: Any = None
+
+    @property
+    def consumed(self) -> int:
+        """Samples of the run that were trained, over all data stages."""
+        return self.order.position(NAME)
 
     def write(self, folder: Path) -> None:
         """Write NAME into `folder`, completely or not at all."""
-        more: dict[str, Any] = {"data_stage": self.stage, "data_stage_start": self.stage_start}
-        more |= {} if self.mixing is None else {"mixing": self.mixing}
-        state = OrderState(spec=self.spec, consumed=self.consumed, more=more)
-        write_file(str(folder / NAME), (json.dumps(state.leaf()) + "\n").encode())
+        write_file(str(folder / NAME), (json.dumps(self.order.leaf()) + "\n").encode())
 
     @classmethod
     def read(cls, folder: Path) -> "State | None":
@@ -57,8 +53,7 @@ class State:
                 f"corrupt (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
                 fix="take another checkpoint",
             )
-        mixing = saved.more.get("mixing")
-        return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start, mixing=mixing)
+        return cls(order=saved, stage=stage, stage_start=stage_start)
 
     def start_of(self, stage: str, in_stage: int) -> tuple[int, bool]:
         """Samples of the run before this data stage, of which `in_stage` are trained, and whether it begins now.

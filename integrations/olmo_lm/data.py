@@ -123,7 +123,7 @@ class ConceptDataLoader(TextDataLoaderBase):
     def _in_epoch(self) -> int:
         """Samples of the present epoch that are consumed: all of them, between its last batch and the next epoch."""
         before = 0 if self.epoch_samples is None or self._epoch is None else (self._epoch - 1) * self.epoch_samples
-        return self.loader.consumed_samples - self.loader.count_start - before
+        return self.loader.consumed_samples - self.loader.run.count_start - before
 
     @property
     def total_batches(self) -> int | None:
@@ -133,7 +133,7 @@ class ConceptDataLoader(TextDataLoaderBase):
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
         """Set the epoch. The order runs through all of them, and no two are alike."""
         self._epoch = (self._epoch or 0) + 1 if epoch is None else epoch
-        behind, size = self.loader.consumed_samples - self.loader.count_start, self.epoch_samples
+        behind, size = self.loader.consumed_samples - self.loader.run.count_start, self.epoch_samples
         if size is not None and not 0 <= self._in_epoch <= size:
             raise ConfigError(
                 "reshuffle",

@@ -140,7 +140,7 @@ class ConceptDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         loader = self.loader
-        if loader.fresh:
+        if loader.run.fresh:
             self._start()
         while True:
             position = loader.begins_at
@@ -148,8 +148,8 @@ class ConceptDataLoader(BaseDataLoader):
                 if self._options.run_log:
                     self._check_step(position)
                 yield self._taken(batch, position)
-                position += loader.partition.group
-            if not (self._repeat and loader.passes):
+                position += loader.run.partition.group
+            if not (self._repeat and loader.run.passes):
                 return
 
     def _steps_behind(self) -> int:
@@ -189,9 +189,9 @@ class ConceptDataLoader(BaseDataLoader):
             )
 
     def _taken(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        labels, end = trained_labels(batch), self.loader.num_samples
-        if end is not None and position + self.loader.partition.group > end:  # filled up from the first windows
-            rows = torch.from_numpy(self.loader.partition.offsets(self.loader.dp_rank).astype("int64"))
+        labels, end = trained_labels(batch), self.loader.run.num_samples
+        if end is not None and position + self.loader.run.partition.group > end:  # filled up from the first windows
+            rows = torch.from_numpy(self.loader.run.partition.offsets(self.loader.dp_rank).astype("int64"))
             labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
         inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
         for name in self._options.model_inputs:
@@ -219,8 +219,8 @@ class ConceptDataLoader(BaseDataLoader):
         if state_dict:
             self._loaded, loader = True, self.loader
             loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
-            if self._repeat and loader.passes and loader.consumed_samples == loader.plan.stop:
-                loader.next_pass()
+            if self._repeat and loader.run.passes and loader.consumed_samples == loader.plan.stop:
+                loader.run.next_pass()
 
     def close(self) -> None:
         self.loader.close()

@@ -256,7 +256,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
         if state.global_step and _LEAF in saved:
             self._loader.load_state_dict(saved[_LEAF])
         self._loader.check_step(state.global_step)
-        trained = self._loader.consumed_samples - self._loader.count_start
+        trained = self._loader.consumed_samples - self._loader.run.count_start
         if trained != state.global_step * self._loader.step_samples:
             raise ConfigError(
                 "per_device_train_batch_size x gradient_accumulation_steps x processes",
@@ -271,4 +271,4 @@ class Progress(transformers.TrainerCallback, ExportableState):
         assert loader is not None
         loader.acknowledge_step(state.global_step)
         loader.observe_step(args.device)
-        state.epoch = (loader.consumed_samples - loader.count_start) / (loader.epoch_samples or 1)
+        state.epoch = (loader.consumed_samples - loader.run.count_start) / (loader.run.epoch_samples or 1)

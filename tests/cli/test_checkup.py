@@ -112,7 +112,7 @@ def test_what_is_quarantined_and_excluded_is_counted_as_the_loader_reads_it(
     with cl.make_dataloader(str(tmp_path / "run.yaml"), micro_batch_size=4) as loader:
         without = sum(int((batch["loss_mask"].amax(1) == 0).sum()) for batch in loader)
         tokens = 1 + 57 + sum(11 * (4 + k % 5) + 1 for k in (7, 39))
-        total, windows = loader.blend.datasets["web"].num_tokens, loader.num_samples
+        total, windows = loader.blend.datasets["web"].num_tokens, loader.run.num_samples
     assert f"web: {tokens} of {total:,} tokens ({tokens / total:.1%}), and with them {without} of {windows} w" in found
     alone = [{"at": 0, "ids": ["web7"], "take": "own"}]
     alone += [{"at": 0, "concept": {"track": "concepts", "name": "red"}, "take": "labels"}]

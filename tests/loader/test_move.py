@@ -91,11 +91,11 @@ def test_a_run_goes_on_with_the_steps_of_a_new_trainer(config: Config, saved: Pa
     batches = iter(loader)
     assert [k for _ in range(4) for k in next(batches)["sample_index"].tolist()] == list(range(16, 32))
     loader.acknowledge_step(2)
-    assert (loader.consumed_samples, loader.steps, loader.count_start) == (32, 2, 16)
+    assert (loader.consumed_samples, loader.steps, loader.run.count_start) == (32, 2, 16)
     resumed = TrainedLoader(moved, micro_batch_size=2, global_batch_size=8)
     resumed.load_state_dict(loader.state_dict())
     resumed.check_step(2)
-    assert (taken(resumed, 1), resumed.count_start) == ([32, 33], 16)
+    assert (taken(resumed, 1), resumed.run.count_start) == ([32, 33], 16)
     plain = make(config)  # and back
     plain.load_state_dict(loader.state_dict())
     assert taken(plain, 1) == list(range(32, 40))

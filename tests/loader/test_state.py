@@ -275,7 +275,7 @@ def test_evaluation_reads_every_window_once_on_any_number_of_ranks(config, dp_si
 
 def test_each_evaluation_starts_at_its_beginning(config):
     loader = make(evaluation(config))
-    total = loader.num_samples
+    total = loader.run.num_samples
     assert taken(loader, 2) == taken(loader, 2) == list(range(16))  # a limited one too
     assert taken(loader) == taken(loader) == list(range(total))
     # One that was stopped in the middle goes on there, once.
@@ -290,13 +290,13 @@ def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
     """Some trainers ask for the rest of the pass then, others for the next one: never an empty loop in its place."""
     loader = make(evaluation(config))
     resumed = make(evaluation(config))
-    resumed.load_state_dict(loader.state_dict_at(loader.num_samples))
+    resumed.load_state_dict(loader.state_dict_at(loader.run.num_samples))
     with raises(ConfigError, found="end of a pass", fix="state_dict_at(0)"):
         taken(resumed)
     resumed.load_state_dict(resumed.state_dict_at(0))
-    assert taken(resumed) == list(range(loader.num_samples))
+    assert taken(resumed) == list(range(loader.run.num_samples))
     resumed.load_state_dict(resumed.state_dict())  # after the loop the next pass is at its beginning
-    assert taken(resumed) == list(range(loader.num_samples))
+    assert taken(resumed) == list(range(loader.run.num_samples))
 
 
 # what else it is given to

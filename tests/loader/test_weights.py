@@ -10,10 +10,10 @@ import pytest
 import torch.multiprocessing as mp
 
 import conceptloader as cl
-from conceptloader.batch.reweight import with_weights
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.run.weights import with_weights
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import open_run
 from tests.corpora.blended import tokens_of

@@ -20,6 +20,7 @@ from conceptloader.integrations.megatron_lm.options import (
     take_options,
     with_share,
 )
+from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
@@ -197,8 +198,11 @@ def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None
     state = data_of(config, rules).state(32)
     other = write_config(folder / "other.yaml", seed=12, block=8)
     with raises(ResumeError, found="--conceptloader-allow-changed seed block") as refused:
-        data_of(other, rules, consumed=32, saved=state)
+        data_of(other, rules, consumed=32, saved=state, entry=MEGATRON_LM)
     assert "allow_changed" not in str(refused.value)
+    with raises(ResumeError, found='accept=["seed", "block"]'):
+        data_of(other, rules, consumed=32, saved=state)
+    assert data_of(other, rules, consumed=32, saved=state, accept=["seed", "block"]).count_start == 0
 
 
 @pytest.mark.usefixtures("one_process")

@@ -52,11 +52,11 @@ def test_consumption_is_exact(dataset: dict[str, Any], skip: list[Any]) -> None:
     """By dataset, cumulative, and all of it: nanotron asserts the sum when it loads a checkpoint."""
     opened = stage({**dataset, "skip": skip})
     for step in range(1, 6):
-        trained(opened, 7)
+        trained(opened, 8)
         tokens = {name: stats["tokens"] for name, stats in opened.get_consumption_stats().items()}
-        assert sum(tokens.values()) == step * 7 * 64
-        order = opened.blend.order
-        drawn = [order.names[order.sample(sample)[0]] for sample in range(step * 7)]
+        assert sum(tokens.values()) == step * 8 * 64
+        order = opened.run.blend.order
+        drawn = [order.names[order.sample(sample)[0]] for sample in range(step * 8)]
         assert tokens == {name: drawn.count(name) * 64 for name in order.names}
 
 
@@ -64,7 +64,7 @@ def test_a_stage_goes_on_where_the_checkpoint_was(dataset: dict[str, Any]) -> No
     first = trained(stage(dataset), 24)
     again = stage(dataset, first.state(), consumed=24, tokens=first.tokens)
     assert (again.consumed, again.stage_start, again.tokens) == (24, 0, first.tokens)
-    assert again.blend.spec == first.blend.spec
+    assert again.run.blend.spec == first.run.blend.spec
 
 
 def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
@@ -77,8 +77,8 @@ def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
     assert (third.consumed, third.stage_start) == (40, 40)
     state = trained(third, 8).state()
     resumed = stage(with_weights(dataset, code=1, web=1), state, name="third", consumed=8)
-    assert resumed.blend.spec == third.blend.spec
-    members, draws = resumed.blend.order.locate_many(np.arange(60))
+    assert resumed.run.blend.spec == third.run.blend.spec
+    members, draws = resumed.run.blend.order.locate_many(np.arange(60))
     for k in range(3):
         assert draws[members == k].tolist() == list(range(int((members == k).sum())))
     assert set(third.tokens) == {"code", "web"}
@@ -230,7 +230,7 @@ def test_the_run_log_answers_steps(dataset: dict[str, Any], tmp_path: Path) -> N
 def test_a_dataset_travels_to_worker_processes(dataset: dict[str, Any]) -> None:
     opened = stage(dataset)
     assert opened.__getitems__([1, 2]) is None  # a rank that needs no data
-    opened.reader = open_reader(opened.blend)
+    opened.reader = open_reader(opened.run.blend)
     here, there = opened, pickle.loads(pickle.dumps(opened))
     a, b = here.__getitems__([5, 3]), there.__getitems__([5, 3])
     assert a is not None

@@ -87,7 +87,7 @@ def _rank(launch: Launch, dp_rank: int, barrier: Any) -> None:
     batches = iter(loader)
     while launch.stop_step is None or step < launch.stop_step:
         size = launch.schedule.batch_size(loader.consumed_samples)
-        for micro_batch in range(size // loader.partition.group):
+        for micro_batch in range(size // loader.run.partition.group):
             recorder.write(step, micro_batch, next(batches))
         step += 1
         barrier.wait()  # as the gradients' all-reduce: no rank is ever a step ahead
@@ -107,5 +107,5 @@ def _start(launch: Launch, loader: Loader, step: int) -> RunStart:
         dp_size=launch.dp_size,
         seq_len=loader.blend.config.seq_len,
         spec=loader.blend.spec.hash,
-        scheme=loader.partition.scheme,
+        scheme=loader.run.partition.scheme,
     )

@@ -55,7 +55,7 @@ def train(launch: Launch) -> None:
                 optimizer.zero_grad()
             step += accelerator.sync_gradients and not plain
             if not launch.bare and not plain:
-                trained = loader.consumed_samples - loader.count_start
+                trained = loader.consumed_samples - loader.run.count_start
                 assert trained == min(step * launch.batch, options.get("num_samples", 1000))
                 loader.check_step(step)
             done = accelerator.step - before

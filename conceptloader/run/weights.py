@@ -25,10 +25,7 @@ def new_weights(
         at = next_border(plan, edge, blend.spec)
     elif as_count(at, "at", 0) < edge:
         raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it have been yielded")
-    changed = with_weights(blend, weights, at, consumed)
-    if plan.num_samples is not None:
-        changed.order.check_run(plan.num_samples)
-    return at, changed
+    return at, with_weights(blend, weights, at, consumed)
 
 
 def next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:

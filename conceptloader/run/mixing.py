@@ -15,16 +15,14 @@ from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_
 from conceptloader.mixing.given import Replay, checked_weights
 from conceptloader.mixing.kinds import LEARNING, learning
 from conceptloader.order.mixture import Phase
-from conceptloader.order.progress.found import to_continue
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
+from conceptloader.run.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound="Mixing")
-Hear = Callable[[Callable[[], str]], str]
-"""What the first rank reads, on every rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +63,10 @@ class Mixing:
             self.controller = learning(self.kind, options, start, None if saved is None else saved.state)
 
     @classmethod
-    def resumed(cls: type[M], blend: Blend, saved: Any, fresh: bool = False) -> "M | None":
+    def resumed(cls: type[M], blend: Blend, saved: Any, fresh: bool = False, allow: str = "") -> "M | None":
         """That of a configuration, with the state that a checkpoint has of it; None without a section `mixing`.
 
-        fresh: it begins again.
+        fresh: it begins again. allow: how that is asked for.
 
         Raises:
             ResumeError: If the checkpoint has that of another controller.
@@ -81,25 +79,35 @@ class Mixing:
         if found is not None and found.kind != kind and not fresh:
             raise ResumeError(
                 "mixing", f"saved {found.kind}, now {kind or 'none'}",
-                fix='go back to it, or begin again with allow_changed=["mixing"]',
+                fix=f"go back to it, or begin again with {allow}",
             )  # fmt: skip
         return None if kind is None else cls(blend, None if fresh else found)
 
-    @classmethod
-    def begun(cls: type[M], blend: Blend) -> "M | None":
-        """That of a run that begins, or is continued from another trainer's checkpoint."""
-        path = blend.config.continue_from
-        saved = to_continue(path).more.get("mixing") if path is not None and blend.config.mixing else None
-        return cls.resumed(blend, saved)
+    @property
+    def weighs_losses(self) -> bool:
+        """Whether it has weights to multiply the losses by."""
+        return getattr(getattr(self.controller, "options", None), "apply", "") == "loss"
 
-    def decide(self, blend: Blend, losses: Weights | None, sample: int, hear: Hear) -> Weights | None:
+    def heard(self, losses: Weights | None, ranks: Ranks) -> Weights | None:
+        """The losses of a step, which one rank alone knows, on all of them; None for kinds that need none."""
+        if self.controller is None:
+            return None
+        told = ranks.told("losses of datasets", None if losses is None else canonical_json(losses))
+        found: Weights = json.loads(told)
+        return found
+
+    def heard_file(self, ranks: Ranks) -> str:
+        """What the first rank has read in the file of weights, on all of them, as JSON; "" for other kinds."""
+        return ranks.from_first("mixing", self._read) if self.kind == "file" else ""
+
+    def decide(self, blend: Blend, losses: Weights | None, sample: int, text: str) -> Weights | None:
         """The weights to be set after a step; None if they are in force.
 
         Args:
             blend: Of the run.
             losses: Mean loss of each dataset in the step, over all ranks; kinds that do not learn need none.
             sample: Global sample from which on weights can be set.
-            hear: See Hear.
+            text: What heard_file returned.
 
         Raises:
             ConfigError: For losses that are missing or wrong, and weights that cannot be set; nothing is changed.
@@ -113,7 +121,6 @@ class Mixing:
                 )
             weights = self.controller.observe(self.steps, losses)
         else:
-            text = hear(self._read) if self.kind == "file" else ""
             weights = self._replay.at(sample) if self.kind == "replay" else json.loads(text or "null")
         self.steps += 1
         if weights is None:

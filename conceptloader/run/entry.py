@@ -1,0 +1,86 @@
+"""What a front end carries out of a configuration, beyond reading its samples in their order, which all of them do."""
+
+import json
+import logging
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from conceptloader.blend import Config
+from conceptloader.blend.schema import LoaderConfig
+from conceptloader.errors import ConfigError
+from conceptloader.mixing.kinds import GIVEN
+
+logger = logging.getLogger(__name__)
+
+Part = Literal["weights", "losses", "loss_weights", "metrics", "batch_log", "threads", "pin_memory"]
+"""weights: they may change while it reads. losses: those of each step reach the run. loss_weights: it multiplies losses
+by them, or hands them to code that does. metrics: of each step go to the trainer. batch_log: it writes one. threads: it
+reads in threads of its own, with the options of `loader` for these. pin_memory: its batches are tensors that it makes.
+"""
+_OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A front end, for the one check of a configuration at launch.
+
+    Attributes:
+        name: For messages.
+        carries: What it carries out; a configuration that asks for more raises.
+        keys: Names that it gives to arrays of its own in a batch.
+        allow: How accepted differences are given to it: {json} stands for a list of their names, {words} for the names.
+        fix: What to do for what it does not carry out.
+    """
+
+    name: str
+    carries: frozenset[Part] = frozenset()
+    keys: frozenset[str] = frozenset()
+    allow: str = "allow_changed={json}"
+    fix: str = "omit it, or train with make_dataloader or an adapter that has it (docs/entries.md)"
+
+    def allowing(self, names: Collection[str]) -> str:
+        """How these differences are accepted here."""
+        return self.allow.format(json=json.dumps(list(names)), words=" ".join(names))
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError for a key that would have no effect here, and for names that this entry replaces.
+
+        It looks at nothing but the configuration, so that all ranks raise or none. Keys about the speed of reading,
+        which change no batch, are only logged: one configuration may serve several front ends.
+        """
+        kind = next(iter(config.mixing or ()), None)
+        if kind is not None:
+            self._need("weights", f"mixing.{kind}", "whose weights never change")
+            if kind not in GIVEN:
+                self._need("losses", f"mixing.{kind}", "which is given no losses to learn from")
+        if config.metrics:
+            self._need("metrics", "metrics", "which measures no steps")
+        if config.loader.batch_log:
+            self._need("batch_log", "loader.batch_log", "which writes none")
+        given = [f.name for f in fields(LoaderConfig) if getattr(config.loader, f.name) != f.default]
+        for name in given:
+            part: Part | None = "threads" if name in _OF_THREADS else "pin_memory" if name == "pin_memory" else None
+            if part is not None and part not in self.carries and os.environ.get("RANK", "0") == "0":
+                logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
+        for name in config.outputs.fields:
+            if name in self.keys:
+                raise ConfigError(
+                    f"outputs.fields.{name}",
+                    f"a field of that name, which {self.name} gives to an array of its own in each batch",
+                    "another name",
+                    "build the dataset with the field under another name, or read it with make_dataloader",
+                )
+
+    def check_loss_weights(self, kind: str) -> None:
+        """Raise ConfigError unless losses are multiplied by the weights of a controller."""
+        self._need("loss_weights", f"mixing.{kind}.apply", "which would train the losses as if all weights were 1")
+
+    def _need(self, part: Part, key: str, why: str) -> None:
+        if part not in self.carries:
+            raise ConfigError(key, f"found in a configuration for {self.name}, {why}", fix=self.fix)
+
+
+ANY = Entry(name="any front end", carries=frozenset(get_args(Part)))
+"""Of what is opened before it is known what will read it."""

@@ -1,0 +1,57 @@
+"""How the ranks of a run decide together: the one argument through which they talk, and the process that is alone."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from conceptloader.errors import ConceptloaderError
+
+T = TypeVar("T")
+
+
+class Ranks(Protocol):
+    """The ranks that make the same calls in the same order."""
+
+    def compare(self, what: str, facts: Mapping[str, Any]) -> None:
+        """Raise ConfigError on every rank unless all of them have called this with equal facts, JSON by name."""
+        ...
+
+    def told(self, what: str, text: str | None) -> str:
+        """A text that one rank has, on all of them; None on the others. A comparison has to follow."""
+        ...
+
+    def from_first(self, what: str, read: Callable[[], str]) -> str:
+        """What `read` returns on the first rank, on all of them. A comparison has to follow."""
+        ...
+
+
+class Alone:
+    """A process that talks to no other one."""
+
+    def compare(self, what: str, facts: Mapping[str, Any]) -> None:
+        """There is nothing to compare with."""
+
+    def told(self, what: str, text: str | None) -> str:
+        """The text of this process."""
+        return text or ""
+
+    def from_first(self, what: str, read: Callable[[], str]) -> str:
+        """What this process reads."""
+        return read()
+
+
+def together(ranks: Ranks, what: str, decide: Callable[[], T], facts: Callable[[T], Mapping[str, Any]]) -> T:
+    """What `decide` returns, once all ranks have decided the same; nothing may be changed before.
+
+    Where it raises on one rank, that rank must not leave the others waiting for it: the error is compared, too, and
+    then raised on every rank that has it.
+    """
+    error, found = None, None
+    try:
+        found = decide()
+        said = dict(facts(found))
+    except ConceptloaderError as raised:
+        error, said = raised, {"error": str(raised)}
+    ranks.compare(what, said)
+    if error is not None:
+        raise error
+    return found  # type: ignore[return-value]

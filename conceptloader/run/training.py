@@ -1,0 +1,504 @@
+"""One account of a run, which every front end holds and translates: loaders, sample datasets, Megatron-LM, nanotron.
+
+Positions are in samples over all ranks, from the first one of the run. Two counters say where it is: `yielded`, what
+was handed to the trainer, and `trained`, what the trainer has acknowledged. Neither follows a counter of the trainer's.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from conceptloader.base.checks import as_count, as_names
+from conceptloader.blend import Blend, ConfigLike, open_blend
+from conceptloader.blend.facts import start_facts
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.kernels.kernel import U64Array
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.partition import LastBatch, Partition, Plan
+from conceptloader.order.progress.found import to_continue
+from conceptloader.order.progress.resume import ChangedPast
+from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skips
+from conceptloader.run.entry import Entry
+from conceptloader.run.mixing import Mixing
+from conceptloader.run.ranks import Alone, Ranks, together
+from conceptloader.run.weights import new_weights, next_border
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+STATES_REACH = 64
+"""Changes of weights before which `state` knows no positions any more."""
+_UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
+
+Task = tuple[U64Array, int]
+"""The samples of a micro batch of one rank, and how many all ranks have read after it."""
+
+
+class TrainingRun:
+    """A run, the same on all of its ranks.
+
+    Args:
+        config: Path of a YAML file, or what was read from one.
+        entry: What the front end carries out.
+        partition: How ranks share a step.
+        rule: Batch sizes, counted from sample 0 of the run; None: the trainer has not said them, and no step is known.
+        consumed: Where it stands; `continue_from` in the configuration and `resume` say it too, and check the order.
+        num_samples: Its end; by default none, or the end of the data with order sequential.
+        epoch_samples: Length of a loop, counted from where the run was continued; by default the run is one.
+        last_batch: What happens to a last global batch that is not full.
+        allow_changed: Names of differences from the past that are accepted, in `continue_from` and in each `resume`.
+
+    Attributes:
+        blend: Its data, in the order in force.
+        mixing: What sets its weights while it lives, if anything does.
+        plan: Steps, micro batches and ranks from where it was made or resumed.
+        count_start: Samples of another trainer, before those that this one counts.
+        yielded: Samples handed to the trainer.
+        trained: Samples acknowledged by the trainer.
+        fresh: No loop has begun since it was made or resumed.
+        followers: Called with an order and the sample from which on it differs, when weights change.
+
+    Raises:
+        ConfigError: An option breaks a rule, or the entry does not carry out what the configuration asks for.
+        ResumeError: `continue_from` names no state from which this configuration can resume.
+    """
+
+    def __init__(
+        self,
+        config: ConfigLike,
+        entry: Entry,
+        *,
+        partition: Partition,
+        rule: BatchSchedule | None,
+        consumed: int = 0,
+        num_samples: int | None = None,
+        epoch_samples: int | None = None,
+        last_batch: LastBatch | None = None,
+        allow_changed: Collection[str] = (),
+    ) -> None:
+        self.blend, self.entry, self.partition = open_blend(config), entry, partition
+        self._rule, self._counts_steps = rule or BatchSchedule.constant(partition.group), rule is not None
+        entry.check(self.blend.config)
+        self.allow_changed = frozenset(as_names(allow_changed, "allow_changed"))
+        order, path = self.blend.order, self.blend.config.continue_from
+        self.passes = isinstance(order, Sequential)  # each loop begins at the first sample
+        self.num_samples = order.num_samples if isinstance(order, Sequential) and num_samples is None else num_samples
+        self.end = self.num_samples  # for max_epochs; where plans have no end, the trainer may still know it
+        self.last_batch: LastBatch = last_batch or ("partial" if self.passes else "drop")
+        self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
+        self._check_epochs()
+        self._check_end_known(self.blend)
+        self.acknowledges = False  # True: `trained` moves by `acknowledge` alone
+        self.on_the_way = 0  # samples beyond the batch that is yielded, of which copies are under way
+        self.data_stage: str | None = None
+        self.count_start, self.fresh = 0, True
+        self.log: RunLog | None = None  # of the rank that writes it, once it does
+        self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
+        self.followers: list[Callable[[Mixture | Sequential, int], None]] = []
+        self._missing: str | None = None  # the checkpoint to continue from, where it is gone
+        if path is not None and consumed:
+            raise ConfigError("consumed_samples", f"found {consumed} with continue_from, which says it", fix="omit it")
+        if path is not None and not os.path.exists(path):
+            self._missing = path
+        if path is not None and self._missing is None:
+            self._stand(0)
+            state = to_continue(path)
+            begin = {"step_start": state.consumed, "step": 0}  # the trainer counts its steps from 0 again
+            self.resume(replace(state, more={**state.more, **begin}), f"continue_from {path}")
+        else:
+            self.mixing = None if self._missing else Mixing.resumed(self.blend, None)
+            self._stand(as_count(consumed, "consumed_samples", 0))
+            self._check_mixing()
+        self._check_end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is at the same position; nobody follows it, and it writes no log."""
+        return {**self.__dict__, "followers": [], "log": None}
+
+    # Checks at launch
+
+    def _check_epochs(self) -> None:
+        for _, batch in self._rule.rule:
+            if self.epoch_samples is not None and self.epoch_samples % batch:
+                raise ConfigError(
+                    "epoch_samples",
+                    f"found {self.epoch_samples}, not a multiple of the {batch} samples of a step",
+                    fix=f"set {self.epoch_samples // batch * batch or batch}",
+                )
+
+    def _check_end_known(self, blend: Blend) -> None:
+        """Raise ConfigError where the run would end with its first samples, and their order is not kept."""
+        live = blend.spec.live or blend.spec.origin or blend.config.mixing is not None
+        if live and self.last_batch == "wrap" and self.num_samples is not None:
+            raise ConfigError(
+                "last_batch",
+                "wrap in a run whose weights are set live",
+                "drop or partial",
+                "the first samples, which end the last batch, are not known any more by then",
+            )
+
+    def _check_end(self) -> None:
+        if self.num_samples is None or self._missing is not None:
+            return
+        self.blend.order.check_run(self.num_samples)
+        if not self.plan.count():
+            raise ConfigError(
+                "num_samples",
+                f"found {self.num_samples}, less than a global batch of {self._rule.batch_size(0)}: nothing "
+                "would be read",
+                fix="lower global_batch_size, or set last_batch to partial",
+            )
+
+    def _check_mixing(self) -> None:
+        if self.mixing is not None and self.mixing.weighs_losses:
+            self.entry.check_loss_weights(self.mixing.kind)
+
+    def require_known(self) -> None:
+        """Raise ResumeError while the checkpoint of `continue_from` is gone and no other state was loaded."""
+        if self._missing is not None:
+            raise ResumeError(
+                "continue_from",
+                f"no such directory or file: {self._missing}",
+                "the checkpoint at which the run is continued",
+                "restore it, or resume from a checkpoint of this trainer, which comes before continue_from",
+            )
+
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """What has to be equal on all ranks of this run when they begin to read. more: JSON of the front end."""
+        run = {"num_samples": self.num_samples, "last_batch": self.last_batch, "epoch_samples": self.epoch_samples}
+        return start_facts(self.blend, global_batch_size=self._rule.rule, **run, **more)
+
+    # Position
+
+    def _stand(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
+        """Stand at `consumed`, in the step that began at `step_start`.
+
+        `step` is the trainer's number, by default as many as batches of these sizes led there. Changes nothing if it
+        raises.
+        """
+        plan = Plan(
+            partition=self.partition,
+            schedule=self._rule.at(0, consumed),
+            num_samples=self.num_samples,
+            last_batch=self.last_batch,
+        )
+        if step_start is not None:
+            plan = plan.resumed(consumed, step_start)
+        begun = plan.schedule.consumed
+        known = step is not None and begun == step_start
+        if step is None or not known:
+            step = self._rule.step_of(begun)
+            known = self._rule.consumed_at(step) == begun
+        self.plan = replace(plan, schedule=plan.schedule.at(step, begun))
+        self._knows_steps = known and self._counts_steps
+        self.yielded = self.coming = self.trained = self.began = consumed  # coming: with the batch about to be yielded
+        self._observed = begun  # up to the end of the last step that `mixing` was told of
+
+    def stand_at(self, plan: Plan, end: int | None = None) -> None:
+        """Stand where the trainer begins, with its batches and ranks, which it says after the data were opened.
+
+        end: of the run in samples, where the trainer knows it.
+        """
+        self.partition, self._rule, self._counts_steps = plan.partition, plan.schedule, True
+        self._stand(plan.schedule.consumed, plan.schedule.consumed, plan.schedule.step)
+        self.end = end
+        if end is not None:
+            self.blend.order.check_run(end)
+
+    @property
+    def begins_at(self) -> int:
+        """Where the next loop begins."""
+        return 0 if self.passes and not self.fresh else self.trained
+
+    def steps_at(self, consumed: int) -> int | None:
+        """Steps of the trainer up to a position.
+
+        None within a step, before this run began, and where their number is unknown: batches of the present sizes do
+        not end there, and no state holds it.
+        """
+        if consumed < self.plan.schedule.consumed:
+            return None
+        step = self.plan.schedule.step_of(consumed)
+        return next((k for k in (step, step + 1) if self.position(k) == consumed), None)
+
+    def position(self, step: int) -> int | None:
+        """Samples consumed by `step` steps of the trainer; None before this run began, or if it is unknown."""
+        if not self._knows_steps or step < self.plan.schedule.step:
+            return None
+        position, stop = self.plan.schedule.consumed_at(step), self.plan.stop
+        return position if stop is None else min(position, stop)
+
+    def micro_batches(self) -> int | None:
+        """Of a rank in an epoch, consumed ones included; None for a run without an end."""
+        return self.plan.count() if self.epoch_samples is None else self.epoch_samples // self.partition.group
+
+    # Reading
+
+    def tasks(self, dp_rank: int, begin: int) -> Iterator[Task]:
+        """The micro batches of a rank from a position to the end of its epoch."""
+        epoch = self.epoch_samples
+        end = None if epoch is None else begin + epoch - (begin - self.count_start) % epoch
+        for task in self.plan.rest(dp_rank, begin):
+            self.check_reads(task[1])
+            yield task
+            if end is not None and task[1] >= end:
+                return
+
+    def check_reads(self, stop: int) -> None:
+        """Raise ConfigError if samples up to `stop` read a dataset more often than its max_epochs.
+
+        For entries that do not know where the run ends; where it is known, a launch has checked all of it.
+        """
+        order = self.blend.order
+        if self.end is None and isinstance(order, Mixture) and any(one is not None for one in order.max_epochs):
+            order.check_run(stop)
+
+    def yielding(self, consumed: int) -> None:
+        """A batch is about to be yielded. Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
+        self.coming = consumed
+        late = consumed - self._observed
+        if self.mixing is not None and late > _UNOBSERVED * self.plan.schedule.batch_size(self._observed):
+            raise ConfigError(
+                f"mixing.{self.mixing.kind}",
+                f"{late} samples were yielded, and observe was not called",
+                fix="call loader.observe(losses) after each step, or remove `mixing`: docs/mixing-and-resuming.md",
+            )
+
+    def yielded_to(self, consumed: int) -> None:
+        """Everything before a position is yielded."""
+        self.yielded = self.coming = consumed
+        if not self.acknowledges:
+            self.trained = consumed
+
+    def acknowledge(self, position: int) -> None:
+        """All samples before a position are trained.
+
+        Raises:
+            ConfigError: For a position after what was yielded, or before what was acknowledged.
+        """
+        if not self.trained <= position <= self.yielded:
+            raise ConfigError(
+                "acknowledge",
+                f"{position} samples",
+                f"{self.trained} (acknowledged before) to {self.yielded} (yielded in this loop)",
+                "give the batch's own consumed_samples",
+            )
+        self.trained = position
+
+    def restart(self, begin: int) -> None:
+        """A loop begins at a position: what was yielded beyond it is yielded again."""
+        self.fresh, self.yielded, self.coming = False, begin, begin
+
+    def next_pass(self) -> None:
+        """Stand at the first sample, whose step follows those of the pass before."""
+        plan, ended = self.plan, self.yielded == self.plan.stop
+        self._stand(0, 0, plan.stop_step if ended else plan.schedule.step_of(self.yielded))
+
+    # State
+
+    def state(self, consumed: int | None = None, **more: Any) -> OrderState:
+        """What a checkpoint keeps at a position, by default of what is trained. more: further keys of OrderState.
+
+        Raises:
+            ConfigError: Past the end, and for a position off the micro-batch boundaries.
+            ResumeError: See require_known.
+        """
+        self.require_known()
+        consumed = self.trained if consumed is None else as_count(consumed, "consumed_samples", 0)
+        begun = self.plan.step_start(consumed)
+        more |= {"step_start": begun, "step": self.steps_at(begun), "count_start": self.count_start or None}
+        if self.mixing is not None:
+            more["mixing"] = self.mixing.state()
+            if self._observed < begun:
+                logger.warning(
+                    "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
+                    "resumed run will learn nothing from it; call observe first", consumed,
+                )  # fmt: skip
+        known = {key: value for key, value in more.items() if value is not None}
+        return self._blend_at(consumed).state(consumed, **known)
+
+    def _blend_at(self, consumed: int) -> Blend:
+        """All that is known of the order, from a position on that may be before weights that were set live."""
+        changes: list[Blend] = []
+        blends = [self.blend, *reversed(self._earlier)]
+        for blend in blends:
+            if blend.spec.begins <= blend.spec.decided(consumed):
+                break
+            changes.append(blend)
+        else:
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed}, before weights that were set live {len(changes)} times since",
+                fix=f"states reach back {STATES_REACH} changes: take that of a checkpoint",
+            )
+        for changed in reversed(changes):
+            phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
+            blend = blend.with_phase(phase, consumed)
+        return blend
+
+    def resume(
+        self,
+        saved: OrderState,
+        where: str,
+        *,
+        allow_changed: Collection[str] = (),
+        new_stage: bool = False,
+        read: Callable[[Blend], T] = lambda blend: None,  # type: ignore[assignment, return-value]
+    ) -> T:
+        """Resume where a state was saved, of this trainer or another one: the one door for all of them.
+
+        Args:
+            saved: The state.
+            where: What it is, for messages.
+            allow_changed: Names of differences that are accepted, besides those of the run.
+            new_stage: Datasets and phases of the configuration hold from this position on, those of the state before.
+            read: Makes of the resumed data what reads them; an error of it changes nothing, either.
+
+        Returns:
+            What `read` made.
+
+        Raises:
+            ResumeError: If what determined consumed samples has changed; nothing is changed then.
+            ConfigError: See __init__.
+        """
+        consumed, allowed = saved.position(where), {*self.allow_changed, *as_names(allow_changed, "allow_changed")}
+        if self.num_samples is not None and consumed > self.num_samples:
+            raise ResumeError(
+                where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
+            )
+        try:
+            blend = self.blend.resume(saved.spec, consumed, allow_changed=allowed, new_stage=new_stage)
+        except ChangedPast as error:
+            raise ResumeError("", error.refusal + self.entry.allowing(error.keys)) from error
+        fresh = new_stage or "mixing" in allowed
+        mixing = Mixing.resumed(blend, saved.more.get("mixing"), fresh, self.entry.allowing(["mixing"]))
+        self._check_end_known(blend)
+        reader = read(blend)
+        self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
+        self.blend, self.mixing, self.fresh, self._missing = blend, mixing, True, None
+        self.count_start = saved.count("count_start", where, 0)
+        self._earlier.clear()
+        self._check_mixing()
+        return reader
+
+    # Weights
+
+    @property
+    def edge(self) -> int:
+        """The first sample whose weights can still change: before it anything may have been read.
+
+        What was prefetched is read again where the front end can do that, else nothing of the next step is read yet.
+        """
+        if "threads" in self.entry.carries:
+            return self.coming + self.on_the_way
+        schedule = self.plan.schedule
+        return schedule.range_of(schedule.step_of(self.yielded))[1]
+
+    def set_weights(
+        self,
+        weights: Mapping[str, float],
+        at: int | None = None,
+        *,
+        why: str = "",
+        losses: Mapping[str, float] | None = None,
+        ranks: Ranks | None = None,
+    ) -> int:
+        """Draw datasets in other proportions from the sample `at` on; see BaseLoader.set_weights.
+
+        losses: that they were made of. ranks: which compare what they are about to do.
+        """
+
+        def facts(changed: tuple[int, Blend]) -> Mapping[str, Any]:
+            spec = changed[1].spec
+            found = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
+            return {"at": changed[0], "after": self.yielded, "weights": found, "order": spec.hash}
+
+        start, blend = together(ranks or Alone(), "set_weights", lambda: self._reweighted(weights, at), facts)
+        if self.log is not None:
+            self.log.append_weights(blend.spec, blend.order, start, why, losses)
+        for follow in self.followers:
+            follow(blend.order, start)
+        self._earlier.append(self.blend)
+        self.blend = blend
+        return start
+
+    def _reweighted(self, weights: Mapping[str, float], at: int | None) -> tuple[int, Blend]:
+        if "weights" not in self.entry.carries:
+            raise ConfigError("set_weights", f"found a run of {self.entry.name}, whose weights never change")
+        start, blend = new_weights(self.blend, weights, self.plan, self.edge, at, self.trained)
+        if self.end is not None:
+            blend.order.check_run(self.end)
+        self._check_end_known(blend)
+        return start, blend
+
+    def observe(
+        self, losses: Mapping[str, float] | None = None, ranks: Ranks | None = None, *, by_one: bool = False
+    ) -> None:
+        """Give the section `mixing` the losses of a step; it may set weights. See BaseLoader.observe.
+
+        by_one: one rank alone knows the losses, the others give None.
+        """
+        ranks, mixing = ranks or Alone(), self.mixing
+        if mixing is None:
+            raise ConfigError("observe", "no section mixing in the configuration", "name a controller there")
+        if by_one:
+            losses = mixing.heard(losses, ranks)
+        text = mixing.heard_file(ranks)
+
+        def decide() -> Mapping[str, float] | None:
+            if self.coming <= self._observed:
+                raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
+            at = next_border(self.plan, self.edge, self.blend.spec)
+            return mixing.decide(self.blend, losses, Skips(self.blend.spec.skips).global_index(at), text)
+
+        def facts(weights: Mapping[str, float] | None) -> Mapping[str, Any]:
+            said = {"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights}
+            return {**said, "consumed_samples": self.coming}
+
+        weights = together(ranks, "observe", decide, facts)
+        schedule = self.plan.schedule
+        self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
+        if weights is not None:  # compared already
+            mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=losses))
+
+    # Run log
+
+    def log_start(self, directory: str | os.PathLike[str], step: int, *, writes: bool) -> None:
+        """The trainer counts the next step as `step`; on the rank that writes, log that it is launched here."""
+        schedule = self.plan.schedule
+        begun = schedule.consumed_at(schedule.step_of(self.trained))
+        self.plan, self._knows_steps = replace(self.plan, schedule=schedule.at(step, begun)), True
+        self.log = RunLog(directory) if writes else None
+        self.write_start()
+
+    def write_start(self) -> None:
+        """Log the present position as a launch of the run, where a log is written."""
+        if self.log is not None:
+            self.log.append(*self.launch())
+
+    def launch(self) -> tuple[RunStart, OrderSpec]:
+        """What the run log keeps of a launch here: its steps and its order."""
+        self.require_known()
+        schedule = self.plan.schedule
+        step = schedule.step_of(self.trained)
+        here = schedule.at(step, schedule.consumed_at(step))
+        spec = self.blend.spec.cut(self.trained, self.blend.order)
+        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len, self.data_stage), spec
+
+    def look_ahead(self) -> None:
+        """Warn of what will stop this run later; by then it may run on another number of ranks."""
+        for _, first, size in self.plan.schedule.stretches:
+            if size % self.partition.group and (self.plan.stop is None or first < self.plan.stop):
+                logger.warning(
+                    "global_batch_size: %d samples from sample %d on are not a whole number of micro batches of %d on "
+                    "%d ranks: the run will stop there; change the schedule, or resume at other sizes before",
+                    size, first, self.partition.micro_batch_size, self.partition.dp_size,
+                )  # fmt: skip

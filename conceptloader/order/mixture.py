@@ -1,7 +1,7 @@
 """Global sample index <-> (dataset, draw) <-> (dataset, epoch, window): the blend of datasets without index arrays."""
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -285,6 +285,18 @@ class Mixture(Shown):
         first = self.origin[1][dataset]
         if draw < first:
             raise ConfigError("order", f"draw {draw} of {self.names[dataset]}", f"one from {first} on", FORGOTTEN)
+
+    def longest_run(self) -> int:
+        """The largest number of samples that `check_run` accepts, less than 2**62."""
+
+        def exceeds(num_samples: int) -> bool:
+            try:
+                self.check_run(num_samples)
+            except ConfigError:
+                return True
+            return False
+
+        return bisect_left(range(1 << 62), True, lo=self.origin[0], key=exceeds) - 1
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""

@@ -247,7 +247,6 @@ class TrainingRun:
         epoch = self.epoch_samples
         end = None if epoch is None else begin + epoch - (begin - self.count_start) % epoch
         for task in self.plan.rest(dp_rank, begin):
-            self.check_reads(task[1])
             yield task
             if end is not None and task[1] >= end:
                 return
@@ -257,12 +256,19 @@ class TrainingRun:
 
         For entries that do not know where the run ends; where it is known, a launch has checked all of it.
         """
-        order = self.blend.order
-        if self.end is None and isinstance(order, Mixture) and any(one is not None for one in order.max_epochs):
-            order.check_run(stop)
+        if self._is_limited:
+            self.blend.order.check_run(stop)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self.end is None and any(one.max_epochs is not None for one in self.blend.config.datasets.values())
 
     def yielding(self, consumed: int) -> None:
-        """A batch is about to be yielded. Raise ConfigError where a mixture is to learn, and nobody gives it losses."""
+        """A batch is about to be yielded.
+
+        Raise ConfigError where a mixture is to learn, and nobody gives it losses; and see check_reads.
+        """
+        self.check_reads(consumed)
         self.coming = consumed
         late = consumed - self._observed
         if self.mixing is not None and late > _UNOBSERVED * self.plan.schedule.batch_size(self._observed):
@@ -495,6 +501,11 @@ class TrainingRun:
 
     def look_ahead(self) -> None:
         """Warn of what will stop this run later; by then it may run on another number of ranks."""
+        if self._is_limited and isinstance(self.blend.order, Mixture):
+            logger.warning(
+                "max_epochs: the end of this run is not known here; it stops with an error after %d samples, where a "
+                "dataset has been read that often", self.blend.order.longest_run(),
+            )  # fmt: skip
         for _, first, size in self.plan.schedule.stretches:
             if size % self.partition.group and (self.plan.stop is None or first < self.plan.stop):
                 logger.warning(

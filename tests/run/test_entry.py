@@ -1,0 +1,89 @@
+"""What a front end does not carry out raises at launch, by the configuration alone."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.loader import LOADER
+from conceptloader.blend import load_config
+from conceptloader.errors import ConfigError
+from conceptloader.run.entry import ANY, Entry
+from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+from tests.raises import raises
+
+Config = dict[str, Any]
+NOTHING = Entry(name="a front end that reads samples")
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("mixing.odm", {"mixing": {"odm": {}}}),
+        ("mixing.file", {"mixing": {"file": "weights.yaml"}}),
+        ("metrics", {"metrics": True}),
+        ("loader.batch_log", {"loader": {"batch_log": True}}),
+    ],
+)
+def test_what_it_does_not_carry_out(config: Config, key: str, given: Config) -> None:
+    asked = load_config({**config, **given})
+    ANY.check(asked)
+    with raises(ConfigError, key, "a front end that reads samples", fix="docs/entries.md"):
+        NOTHING.check(asked)
+
+
+def test_a_controller_that_learns_needs_losses(config: Config) -> None:
+    weights = replace(NOTHING, carries=frozenset({"weights"}))
+    weights.check(load_config({**config, "mixing": {"file": "weights.yaml"}}))
+    with raises(ConfigError, "mixing.odm", "no losses"):
+        weights.check(load_config({**config, "mixing": {"odm": {}}}))
+
+
+def test_weights_of_losses(config: Config) -> None:
+    """Of which the controller knows, once it is made."""
+    asked = {**config, "mixing": {"doremi": {"apply": "loss"}}}
+    cl.make_dataloader(asked, micro_batch_size=2)
+
+    class Unweighted(cl.NumpyLoader):
+        entry = replace(LOADER, carries=LOADER.carries - {"loss_weights"})
+
+    with raises(ConfigError, "mixing.doremi.apply", "as if all weights were 1"):
+        Unweighted(asked, micro_batch_size=2)
+
+
+def test_keys_about_speed_are_only_said(config: Config, caplog: pytest.LogCaptureFixture) -> None:
+    asked = load_config({**config, "loader": {"num_threads": 3, "pin_memory": True, "verify_files": False}})
+    with caplog.at_level(logging.WARNING):
+        ANY.check(asked)
+        assert not caplog.records
+        NOTHING.check(asked)
+    assert [record.args[0] for record in caplog.records if record.args] == ["num_threads", "pin_memory"]
+
+
+def test_names_that_an_entry_gives_itself(data: Any) -> None:
+    """A field of that name was replaced silently."""
+    asked = load_config(
+        {"seq_len": 8, "datasets": {"a": {"path": str(data / "web")}}, "outputs": {"fields": {"positions": "inputs"}}}
+    )
+    ANY.check(asked)
+    with raises(ConfigError, "outputs.fields.positions", "an array of its own"):
+        replace(NOTHING, keys=frozenset({"positions"})).check(asked)
+    field = replace(asked, outputs=replace(asked.outputs, fields={"consumed_samples": "inputs"}))
+    with raises(ConfigError, "outputs.fields.consumed_samples", "TrainedLoader"):
+        TrainedLoader(field, micro_batch_size=2)
+
+
+def test_samples_by_index_are_checked_when_they_are_read(config: Config) -> None:
+    """Not before: a trainer's adapter may take the dataset for its configuration alone."""
+    dataset = cl.SampleDataset({**config, "metrics": True})
+    with raises(ConfigError, "metrics", "SampleDataset"):
+        dataset[0]
+    with raises(ConfigError, "mixing.odm", "GrainSource"):
+        cl.GrainSource({**config, "mixing": {"odm": {}}})[0]
+
+
+def test_an_evaluation_is_no_training(config: Config) -> None:
+    with raises(ConfigError, "metrics", "an evaluation"):
+        EvaluationLoader({**config, "metrics": True}, micro_batch_size=2, num_samples=8)

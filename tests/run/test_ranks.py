@@ -1,0 +1,69 @@
+"""No rank raises on its own where the others wait for it: real processes, of which one is given something else."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+
+RANKS = 3
+TIMEOUT_S = 60
+HERE = "weights.yaml"
+
+
+def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
+    """Each rank writes its error, and how long it took."""
+    store, limit = dist.FileStore(f"{folder}/store", RANKS), timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=limit)
+    loader = cl.make_dataloader(config, dp_rank=rank, dp_size=RANKS, micro_batch_size=2)
+    batches = iter(loader)
+    next(batches)
+    begun = time.monotonic()
+    try:
+        if case == "unknown dataset":
+            loader.set_weights({"books": 1} if rank else {"bogs": 1})
+        elif case == "losses":
+            loader.observe({"books": 1.0} if rank != 1 else {"books": float("nan")})
+        elif case == "second call":
+            loader.observe({"books": 1.0})
+            if rank != 1:
+                next(batches)
+            loader.observe({"books": 1.0})
+        else:  # the first rank reads the file for all, and is the one that must not raise before
+            loader.observe()
+            if rank:
+                next(batches)
+            loader.observe()
+        text = "no error"
+    except ConfigError as error:
+        text = str(error)
+    Path(folder, str(rank)).write_text(f"{time.monotonic() - begun:.3f} {text}")
+    dist.barrier()
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("case", "mixing"),
+    [
+        ("unknown dataset", None),
+        ("losses", {"odm": {}}),
+        ("second call", {"odm": {}}),
+        ("second call of the first rank", {"file": HERE}),
+    ],
+)
+def test_all_raise_when_one_does(config: dict[str, Any], tmp_path: Path, case: str, mixing: Any) -> None:
+    if mixing is not None:
+        if "file" in mixing:
+            mixing = {"file": str(tmp_path / HERE)}
+            (tmp_path / HERE).write_text("books: 1\nweb: 1\n")
+        config["mixing"] = mixing
+    mp.spawn(one_differs, (str(tmp_path), config, case), RANKS)
+    found = [Path(tmp_path, str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
+    assert all("ranks differ" in text for _, text in found), found
+    assert all(float(seconds) < TIMEOUT_S / 2 for seconds, _ in found), found

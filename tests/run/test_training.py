@@ -1,0 +1,121 @@
+"""The account of a run: its limits, its states, and the checkpoint at which it is continued."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.torch.trained import TrainedLoader
+from tests.raises import raises
+
+Config = dict[str, Any]
+ODM = {"mixing": {"odm": {}}}
+
+
+def taken(loader: Any, batches: int) -> list[int]:
+    with loader:
+        return [int(k) for _, batch in zip(range(batches), loader, strict=False) for k in batch["sample_index"]]
+
+
+@pytest.fixture
+def saved(config: Config, tmp_path: Path) -> Path:
+    """A checkpoint of another trainer at 16 samples."""
+    path = tmp_path / "first" / "state.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(cl.batches(config, micro_batch_size=8).state_dict_at(16)))
+    return path.parent
+
+
+# max_epochs
+
+
+def limited(config: Config) -> tuple[Config, int]:
+    """With max_epochs of web, and how many samples it allows."""
+    limit = {**config["datasets"]["web"], "max_epochs": 1}
+    changed = {**config, "datasets": {**config["datasets"], "web": limit}}
+    order = cl.open_blend(changed).order
+    assert isinstance(order, cl.Mixture)
+    last = next(n for n in range(1, 10_000) if order.counts(n + 1)[1] > order.sizes[1])
+    assert order.longest_run() == last
+    return changed, last
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_max_epochs_holds_where_no_end_is_known(config: Config, threads: int, caplog: pytest.LogCaptureFixture) -> None:
+    """All that it allows is yielded, though more is prefetched; then an error, and the launch had said where."""
+    changed, last = limited(config)
+    loader = cl.batches({**changed, "loader": {"num_threads": threads}}, micro_batch_size=2)
+    with raises(ConfigError, "datasets.web.max_epochs", "the limit is 1"):
+        for _ in loader:
+            pass
+    assert loader.consumed_samples == last // 2 * 2
+    assert f"after {last} samples" in caplog.text
+
+
+def test_max_epochs_holds_for_samples_by_index(config: Config) -> None:
+    changed, last = limited(config)
+    for source in (cl.SampleDataset(changed), cl.GrainSource(changed)):
+        assert int(source[last - 1]["sample_index"]) == last - 1
+        with raises(ConfigError, "datasets.web.max_epochs"):
+            source[last]
+
+
+# continue_from
+
+
+def test_a_checkpoint_to_continue_from_may_be_gone_once_there_are_own_ones(config: Config, saved: Path) -> None:
+    moved = {**config, "continue_from": str(saved)}
+    state = cl.batches(moved, micro_batch_size=8).state_dict_at(24)
+    shutil.rmtree(saved)
+    loader = cl.batches(moved, micro_batch_size=8)
+    for ask in (lambda: next(iter(loader)), loader.state_dict):
+        with raises(ResumeError, "continue_from", str(saved)):
+            ask()
+    loader.load_state_dict(state)
+    assert (loader.run.count_start, taken(loader, 1)) == (16, list(range(24, 32)))
+    with raises(ResumeError, "continue_from"):
+        cl.SampleDataset(moved)
+
+
+@pytest.mark.parametrize("kind", [cl.batches, TrainedLoader, cl.SampleDataset], ids=lambda kind: kind.__name__)
+def test_the_mixing_of_a_checkpoint_is_not_dropped(config: Config, tmp_path: Path, kind: Any) -> None:
+    """One door for `continue_from` and load_state_dict, with one list of checks."""
+    path = tmp_path / "learned.json"
+    path.write_text(json.dumps(cl.batches({**config, **ODM}, micro_batch_size=8).state_dict_at(0)))
+    options = {} if kind is cl.SampleDataset else {"micro_batch_size": 8}
+    with raises(ResumeError, "mixing", "saved odm, now none", fix='allow_changed=["mixing"]'):
+        kind({**config, "continue_from": str(path)}, **options)
+    kind({**config, "continue_from": str(path)}, allow_changed=["mixing"], **options)
+    with raises(ResumeError, "mixing", "saved odm, now doremi"):
+        kind({**config, "mixing": {"doremi": {}}, "continue_from": str(path)}, **options)
+
+
+def test_what_may_differ_is_said_once_for_both_doors(config: Config, saved: Path) -> None:
+    other = {**config, "seed": 4}
+    with raises(ResumeError, found='allow_changed=["seed"]'):
+        cl.batches({**other, "continue_from": str(saved)}, micro_batch_size=8)
+    moved = cl.batches({**other, "continue_from": str(saved)}, micro_batch_size=8, allow_changed=["seed"])
+    assert taken(moved, 1) == list(range(16, 24))
+    again = cl.batches(other, micro_batch_size=8, allow_changed=["seed"])
+    again.load_state_dict(cl.find_state(saved))
+    assert again.consumed_samples == 16
+    with raises(ConfigError, "allow_changed"):
+        cl.batches(other, micro_batch_size=8, allow_changed="seed")
+
+
+def test_an_error_of_the_reader_changes_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = cl.batches(config, micro_batch_size=8)
+    state = cl.batches(config, micro_batch_size=8).state_dict_at(24)
+    before = (loader.blend, loader.run.plan, loader.consumed_samples)
+
+    def fails(*_: Any) -> None:
+        raise ConfigError("tracks", "none")
+
+    monkeypatch.setattr("conceptloader.batch.loader.open_reader", fails)
+    with raises(ConfigError, "tracks"):
+        loader.load_state_dict(state)
+    assert (loader.blend, loader.run.plan, loader.consumed_samples) == before

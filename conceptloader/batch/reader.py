@@ -103,7 +103,8 @@ class BatchReader:
     ) -> Batch:
         """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`.
 
-        By default the memory is reused once the batch is freed.
+        By default the memory is reused once the batch is freed. Where samples are repeated, [2, B]: with the positions
+        at which they are trained, which decide what `exclude` takes out.
 
         picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
         the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
@@ -112,6 +113,7 @@ class BatchReader:
         Raises: FormatError for corrupt data, ReadError if the operating system fails; ConfigError for a sample of a
         member that has left the configuration.
         """
+        samples, positions = samples if samples.ndim == 2 else (samples, samples)
         order = self._kernel_tables if picked is None else None
         if order is not None and self._begins is not None:  # which kernels do not look at
             self._begins.check_known(self._begins.skips.global_index(int(samples.min(initial=MAX_N))))
@@ -128,7 +130,7 @@ class BatchReader:
         thread = get_ident()
         self._running[thread] = work
         try:
-            work.start(shape, block, NO_TABLES if order is None else order, samples)
+            work.start(shape, block, NO_TABLES if order is None else order, samples, positions)
             if order is None:
                 work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
             if ranges is not None:

@@ -132,7 +132,7 @@ class Workspace:
         self.code = 0
         self.tables: KernelTables | None = None
 
-    def start(self, shape: Shape, block: Array, tables: KernelTables, samples: U64Array) -> None:
+    def start(self, shape: Shape, block: Array, tables: KernelTables, samples: U64Array, positions: U64Array) -> None:
         """Begin with a batch, whose arrays are in a block of memory."""
         self.progress[:] = 0
         self.spent_ns = self.passes = self.passed = 0
@@ -140,12 +140,12 @@ class Workspace:
             self.shape = None  # until all is there: the next batch does not go on with what an interrupt leaves
             self.members = np.empty(shape.samples, np.int64)
             self.windows, draws = np.empty((2, shape.samples), np.uint64)
-            self.samples = np.array(samples, np.uint64)
-            self.picks = Picks(self.samples, self.members, self.windows, draws)
+            self.samples, self.positions = np.array([samples, positions], np.uint64)
+            self.picks = Picks(self.samples, self.positions, self.members, self.windows, draws)
             self.order = PickBy(tables, np.empty(tables.room, np.uint64))
             self._call_with(**_NONE_GIVEN)
             self.shape, self.tables = shape, tables
-        self.samples[:] = samples
+        self.samples[:], self.positions[:] = samples, positions
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:

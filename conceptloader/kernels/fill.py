@@ -108,7 +108,7 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
 
 
 @inner
-def fill_part(call: Call, part: Any, member: Any, index: Any) -> Code:
+def fill_part(call: Call, part: Any, member: Any) -> Code:
     """A part of the sample at hand; one read of the stream. What lacks does not keep the rest from being asked for."""
     row, start, stop, place, packed = part.row, part.start, part.stop, part.place, member.bins > 0
     if row < 0:
@@ -135,15 +135,15 @@ def fill_part(call: Call, part: Any, member: Any, index: Any) -> Code:
     else:
         begin_document(call, place, place + part.inputs, part.document, packed)
     if member.end_range < member.end_labels:
-        blank_holes(call, part, member, index, inside, named)
+        blank_holes(call, part, member, inside, named)
     for t in range(call.tracks.shape[1]):
         found, kind = named if call.outputs[t].labels else inside, call.tracks[row, t].kind
         if kind == NONE or (kind == DENSE and streamed != OK) or found.start >= found.stop:
             continue
-        at, end = next_kept(call, part, member, index, found.start, found.stop)
+        at, end = next_kept(call, part, member, found.start, found.stop)
         while at < end and code <= WANTS:
             code = max(code, fill_track(call, Tokens(row, at, end, found.place + at - found.start), t, low))
-            at, end = next_kept(call, part, member, index, end, found.stop)
+            at, end = next_kept(call, part, member, end, found.stop)
     return code
 
 
@@ -155,12 +155,12 @@ def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
         return wrong(call, records.ABSENT_MEMBER, number, 0, 0)
     if not 0 <= window < member.count:
         return wrong(call, records.ABSENT_WINDOW, window, 0, member.count)
-    code, tokens = make_parts(call, number, window, index)
+    code, tokens = make_parts(call, number, window)
     if code > WANTS:
         return code
     blank_row(call, index, member, tokens)
     for k in range(state.parts if code == OK else 0):
-        code = max(code, fill_part(call, call.parts[k], member, index))
+        code = max(code, fill_part(call, call.parts[k], member))
         if code > WANTS:
             return code
     sequences = array_at(call.arrays[0].cu_seqlens, state.sequences, 1, np.int32)
@@ -198,7 +198,7 @@ def end_batch(call: Call, samples: int) -> None:
 @inner
 def pick_windows(picks: Picks, order: PickBy) -> None:
     """The members and windows of the samples, unless they are given."""
-    samples, members, windows, draws = picks
+    samples, _, members, windows, draws = picks
     tables, scratch = order
     skip_at, skip_total = tables.skip_at, tables.skip_total
     if len(tables.phases.starts) == 0:
@@ -228,6 +228,7 @@ def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
     for k in range(state.complete, len(picks.samples)):
         before = state.sequences
         state.sample = k
+        state.now = np.int64(picks.positions[k])
         code = fill_sample(call, picks.members[k], np.int64(picks.windows[k]), picks.samples[k])
         if code == GROW or (code > WANTS and k == state.complete):
             return code

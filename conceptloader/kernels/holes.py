@@ -22,11 +22,11 @@ def find_range(call: Call, low: Any, high: Any, end: int) -> Any:
 
 
 @inner
-def is_left_out(call: Call, member: Any, start: int, stop: int, index: Any) -> bool:
-    """Whether sample `index`, which has tokens [start, stop) of a member's dataset, reads nothing because of them."""
+def is_left_out(call: Call, member: Any, start: int, stop: int) -> bool:
+    """Whether the sample at hand, with tokens [start, stop) of a member's dataset, reads nothing because of them."""
     ranges, k = call.left_out, find_range(call, member.first_range, member.end_range, start + 1)
     while k < member.end_range and ranges[k].start < stop:
-        if ranges[k].at <= np.int64(index):
+        if ranges[k].at <= call.state[0].now:
             return True
         k += 1
     return False
@@ -41,11 +41,11 @@ def is_quarantined(call: Call, member: Any, row: int) -> Any:
 
 
 @inner
-def next_kept(call: Call, part: Any, member: Any, index: Any, begin: Any, stop: Any) -> tuple[int, int]:
+def next_kept(call: Call, part: Any, member: Any, begin: Any, stop: Any) -> tuple[int, int]:
     """The first stretch of tokens [begin, stop) of a part's shard that are not taken out; an empty one if all are."""
     ranges, k = call.left_out, find_range(call, member.end_range, member.end_own, part.base + begin + 1)
     while k < member.end_own and ranges[k].start - part.base < stop:
-        if ranges[k].at <= np.int64(index):
+        if ranges[k].at <= call.state[0].now:
             if ranges[k].start - part.base > begin:
                 return begin, ranges[k].start - part.base
             begin = min(ranges[k].stop - part.base, stop)
@@ -54,7 +54,7 @@ def next_kept(call: Call, part: Any, member: Any, index: Any, begin: Any, stop: 
 
 
 @inner
-def blank_holes(call: Call, part: Any, member: Any, index: Any, inside: Tokens, named: Tokens) -> None:
+def blank_holes(call: Call, part: Any, member: Any, inside: Tokens, named: Tokens) -> None:
     """Make what is taken out of a part padding, as inputs and as labels, and mask the label after each range."""
     batch, sample = call.arrays[0], call.state[0].sample
     size, length = batch.seq_len, batch.row_length
@@ -62,7 +62,7 @@ def blank_holes(call: Call, part: Any, member: Any, index: Any, inside: Tokens, 
     while k < member.end_own and call.left_out[k].start - part.base < part.stop:
         hole = call.left_out[k]
         k += 1
-        if hole.at > np.int64(index):
+        if hole.at > call.state[0].now:
             continue
         for labels in range(2):
             tokens = named if labels else inside
@@ -81,7 +81,7 @@ def blank_holes(call: Call, part: Any, member: Any, index: Any, inside: Tokens, 
     k = find_range(call, member.end_own, member.end_labels, part.base + part.start + 1)
     while k < member.end_labels and call.left_out[k].start - part.base < part.stop:
         hole = call.left_out[k]
-        if hole.at <= np.int64(index):
+        if hole.at <= call.state[0].now:
             mask_labels(call, named, hole.start - part.base, hole.stop - part.base)
         k += 1
 

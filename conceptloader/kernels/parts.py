@@ -28,29 +28,29 @@ class Wanted(NamedTuple):
 
 
 @inner
-def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, int]:
-    """(code, tokens): the parts of window, document or pack `window` of member `number`, as sample `index` of the run.
+def make_parts(call: Call, number: int, window: int) -> tuple[Code, int]:
+    """(code, tokens): the parts of window, document or pack `window` of member `number`, as the sample at hand.
 
     How many tokens they fill the row with from its beginning, 0 if there may be gaps.
     """
     state, member, size = call.state[0], call.members[number], call.arrays[0].seq_len
     state.parts = 0
     if len(call.first_given):
-        return OK, make_given(call, member, index)
+        return OK, make_given(call, member)
     if member.bins > 0:
-        return make_pack(call, number, window, index), 0
+        return make_pack(call, number, window), 0
     if member.by_document:
         code, start, end = find_document(call, member, member.start + window)
         if code != OK:
             return code, 0
         wanted = Wanted(start, size, min(end, start + size + 1), member.start + window)
-        return OK, add_parts(call, member, index, 0, wanted)
+        return OK, add_parts(call, member, 0, wanted)
     start = member.start + window * size
-    return OK, add_parts(call, member, index, 0, Wanted(start, size, start + size + 1, NO_DOCUMENT))
+    return OK, add_parts(call, member, 0, Wanted(start, size, start + size + 1, NO_DOCUMENT))
 
 
 @inner
-def make_given(call: Call, member: Any, index: Any) -> Any:
+def make_given(call: Call, member: Any) -> Any:
     """The parts of the first seq_len + 1 tokens that are given, end to end.
 
     Each range counts as a document, numbered by its place among those of the sample. Returns: as make_parts.
@@ -62,7 +62,7 @@ def make_given(call: Call, member: Any, index: Any) -> Any:
         stop = min(call.given[k].stop, start + size + 1 - place)
         if start < stop:
             inputs = min(stop - start, size - place)
-            whole = add_parts(call, member, index, place, Wanted(start, inputs, stop, k - first)) > 0 and whole
+            whole = add_parts(call, member, place, Wanted(start, inputs, stop, k - first)) > 0 and whole
             place += stop - start
     if whole:
         return place
@@ -72,7 +72,7 @@ def make_given(call: Call, member: Any, index: Any) -> Any:
 
 
 @inner
-def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
+def make_pack(call: Call, number: int, pack: int) -> Code:
     """The parts of a pack of member `number`; padding is one of its own."""
     state, member, size, used = call.state[0], call.members[number], call.arrays[0].seq_len, 0
     code = find_packs(call, number, pack // member.bins)
@@ -83,7 +83,7 @@ def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
         piece = call.room.packed[k]
         if piece.bin == slot:
             stop = min(piece.start + piece.tokens + 1, piece.end)
-            add_parts(call, member, index, piece.place, Wanted(piece.start, piece.tokens, stop, piece.document))
+            add_parts(call, member, piece.place, Wanted(piece.start, piece.tokens, stop, piece.document))
             used = piece.place + piece.tokens
     if used < size:
         add_part(call, -1, used, Wanted(0, size - used, 0, NO_DOCUMENT))
@@ -91,13 +91,13 @@ def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
 
 
 @inner
-def add_parts(call: Call, member: Any, index: Any, place: int, wanted: Wanted) -> Any:
+def add_parts(call: Call, member: Any, place: int, wanted: Wanted) -> Any:
     """A part of the sample for each shard, and for each run of a view.
 
-    Returns: how many tokens they have, or 0 if sample `index` leaves some out, and so all.
+    Returns: how many tokens they have, or 0 if the sample leaves some out, and so all.
     """
     at, start, stop = wanted.start, wanted.start, wanted.stop
-    if is_left_out(call, member, start, stop, index):
+    if is_left_out(call, member, start, stop):
         add_part(call, -1, place, Wanted(0, wanted.inputs, 0, NO_DOCUMENT))
         return 0
     while at < stop:

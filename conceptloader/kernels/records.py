@@ -40,7 +40,7 @@ MEMBER = record(
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 
-# Tokens that are left out from the trainer's sample `at` on, -1 if they are quarantined: rising and apart in a member.
+# Tokens that are left out from position `at` of the run on, -1 if they are quarantined: rising and apart in a member.
 LEFT_OUT = record("start stop at")
 
 # A run of a view: its first token in the view, and in the source, whose shards these are.
@@ -73,15 +73,15 @@ FIELD = record("at code")
 SLOT = record("key begin count taken target")
 
 # How far a batch has come, up to `wants`. complete: its first samples, which need nothing any more; sample: the one at
-# hand. sequences: entries of cu_seqlens, of all samples so far and of the complete ones; longest: of the sequences.
-# row, column, at, size: the read at hand; track: the one at hand, -1 for packs. kind, place, value, other, limit: what
-# is WRONG, see below; value also: see FAILED and GROW. announcing: nothing is read in this pass, the system is only
-# told what will be, so that all is under way together. wants: how many there are. What follows holds for all batches of
-# a thread. parts: how many the sample has. packed_member, packed_block: which packs are known; pieces, packed: how many
-# of these there are. clock: of this call. held, num_held: address and number of HELD records. reads, read_bytes: of all
-# calls.
+# hand; now: its position in the run. sequences: entries of cu_seqlens, of all samples so far and of the complete ones;
+# longest: of the sequences. row, column, at, size: the read at hand; track: the one at hand, -1 for packs. kind, place,
+# value, other, limit: what is WRONG, see below; value also: see FAILED and GROW. announcing: nothing is read in this
+# pass, the system is only told what will be, so that all is under way together. wants: how many there are. What follows
+# holds for all batches of a thread. parts: how many the sample has. packed_member, packed_block: which packs are known;
+# pieces, packed: how many of these there are. clock: of this call. held, num_held: address and number of HELD records.
+# reads, read_bytes: of all calls.
 STATE = record(
-    "complete sample sequences complete_sequences longest row column at size track kind place value other limit "
+    "complete sample now sequences complete_sequences longest row column at size track kind place value other limit "
     "announcing wants parts packed_member packed_block pieces packed clock held num_held reads read_bytes"
 )
 
@@ -162,9 +162,13 @@ class Call(NamedTuple):
 
 
 class Picks(NamedTuple):
-    """The samples of a batch: their indices, their members, windows of these; draws: to work in."""
+    """The samples of a batch: their indices, where they are trained, their members, windows of these.
+
+    draws: to work in.
+    """
 
     samples: U64Array
+    positions: U64Array
     members: I64Array
     windows: U64Array
     draws: U64Array

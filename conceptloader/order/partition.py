@@ -169,7 +169,8 @@ class Plan:
     def rest(self, dp_rank: int, consumed: int) -> Iterator[tuple[U64Array, int]]:
         """(sample indices of `dp_rank`, samples consumed by all ranks after it) of each micro batch from `consumed` on.
 
-        As micro_batches; with last_batch "partial" those are omitted in which no rank has a sample.
+        As micro_batches; with last_batch "partial" those are omitted in which no rank has a sample. With "wrap" the
+        filled ones are uint64 [2, micro_batch_size]: sample indices, and the positions at which they are trained.
         """
         if self.stop is not None and consumed >= self.stop:
             return
@@ -183,7 +184,10 @@ class Plan:
             first = start + -(-max(0, consumed - start) // group) * group
             for before in count(first, group) if stop is None else range(first, stop, group):
                 after = before + group if self.num_samples is None else min(before + group, self.num_samples)
-                yield self._micro_batch(before, dp_rank), after
+                samples = self._micro_batch(before, dp_rank)
+                if self.last_batch == "wrap" and before + group > after:
+                    samples = np.stack([samples, self.partition.offsets(dp_rank) + np.uint64(before)])
+                yield samples, after
 
     def step_start(self, consumed: int) -> int:
         """Samples consumed before the global batch that contains position `consumed`; `consumed` itself on a boundary.

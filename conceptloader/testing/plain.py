@@ -58,7 +58,7 @@ class PlainReader:
         """The batch of sample indices uint64 [B], in memory from `allocate`.
 
         Args:
-            samples: uint64 [B], sample indices.
+            samples: uint64 [B], sample indices; or [2, B], with the positions at which they are trained.
             allocate: Called with shape and dtype for each array.
             picked: [B] members of the order and [B] windows of these, instead of what the order says.
 
@@ -67,7 +67,8 @@ class PlainReader:
             ReadError: A file cannot be read.
             ConfigError: For a member that has left the configuration.
         """
-        numbers: list[int] = samples.tolist()
+        samples, positions = samples if samples.ndim == 2 else (samples, samples)
+        numbers, now = samples.tolist(), positions.tolist()
         if picked is None:
             assert self.order is not None
             picks = [self.order.sample(number)[::2] for number in numbers]
@@ -80,7 +81,7 @@ class PlainReader:
         values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.read_tracks}
         sequences = [0]
         for row, (member, window) in enumerate(picks):
-            borders = self._fill(arrays, values, row, present(self.views, member), numbers[row], window)
+            borders = self._fill(arrays, values, row, present(self.views, member), now[row], window)
             sequences += [row * self.layout.seq_len + border for border in (*borders, self.layout.seq_len)]
         if "sample_index" in arrays:
             arrays["sample_index"][:] = samples
@@ -136,9 +137,9 @@ class PlainReader:
             del batch[of_track]
 
     def _fill(
-        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, index: int, number: int
+        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, now: int, number: int
     ) -> list[int]:
-        """Fill one row with window, or document, `number` of a view, which is sample `index` of the run.
+        """Fill one row with window, or document, `number` of a view, which is trained at position `now` of the run.
 
         Returns: the document boundaries within the inputs.
         """
@@ -153,16 +154,16 @@ class PlainReader:
         for part in parts:
             if part.place:
                 borders.append(part.place)
-            if part.since <= index:
+            if part.since <= now:
                 continue
-            own = _taken(view.holes.own, part, index)
+            own = _taken(view.holes.own, part, now)
             self._fill_tokens(arrays, row, part, view, eos)
             if part.document >= 0:
                 if "document_ids" in arrays:
                     arrays["document_ids"][row, part.place : part.place + part.inputs] = part.document
             elif layout.outputs.needs_documents:
                 borders = self._fill_documents(arrays, row, dataset, part.start)
-            self._take_out(arrays, row, part, own, _taken(view.holes.labels, part, index), eos)
+            self._take_out(arrays, row, part, own, _taken(view.holes.labels, part, now), eos)
             for track in layout.read_tracks:
                 if track.track in view.tracks:
                     named = part._replace(start=part.start + 1, inputs=part.stop - part.start - 1)
@@ -298,11 +299,11 @@ class PlainReader:
         return [ids.astype(np.int64) for ids in values], scores
 
 
-def _taken(mask: Mask, part: Part, index: int) -> Bools:
-    """Which tokens of a part a mask has in sample `index`."""
+def _taken(mask: Mask, part: Part, now: int) -> Bools:
+    """Which tokens of a part a mask has at position `now`."""
     taken = np.zeros(part.stop - part.start, np.bool_)
     for start, stop, at in zip(*mask, strict=True):
-        if at <= index:
+        if at <= now:
             taken[max(start - part.start, 0) : max(stop - part.start, 0)] = True
     return taken
 

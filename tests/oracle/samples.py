@@ -231,10 +231,11 @@ class Oracle:
             t -= size
         raise IndexError
 
-    def parts(self, t: int) -> tuple[str, list[Part]]:
-        """The dataset of sample t, and what it is made of."""
+    def parts(self, t: int, now: int | None = None) -> tuple[str, list[Part]]:
+        """The dataset of sample t, and what it is made of where it is trained as the sample `now`, by default t."""
+        now = t if now is None else now
         name, _, window = self.locate(t)
-        out = [tokens for at, tokens in self.out[name] if at <= t]
+        out = [tokens for at, tokens in self.out[name] if at <= now]
         found = []
         for part in self.members[name].parts(window):
             tokens = range(part.first, min(part.label_end, part.end + 1))  # inputs and labels
@@ -242,12 +243,14 @@ class Oracle:
             found.append(Part(part.place, part.first, part.end, part.label_end, left_out))
         return name, found
 
-    def own(self, name: str, t: int, kind: str = "own") -> set[int]:
-        """Tokens that are taken out of sample t alone, or as labels."""
-        return set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= t))
+    def own(self, name: str, now: int, kind: str = "own") -> set[int]:
+        """Tokens that are taken out alone, or as labels, of a sample that is trained at `now`."""
+        return set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= now))
 
-    def sample(self, t: int) -> Sample:
-        name, parts = self.parts(t)
+    def sample(self, t: int, now: int | None = None) -> Sample:
+        """As it is trained at the position `now` of a run, by default t."""
+        now = t if now is None else now
+        name, parts = self.parts(t, now)
         member, length = self.members[name], self.seq_len
         outputs = {"position_ids": "window", "loss_mask": True, "loss_on_eos": True, **self.config.get("outputs", {})}
         data, eos, document_of = member.data, member.data.eos or 0, member.data.document_of
@@ -265,7 +268,7 @@ class Oracle:
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
         spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
-        own, silent = self.own(name, t), self.own(name, t, "labels")
+        own, silent = self.own(name, now), self.own(name, now, "labels")
         for part in parts:
             if packed:
                 sequences |= {part.place, part.place + part.end - part.first}

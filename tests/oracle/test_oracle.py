@@ -168,11 +168,15 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
                 how["max_concepts"] = draw(st.integers(1, 3))
 
 
-def check_batch(oracle: Oracle, batch: Any, samples: Sequence[int]) -> int:
-    """Compares a batch with what the documentation says of these samples; returns their number."""
+def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int | None = None) -> int:
+    """Compares a batch with what the documentation says of these positions of a run, which repeats samples after `end`.
+
+    Returns: their number.
+    """
+    samples = [t % end if end else t for t in positions]
     batch = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in batch.items()}
-    assert batch["sample_index"].tolist() == list(samples)
-    wanted = [oracle.sample(t) for t in samples]
+    assert batch["sample_index"].tolist() == samples
+    wanted = [oracle.sample(*both) for both in zip(samples, positions, strict=True)]
     names, borders = {name for name in batch if not name.startswith(TRACKS)}, [0]
     for row, (t, sample) in enumerate(zip(samples, wanted, strict=True)):
         assert names - {"sample_index", "cu_seqlens", "max_seqlen"} == set(sample.arrays)
@@ -282,7 +286,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
                     samples[first : first + size * ranks][k::ranks] for first in range(0, len(samples), size * ranks)
                 ]
                 for batch, expected in zip(iterator, mine, strict=True):
-                    checked += check_batch(oracle, batch, expected)
+                    checked += check_batch(oracle, batch, expected, end)
             break
         for _ in range(draw(st.integers(0, 40 // (size * ranks)))):
             for k, iterator in enumerate(iterators):
@@ -303,10 +307,10 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
 
 
 def samples_to(end: int, tail: str, rule: Sequence[tuple[int, int]]) -> list[int]:
-    """The trainer's samples of a run of `end` samples."""
+    """Positions of a run of `end` samples."""
     first, last = next((first, last) for first, last in reference.steps(rule) if last >= end)
     whole = last if last == end else first
-    return [t % end for t in range({"drop": whole, "wrap": last, "partial": end}[tail])]
+    return list(range({"drop": whole, "wrap": last, "partial": end}[tail]))
 
 
 def set_weights(draw: st.DrawFn, oracle: Oracle, loaders: list[Any], at: int, group: int) -> Oracle:

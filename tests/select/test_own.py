@@ -108,6 +108,37 @@ def test_documents_beside_it_keep_tokens_and_losses(folder: Path) -> None:
     assert lost["own"] < lost["sample"]
 
 
+@pytest.mark.parametrize("take", ["sample", "own", "labels"])
+@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+def test_samples_that_pad_the_end_of_a_run_are_later_than_all(folder: Path, take: str, order: str) -> None:
+    """`last_batch: wrap` reads sample 0 and its neighbours once more, when what was excluded meanwhile is out."""
+    document = OWN if take != "labels" else SPANS
+    more = {"order": order, "loader": {"num_threads": 2}}
+
+    def read(at: int | None) -> dict[str, np.ndarray]:
+        entry = [] if at is None else [{**document, "at": at, "take": take}]
+        path = folder / ("spans" if take == "labels" else "documents")
+        made = config(path.with_name(f"{path.name}-None-0"), entry, **more)
+        options: dict[str, Any] = {"micro_batch_size": 5, "dp_size": 2, "num_samples": 23, "last_batch": "wrap"}
+        rows: dict[str, list[np.ndarray]] = {}
+        loaders = [cl.batches(made, dp_rank=rank, **options) for rank in (0, 1)]
+        for both in zip(*loaders, strict=True):
+            for name in ("sample_index", "input_ids", "labels", "loss_mask", "document_ids"):
+                found = rows.setdefault(name, [])
+                found += [both[k % 2][name][k // 2] for k in range(10)]  # strided: sample k is of rank k % 2
+        return {name: np.array(found) for name, found in rows.items()}
+
+    without, always, late = read(None), read(0), read(20)
+    assert late["sample_index"].tolist() == [*range(23), *range(7)]
+    for name in late:
+        assert np.array_equal(late[name][:20], without[name][:20]), name
+        assert np.array_equal(late[name][20:], always[name][20:]), name
+    assert late["loss_mask"][23:].sum() < without["loss_mask"][23:].sum()
+    if take == "own":
+        assert np.isin(without["document_ids"][23:], OUT).any()
+        assert not np.isin(late["document_ids"][23:], OUT).any()
+
+
 class Model(torch.nn.Module):
     """One layer of attention, causal, and within documents if isolated; concepts are inputs too."""
 

@@ -1,6 +1,6 @@
 """A loader for training loops with Accelerate: its checkpoints hold what was trained, by steps of accumulation."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -19,7 +19,7 @@ class AcceleratedLoader(TrainedLoader):
 
     accelerator: an accelerate.Accelerator. micro_batch_size: samples of a process in one batch. The global batch is
         micro_batch_size x processes x gradient_accumulation_steps; give it too, and a run on other processes that
-        would change it is refused.
+        would change it is refused. allow_changed: Names of changes of consumed samples that load_state accepts.
     options: as for make_dataloader, without those of ranks.
 
     Raises:
@@ -35,10 +35,11 @@ class AcceleratedLoader(TrainedLoader):
         *,
         micro_batch_size: int,
         global_batch_size: int | None = None,
+        allow_changed: Collection[str] = (),
         **options: Any,
     ) -> None:
         warn_untested("accelerate")
-        self.accelerator = accelerator
+        self.accelerator, self._allow_changed = accelerator, allow_changed
         accumulate = accelerator.gradient_accumulation_steps
         if getattr(accelerator, "parallelism_config", None) is not None:
             raise ConfigError(
@@ -118,7 +119,7 @@ class AcceleratedLoader(TrainedLoader):
 
     def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """For load_state, which has restored the accelerator's count of micro batches."""
-        super().load_state_dict(state, **options)
+        super().load_state_dict(state, **{"allow_changed": self._allow_changed, **options})
         self._check()
 
     @property

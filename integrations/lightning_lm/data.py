@@ -5,7 +5,7 @@ the gradients of that step are not saved, so that the state, and Lightning's own
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -31,6 +31,11 @@ class LightningLoader(TrainedLoader):
     """
 
     loggers: Sequence[Any] = ()  # of the Trainer
+    allow_changed: Collection[str] = ()
+
+    def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
+        """For Lightning, which knows no options."""
+        super().load_state_dict(state, **{"allow_changed": self.allow_changed, **options})
 
     def track(self, metrics: StepMetrics) -> None:
         for logger in self.loggers:
@@ -62,6 +67,7 @@ class ConceptDataModule(pl.LightningDataModule):
             validation reads them from the beginning to the end: order sequential, or num_samples in val_options.
         val_options: As for make_dataloader; micro_batch_size is that of training unless it is given.
         run_log: Directory of the checkpoints, to log this start there.
+        allow_changed: Names of changes of consumed samples that a resume accepts.
 
     A batch holds `consumed_samples` in addition to its tensors; keep it where hooks change the batch.
     """
@@ -77,9 +83,10 @@ class ConceptDataModule(pl.LightningDataModule):
         val: ConfigLike | Mapping[str, ConfigLike] | None = None,
         val_options: Mapping[str, Any] | None = None,
         run_log: str | None = None,
+        allow_changed: Collection[str] = (),
     ) -> None:
         super().__init__()
-        self.config, self.run_log = config, run_log
+        self.config, self.run_log, self.allow_changed = config, run_log, allow_changed
         self._options: dict[str, Any] = {
             "micro_batch_size": micro_batch_size,
             "global_batch_size": global_batch_size,
@@ -131,7 +138,7 @@ class ConceptDataModule(pl.LightningDataModule):
         """The loader of this rank; where the trainer has trained with this one before, it resumes there."""
         before, self.loader = self.loader, LightningLoader(self.config, **self._options, **self._ranks)
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
-        self.loader.loggers = self.trainer.loggers
+        self.loader.loggers, self.loader.allow_changed = self.trainer.loggers, self.allow_changed
         if before is not None:
             if before.steps == self.trainer.global_step:
                 self.loader.load_state_dict(before.state_dict())

@@ -1,6 +1,6 @@
 """The data loader of an OLMo-core run. Its Trainer takes a rank's whole batch for a step, and saves between steps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             BatchSizeScheduler.
         epoch_samples: An epoch of the Trainer, in windows; None for none.
         model_inputs: Further tensors of a batch, which the model's forward gets by name.
+        allow_changed: Names of changes of consumed samples that a resume accepts.
         check_ranks: False for a loader that not all processes of the run begin to read together. work_dir and others:
             OLMo-core's.
 
@@ -52,6 +53,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         global_batch_size: int,
         epoch_samples: int | None = None,
         model_inputs: tuple[str, ...] = (),
+        allow_changed: Collection[str] = (),
         collator: Any = None,
         check_ranks: bool = True,
         **options: Any,
@@ -59,7 +61,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         collator = DataCollator(pad_token_id=0) if collator is None else collator
         super().__init__(collator=collator, global_batch_size=global_batch_size, **options)
         self._epoch: int | None = None
-        self._check_ranks = check_ranks
+        self._check_ranks, self._allow_changed = check_ranks, allow_changed
         self._global_batch_size: int = global_batch_size
         self.blend, self.model_inputs, self.epoch_samples = open_blend(config), model_inputs, epoch_samples
         self._check(batch_layout(self.blend))
@@ -177,7 +179,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         """Resume where the Trainer was, on any number of ranks and with any global batch size."""
         fields = dict(state_dict)
         self._epoch, self.tokens_processed = fields.pop(_EPOCH, None), fields.pop(_TOKENS, 0)
-        self.loader.load_state_dict(fields)
+        self.loader.load_state_dict(fields, allow_changed=self._allow_changed)
         self._count()
 
     def get_mock_batch(self) -> dict[str, Any]:
@@ -208,6 +210,7 @@ class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
     work_dir: str
     epoch_samples: int | None = None
     model_inputs: tuple[str, ...] = ()
+    allow_changed: tuple[str, ...] = ()
 
     def build(self, *, mesh: Any = None, dp_process_group: Any = None, **_: Any) -> ConceptDataLoader:
         """The loader of this rank, among those of the data-parallel group."""
@@ -218,6 +221,7 @@ class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
             global_batch_size=self.global_batch_size,
             epoch_samples=self.epoch_samples,
             model_inputs=self.model_inputs,
+            allow_changed=self.allow_changed,
             work_dir=self.work_dir,
             dp_world_size=get_world_size(dp_process_group),
             dp_rank=get_rank(dp_process_group),

@@ -5,7 +5,7 @@ their number alone, and skip batches by reading them: here the loader stands whe
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +57,7 @@ class collate:
 
 class _Loader(TrainedLoader):
     tracked: StepMetrics | None = None  # of the last step, for the Trainer's next log
+    allow_changed: Collection[str] = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -99,14 +100,17 @@ class ConceptTrainer(transformers.Trainer):
 
     Args:
         model_inputs: Further tensors of a batch that the model's forward gets by name. data_collator: a `collate`, or a
-            class derived from it; by default collate(model_inputs).
+            class derived from it; by default collate(model_inputs). allow_changed: Names of changes of consumed samples
+            that a resume accepts.
 
     Raises:
         ConfigError: For arguments that would change the batches.
         ResumeError: For a checkpoint of other data.
     """
 
-    def __init__(self, *args: Any, model_inputs: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, model_inputs: Sequence[str] = (), allow_changed: Collection[str] = (), **kwargs: Any
+    ) -> None:
         if len(args) < 3 and kwargs.get("data_collator") is None:
             kwargs["data_collator"] = collate(model_inputs)
         super().__init__(*args, **kwargs)
@@ -147,6 +151,7 @@ class ConceptTrainer(transformers.Trainer):
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
         self.args.remove_unused_columns = False
         self._loader: _Loader | None = None
+        self._allow_changed = allow_changed
         self.add_callback(Progress())
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
@@ -228,6 +233,7 @@ class ConceptTrainer(transformers.Trainer):
             epoch_samples=epoch,
             check_ranks=True,
         )
+        loader.allow_changed = self._allow_changed
         loader.remedy = "Progress, the callback of ConceptTrainer, was removed; leave it in"
         return _Batches(loader, self.data_collator)
 
@@ -236,7 +242,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
     """Puts the loader where the checkpoint says, and its state into the next one. ConceptTrainer brings it along."""
 
     def __init__(self) -> None:
-        self._loader: TrainedLoader | None = None
+        self._loader: _Loader | None = None
 
     def state(self) -> dict[str, Any]:
         """For trainer_state.json."""
@@ -254,7 +260,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
         self._loader = batches.loader
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
         if state.global_step and _LEAF in saved:
-            self._loader.load_state_dict(saved[_LEAF])
+            self._loader.load_state_dict(saved[_LEAF], allow_changed=self._loader.allow_changed)
         self._loader.check_step(state.global_step)
         trained = self._loader.consumed_samples - self._loader.count_start
         if trained != state.global_step * self._loader.step_samples:

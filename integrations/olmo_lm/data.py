@@ -71,7 +71,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         check_tensors(self.model_inputs, layout)
         rows = {name for name, spec in layout.arrays(2).items() if spec.shape[0] == 2}
         for name in self.model_inputs:
-            if name not in rows and not name.endswith("_records"):
+            if name not in rows:
                 raise ConfigError(
                     "model_inputs",
                     f"{name} has no row for each window, and OLMo-core cuts batches into micro batches by rows: they "

@@ -114,6 +114,8 @@ class ConceptDataLoader(BaseDataLoader):
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
         check_tensors(config.model_inputs, batch_layout(blend), "dataloader.model_inputs")
+        if "max_seqlen" in config.model_inputs:
+            raise ConfigError("dataloader.model_inputs", "max_seqlen, an int", "names of tensors", "omit it")
         sequential = isinstance(blend.order, Sequential)
         self._repeat = config.repeat and config.infinite
         if not self._repeat and not sequential and config.num_samples is None:
@@ -195,12 +197,7 @@ class ConceptDataLoader(BaseDataLoader):
             labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
         inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
         for name in self._options.model_inputs:
-            value = batch[name]
-            if not isinstance(value, torch.Tensor):
-                raise ConfigError(
-                    "dataloader.model_inputs", f"{name} is a {type(value).__name__}, expected names of tensors"
-                )
-            inputs[name] = value
+            inputs[name] = batch[name]
         if FLAT:
             inputs = {k: v.flatten() if v.shape == labels.shape else v for k, v in inputs.items()}
             labels = labels.flatten()

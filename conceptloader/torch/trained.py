@@ -222,12 +222,20 @@ def check_each_once(blend: Blend, samples: int, option: str) -> None:
 
 
 def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "model_inputs") -> None:
-    """Raise ConfigError if a model is to get, by an option, what no batch has, or no weights of its loss."""
+    """Raise ConfigError if a model is to get, by an option, what no batch has, lists, or no weights of its loss."""
     layout.outputs.check_weights(names, option)
     known = layout.names()
     for name in names:
         if name not in known:
             raise unknown(option, name, known, "key of a batch")
+    for track in layout.tracks:
+        if track.decoded and f"{track.name}_records" in names:
+            raise ConfigError(
+                option,
+                f"{track.name}_records, lists of Python objects",
+                "names of tensors",
+                f"omit it, or set layout: padded for the track {track.name}",
+            )
 
 
 def trained_labels(batch: Mapping[str, Any]) -> torch.Tensor:

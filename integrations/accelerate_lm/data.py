@@ -1,6 +1,8 @@
 """A loader for training loops with Accelerate: its checkpoints hold what was trained, by steps of accumulation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from conceptloader.base.tested import warn_untested
@@ -25,6 +27,7 @@ class AcceleratedLoader(TrainedLoader):
         ConfigError: An option or argument breaks a rule.
     """
 
+    entry = replace(TrainedLoader.entry, name="Accelerate")
     remedy = "Put `with accelerator.accumulate(model):` around the step, or call acknowledge() after each step"
 
     def __init__(
@@ -56,42 +59,67 @@ class AcceleratedLoader(TrainedLoader):
             **{"check_ranks": True, **options},
         )
         self._stands()
-        self._check()
+        self._accelerates, accelerator.accumulate = accelerator.accumulate, self._accumulate
         accelerator.register_for_checkpointing(self)
 
     def track(self, metrics: StepMetrics) -> None:
         self.accelerator.log(metrics.flat(), step=metrics.step)
 
     def _stands(self) -> None:
+        self._accumulated = 0  # micro batches from here on, counted by ourselves: `step` is reset by others
+        accumulate = self.accelerator.gradient_accumulation_steps
+        self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
         # Gradients of a step that was begun are gone, so that accumulation starts at its first micro batch.
-        self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
-        self._first = self.accelerator.step
+        self.accelerator.step -= self.accelerator.step % accumulate
+
+    @contextmanager
+    def _accumulate(self, *models: Any) -> Iterator[None]:
+        with self._accelerates(*models):
+            self._count()
+            yield
+
+    def _count(self) -> None:
+        """A micro batch goes through the model: its step has to end where the global batch does."""
+        before = self.position_after(self._accumulated)
+        self._accumulated += 1
+        if before >= self.run.yielded:
+            return  # no batch of this loader; consumed_samples raises
+        position, accumulate = self.position_after(self._accumulated), self.accelerator.gradient_accumulation_steps
+        steps, done = self.accelerator.sync_gradients, self._accumulated % accumulate or accumulate
+        if steps != (done == accumulate) and not (steps and position == self.plan.stop):
+            raise ConfigError(
+                "accelerator.step",
+                f"{'an' if steps else 'no'} optimizer step after {done} micro batches of a global batch: Accelerate "
+                "has reset its count, as at the end of another prepared DataLoader, or by free_memory()",
+                f"one after {accumulate}, as gradient_accumulation_steps says",
+                f"give the Accelerator a GradientAccumulationPlugin(num_steps={accumulate}, sync_with_dataloader=False)"
+                ", call free_memory() only between steps, and resume from the last checkpoint",
+            )
+        if steps:
+            self.run.acknowledge(max(self.run.trained, position))
 
     @property
     def consumed_samples(self) -> int:
         """Samples over all processes of the steps that the accelerator has accumulated."""
-        begun = (self.accelerator.step - self._first) % self.accelerator.gradient_accumulation_steps
-        self.acknowledge(max(self.run.trained, self._position(self.accelerator.step - begun)))
+        if self.position_after(self._accumulated) > self.run.yielded:
+            raise ConfigError(
+                "accelerator.accumulate",
+                f"{self._accumulated} blocks",
+                "one for each micro batch of this loader, which has yielded "
+                f"{self.run.yielded - self.run.began} samples",
+                "give all models of a batch to one accumulate(first, second), and train from one loader",
+            )
         return self.run.trained
 
     @property
     def begins_at(self) -> int:
         """After a break within a step its gradients are still there: the next loop takes the rest of its batches."""
-        return max(self.consumed_samples, self._position(self.accelerator.step))
-
-    def _position(self, step: int) -> int:
-        """Samples at a count of micro batches of the accelerator."""
-        return self.position_after(step - self._first)
-
-    def _check(self) -> None:
-        accumulate = self.accelerator.gradient_accumulation_steps
-        self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
+        return max(self.consumed_samples, self.position_after(self._accumulated))
 
     def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """For load_state, which has restored the accelerator's count of micro batches."""
         super().load_state_dict(state, **options)
         self._stands()
-        self._check()
 
     @property
     def dataset(self) -> NoReturn:

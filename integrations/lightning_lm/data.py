@@ -5,7 +5,8 @@ the gradients of that step are not saved, so that the state, and Lightning's own
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -30,6 +31,8 @@ class LightningLoader(TrainedLoader):
     Micro batches before a resume count as those of as many steps of the present size.
     """
 
+    # Lightning takes a batch before it tells where the run is, so that no batch log could begin in time.
+    entry = replace(TrainedLoader.entry, name="Lightning", carries=TrainedLoader.entry.carries - {"batch_log"})
     loggers: Sequence[Any] = ()  # of the Trainer
 
     def track(self, metrics: StepMetrics) -> None:
@@ -62,6 +65,7 @@ class ConceptDataModule(pl.LightningDataModule):
             validation reads them from the beginning to the end: order sequential, or num_samples in val_options.
         val_options: As for make_dataloader; micro_batch_size is that of training unless it is given.
         run_log: Directory of the checkpoints, to log this start there.
+        allow_changed: As for make_dataloader.
 
     A batch holds `consumed_samples` in addition to its tensors; keep it where hooks change the batch.
     """
@@ -77,6 +81,7 @@ class ConceptDataModule(pl.LightningDataModule):
         val: ConfigLike | Mapping[str, ConfigLike] | None = None,
         val_options: Mapping[str, Any] | None = None,
         run_log: str | None = None,
+        allow_changed: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.config, self.run_log = config, run_log
@@ -85,6 +90,7 @@ class ConceptDataModule(pl.LightningDataModule):
             "global_batch_size": global_batch_size,
             "num_samples": num_samples,
             "epoch_samples": epoch_samples,
+            "allow_changed": allow_changed,
             "check_ranks": True,
         }
         several = isinstance(val, Mapping) and "datasets" not in val

@@ -13,6 +13,7 @@ from conceptloader.order.progress.state import OrderState
 from conceptloader.run.entry import Entry
 from conceptloader.run.training import TrainingRun
 
+from .dataset import STOCK_KEYS
 from .options import LOG, NO_STATE, ORDER, WHERE
 from .takeover_reader import StockSplit
 
@@ -21,11 +22,13 @@ logger = logging.getLogger(__name__)
 MEGATRON_LM = Entry(
     name="Megatron-LM",
     carries=frozenset({"weights", "losses", "metrics"}),
+    keys=frozenset(STOCK_KEYS),
     allow="--conceptloader-allow-changed {words}",
     fix="omit it",
 )
 OWN_SCRIPT = Entry(
     name="MegatronData",
+    keys=frozenset(STOCK_KEYS),
     allow="accept={json}",
     fix="omit it, or start the script with conceptloader.launch, which is told of each step",
 )

@@ -1,7 +1,7 @@
 """The data loader of an OLMo-core run. Its Trainer takes a rank's whole batch for a step, and saves between steps."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,16 @@ with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core", "ai2-olmo-core"
 _EPOCH, _TOKENS = "epoch", "tokens_processed"
 
 
+class _Loader(TrainedLoader):
+    # Nothing tells the loader of a run log, next to which a batch log is written.
+    entry = replace(
+        TrainedLoader.entry,
+        name="OLMo-core",
+        carries=TrainedLoader.entry.carries - {"batch_log"},
+        keys=TrainedLoader.entry.keys | {"index", "instance_mask", "doc_lens", "max_doc_lens"},
+    )
+
+
 class ConceptDataLoader(TextDataLoaderBase):
     """The samples of a configuration, in batches of `global_batch_size` tokens, without end or in epochs.
 
@@ -37,6 +47,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             BatchSizeScheduler.
         epoch_samples: An epoch of the Trainer, in windows; None for none.
         model_inputs: Further tensors of a batch, which the model's forward gets by name.
+        allow_changed: As for make_dataloader.
         check_ranks: False for a loader that not all processes of the run begin to read together. work_dir and others:
             OLMo-core's.
 
@@ -52,6 +63,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         global_batch_size: int,
         epoch_samples: int | None = None,
         model_inputs: tuple[str, ...] = (),
+        allow_changed: Collection[str] = (),
         collator: Any = None,
         check_ranks: bool = True,
         **options: Any,
@@ -59,7 +71,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         collator = DataCollator(pad_token_id=0) if collator is None else collator
         super().__init__(collator=collator, global_batch_size=global_batch_size, **options)
         self._epoch: int | None = None
-        self._check_ranks = check_ranks
+        self._check_ranks, self._allow_changed = check_ranks, allow_changed
         self._global_batch_size: int = global_batch_size
         self.blend, self.model_inputs, self.epoch_samples = open_blend(config), model_inputs, epoch_samples
         self._check(batch_layout(self.blend))
@@ -69,7 +81,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         check_tensors(self.model_inputs, layout)
         rows = {name for name, spec in layout.arrays(2).items() if spec.shape[0] == 2}
         for name in self.model_inputs:
-            if name not in rows and not name.endswith("_records"):
+            if name not in rows:
                 raise ConfigError(
                     "model_inputs",
                     f"{name} has no row for each window, and OLMo-core cuts batches into micro batches by rows: they "
@@ -91,13 +103,14 @@ class ConceptDataLoader(TextDataLoaderBase):
                 f"{tokens} tokens",
                 f"a multiple of seq_len {seq_len} x {self.dp_world_size} data-parallel ranks",
             )
-        return TrainedLoader(
+        return _Loader(
             self.blend,
             dp_rank=self.dp_rank,
             dp_size=self.dp_world_size,
             micro_batch_size=tokens // seq_len // self.dp_world_size,
             global_batch_size=tokens // seq_len,
             epoch_samples=self.epoch_samples,
+            allow_changed=self._allow_changed,
             check_ranks=self._check_ranks and dist.is_initialized(),
         )
 
@@ -169,6 +182,10 @@ class ConceptDataLoader(TextDataLoaderBase):
         """Give `mixing` in the configuration the losses of the step that has ended; see Loader.observe."""
         self.loader.observe(losses, group=group)
 
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by; see Loader.loss_weights."""
+        return self.loader.loss_weights()
+
     def state_dict(self) -> dict[str, Any]:
         """What the Trainer saves: one string, and the epoch."""
         return {**self.loader.state_dict(), _EPOCH: self._epoch, _TOKENS: self.tokens_processed}
@@ -208,6 +225,7 @@ class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
     work_dir: str
     epoch_samples: int | None = None
     model_inputs: tuple[str, ...] = ()
+    allow_changed: tuple[str, ...] = ()
 
     def build(self, *, mesh: Any = None, dp_process_group: Any = None, **_: Any) -> ConceptDataLoader:
         """The loader of this rank, among those of the data-parallel group."""
@@ -218,6 +236,7 @@ class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
             global_batch_size=self.global_batch_size,
             epoch_samples=self.epoch_samples,
             model_inputs=self.model_inputs,
+            allow_changed=self.allow_changed,
             work_dir=self.work_dir,
             dp_world_size=get_world_size(dp_process_group),
             dp_rank=get_rank(dp_process_group),

@@ -7,13 +7,14 @@ loader no step, but its logger, before it takes the first microbatch of one.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from conceptloader.base.packages import imported
+from conceptloader.batch.loader import LOADER
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import load_config, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
@@ -40,6 +41,10 @@ with imported("torchtitan: the base class of its loaders", _REMEDY, "torchtitan"
         FLAT = False
 
 logger = logging.getLogger(__name__)
+
+
+class _Loader(Loader):
+    entry = replace(LOADER, name="torchtitan", keys=frozenset({"input", "positions"}))
 
 
 class ConceptDataLoader(BaseDataLoader):
@@ -114,6 +119,8 @@ class ConceptDataLoader(BaseDataLoader):
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
         check_tensors(config.model_inputs, batch_layout(blend), "dataloader.model_inputs")
+        if "max_seqlen" in config.model_inputs:
+            raise ConfigError("dataloader.model_inputs", "max_seqlen, an int", "names of tensors", "omit it")
         sequential = isinstance(blend.order, Sequential)
         self._repeat = config.repeat and config.infinite
         if not self._repeat and not sequential and config.num_samples is None:
@@ -128,7 +135,7 @@ class ConceptDataLoader(BaseDataLoader):
         micro = num_tokens_per_batch // max_context_length
         self._options = config
         self._loaded = False
-        self.loader = Loader(
+        self.loader = _Loader(
             blend,
             dp_rank=dp_rank,
             dp_size=dp_world_size,
@@ -136,6 +143,7 @@ class ConceptDataLoader(BaseDataLoader):
             global_batch_size=config.global_batch_size or None,
             num_samples=config.num_samples,
             last_batch="wrap" if sequential else None,
+            allow_changed=config.allow_changed,
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -195,12 +203,7 @@ class ConceptDataLoader(BaseDataLoader):
             labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
         inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
         for name in self._options.model_inputs:
-            value = batch[name]
-            if not isinstance(value, torch.Tensor):
-                raise ConfigError(
-                    "dataloader.model_inputs", f"{name} is a {type(value).__name__}, expected names of tensors"
-                )
-            inputs[name] = value
+            inputs[name] = batch[name]
         if FLAT:
             inputs = {k: v.flatten() if v.shape == labels.shape else v for k, v in inputs.items()}
             labels = labels.flatten()
@@ -210,6 +213,10 @@ class ConceptDataLoader(BaseDataLoader):
         """Give `mixing` in the configuration the losses of the step that has ended; see Loader.observe."""
         self.loader.observe(losses, group=group)
 
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by; see Loader.loss_weights."""
+        return self.loader.loss_weights()
+
     def state_dict(self) -> dict[str, Any]:
         """One string, equal on all ranks."""
         return dict(self.loader.state_dict())
@@ -218,7 +225,7 @@ class ConceptDataLoader(BaseDataLoader):
         """Resume where the state was saved, on any number of ranks. Nothing happens with an empty one."""
         if state_dict:
             self._loaded, loader = True, self.loader
-            loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
+            loader.load_state_dict(state_dict)
             if self._repeat and loader.run.passes and loader.consumed_samples == loader.plan.stop:
                 loader.run.next_pass()
 

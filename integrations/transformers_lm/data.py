@@ -5,7 +5,8 @@ their number alone, and skip batches by reading them: here the loader stands whe
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,6 +57,13 @@ class collate:
 
 
 class _Loader(TrainedLoader):
+    # The Trainer's own loss has no weights of datasets, and nothing tells it where a run log is.
+    entry = replace(
+        TrainedLoader.entry,
+        name="ConceptTrainer",
+        carries=TrainedLoader.entry.carries - {"loss_weights", "batch_log"},
+        keys=TrainedLoader.entry.keys | {"shift_labels"},
+    )
     tracked: StepMetrics | None = None  # of the last step, for the Trainer's next log
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -99,14 +107,17 @@ class ConceptTrainer(transformers.Trainer):
 
     Args:
         model_inputs: Further tensors of a batch that the model's forward gets by name. data_collator: a `collate`, or a
-            class derived from it; by default collate(model_inputs).
+            class derived from it; by default collate(model_inputs). allow_changed: Names of changes of consumed samples
+            that a resume accepts.
 
     Raises:
         ConfigError: For arguments that would change the batches.
         ResumeError: For a checkpoint of other data.
     """
 
-    def __init__(self, *args: Any, model_inputs: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, model_inputs: Sequence[str] = (), allow_changed: Collection[str] = (), **kwargs: Any
+    ) -> None:
         if len(args) < 3 and kwargs.get("data_collator") is None:
             kwargs["data_collator"] = collate(model_inputs)
         super().__init__(*args, **kwargs)
@@ -147,6 +158,7 @@ class ConceptTrainer(transformers.Trainer):
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
         self.args.remove_unused_columns = False
         self._loader: _Loader | None = None
+        self._allow_changed = allow_changed
         self.add_callback(Progress())
 
     def _check_dataset(self, dataset: Any, name: str) -> None:
@@ -226,6 +238,7 @@ class ConceptTrainer(transformers.Trainer):
             micro_batch_size=micro,
             global_batch_size=batch,
             epoch_samples=epoch,
+            allow_changed=self._allow_changed,
             check_ranks=True,
         )
         loader.remedy = "Progress, the callback of ConceptTrainer, was removed; leave it in"
@@ -236,7 +249,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
     """Puts the loader where the checkpoint says, and its state into the next one. ConceptTrainer brings it along."""
 
     def __init__(self) -> None:
-        self._loader: TrainedLoader | None = None
+        self._loader: _Loader | None = None
 
     def state(self) -> dict[str, Any]:
         """For trainer_state.json."""

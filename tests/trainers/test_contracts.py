@@ -201,6 +201,8 @@ def test_torchtitan_refusals(
         return str(path)
 
     weighted = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
+    records = written(tracks={"concepts": {"layout": "records"}})
+    packed = written(outputs={"position_ids": "document", "cu_seqlens": True}, seed=3)
     options: dict[str, Any]
     for options, where, found in [
         ({"repeat": False}, paths[0], "shuffled data have no end"),
@@ -209,9 +211,11 @@ def test_torchtitan_refusals(
         ({"path": written(seq_len=32)}, "seq_len", "32"),
         ({"path": written(outputs={"position_ids": "off"})}, "", "torchtitan needs positions"),
         ({"path": weighted, "model_inputs": ()}, "outputs.loss_weight", "dataloader.model_inputs does not name"),
+        ({"path": records, "model_inputs": ("concepts_records",)}, "dataloader.model_inputs", "concepts_records"),
+        ({"path": packed, "model_inputs": ("max_seqlen",)}, "dataloader.model_inputs", "max_seqlen"),
     ]:
         with raises(ConfigError, where, found):
-            next(iter(titan(**options)))
+            titan(**options)
     inputs, labels = next(iter(titan(path=weighted, model_inputs=("loss_weight",))))
     assert torch.equal(inputs["loss_weight"], (labels % 5).float())
     state, loader = titan().state_dict(), titan()
@@ -392,6 +396,11 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         datasets(config=weighted)
     assert not (tmp_path / "run").exists()
+    content = yaml.safe_load(Path(paths[0]).read_text())
+    records = Path(paths[0]).with_name("records.yaml")
+    records.write_text(yaml.safe_dump({**content, "tracks": {"concepts": {"layout": "records"}}}))
+    with raises(ConfigError, "model_inputs", "concepts_records", "tensors"):
+        datasets(config=str(records), valid=None, model_inputs=["concepts_records"])
     train, *_ = datasets(config=weighted, state=str(tmp_path / "weighted"), valid=None, model_inputs=["loss_weight"])
     batch = next(single(train, 0, rank=0, ranks=1, micro=3))
     assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())

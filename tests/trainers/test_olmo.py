@@ -1,12 +1,13 @@
 """Arguments of OLMo-core's loader, and its batches: what is refused, what its model gets."""
 
+import ast
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
@@ -32,6 +33,8 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
     for name in ("topic_values", "topic_offsets"):
         with raises(ConfigError, "model_inputs", f"{name} has no row for each window"):
             loader((name,), **ragged)
+    with raises(ConfigError, "model_inputs", "topic_records", "tensors"):
+        loader(("topic_records",), tracks={"topic": {"layout": "records"}})
     with raises(ConfigError, "outputs.position_ids", "document has no effect here"):
         loader(outputs={"position_ids": "document"})
     made = loader(("position_ids",), outputs={"position_ids": "document", "cu_seqlens": True})
@@ -87,3 +90,27 @@ def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
 
     assert loss(4 * 16 + 1) == 0
     assert loss(2 * 16) > 5, "the mean of the labels, not of all windows"
+
+
+def test_a_changed_seed_is_accepted_as_the_error_says(tmp_path: Path) -> None:
+    from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
+
+    folder = write_datasets(tmp_path)
+
+    def loader(seed: int, **options: Any) -> Any:
+        path = write_config(folder / f"{seed}.yaml", seq_len=16, seed=seed, outputs={"sample_index": True})
+        config = ConceptDataLoaderConfig(config=str(path), global_batch_size=64, work_dir=str(tmp_path), **options)
+        made = config.build()
+        made.reshuffle(1)
+        return made
+
+    trained = loader(11)
+    next(iter(trained))
+    with pytest.raises(ResumeError, match="seed: ") as caught:
+        loader(12).load_state_dict(trained.state_dict())
+    name, value = str(caught.value).rpartition(": ")[2].split("=")
+    resumed, planned = loader(12, **{name: ast.literal_eval(value)}), iter(loader(12))
+    resumed.load_state_dict(trained.state_dict())
+    batch, _, second = next(iter(resumed)), next(planned), next(planned)
+    assert batch["index"].tolist() == [4, 5, 6, 7]
+    assert torch.equal(batch["input_ids"], second["input_ids"])

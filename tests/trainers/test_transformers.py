@@ -33,7 +33,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """data(kind, samples): plain, in order, or weighted, with weights that are labels modulo 5."""
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
     sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
-    kinds = {"plain": {}, "in order": sequential, "weighted": {"outputs": {"loss_weight": "weight"}}}
+    records = {"tracks": {"topic": {"layout": "records"}}}
+    kinds = {"plain": {}, "records": records, "in order": sequential, "weighted": {"outputs": {"loss_weight": "weight"}}}
     paths = {kind: write_config(folder / f"{kind}.yaml", seq_len=16, **more) for kind, more in kinds.items()}
     return lambda kind="plain", samples=None: cl.SampleDataset(str(paths[kind]), samples)
 
@@ -104,6 +105,8 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
     for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
         with raises(ConfigError, "model_inputs", "unknown key of a batch 'loss_weight'", "labels, "):
             make(model_inputs=["loss_weight"], **datasets)
+    with raises(ConfigError, "model_inputs", "topic_records", "tensors", fix="layout"):
+        make(model_inputs=["topic_records"], train_dataset=data("records"))
     with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         collate()(weighted.__getitems__([0, 1]))
     with raises(ConfigError, "model_inputs", "unknown key of a batch 'loss_weigth'", fix="did you mean loss_weight?"):

@@ -1,0 +1,131 @@
+"""What is trained is counted by the loader, whatever Accelerate does with its own count."""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conceptloader.errors import ConfigError
+from tests.corpora.for_megatron import write_config, write_datasets
+from tests.raises import raises
+
+accelerate = pytest.importorskip("accelerate")
+from accelerate.state import AcceleratorState, GradientState  # noqa: E402
+from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
+
+from conceptloader.integrations.accelerate_lm import AcceleratedLoader  # noqa: E402
+
+MICRO = 4
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    return str(write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True}))
+
+
+class Script:
+    """A user's: it trains what it is given, and keeps the samples of each optimizer step that was really made."""
+
+    def __init__(self, config: str, accumulate: int, **options: Any) -> None:
+        AcceleratorState._reset_state(True)
+        GradientState._reset_state()
+        options = options or {"gradient_accumulation_steps": accumulate}
+        self.accelerator = accelerate.Accelerator(cpu=True, **options)
+        self.layer = torch.nn.Linear(1, 1)
+        self.prepare()
+        self.loader = AcceleratedLoader(self.accelerator, config, micro_batch_size=MICRO)
+        self.batch, self.begun, self.steps = MICRO * accumulate, list[int](), list[list[int]]()
+
+    def prepare(self) -> None:
+        self.model, self.optimizer = self.accelerator.prepare(self.layer, torch.optim.SGD(self.layer.parameters(), 0.1))
+
+    def free_memory(self) -> None:
+        self.accelerator.free_memory()
+        self.prepare()
+
+    def train(self, batches: Iterable[Any]) -> None:
+        for batch in batches:
+            with self.accelerator.accumulate(self.model):
+                self.begun += batch["sample_index"].tolist()
+                before = self.layer.weight.item()
+                self.accelerator.backward(self.model(torch.ones(1, 1)).sum())
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            if self.layer.weight.item() != before:
+                self.steps.append(self.begun)
+                self.begun = []
+
+    def prepared(self, batches: int) -> Any:
+        """A DataLoader of the user, which resets the count of Accelerate where it ends."""
+        return self.accelerator.prepare(torch.utils.data.DataLoader(list(range(batches)), batch_size=1))
+
+    def check(self, first: int = 0) -> None:
+        """Every step was of the next global batch, and the loader says so."""
+        stop = first + len(self.steps) * self.batch
+        assert self.steps == [list(range(k, k + self.batch)) for k in range(first, stop, self.batch)]
+        assert self.loader.consumed_samples == stop
+        self.loader.check_step(stop // self.batch)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_count_reset_between_steps(config: str, tmp_path: Path, accumulate: int) -> None:
+    """By another prepared loader that ends with a whole step, once and with every step, and by free_memory."""
+    script = Script(config, accumulate)
+    for batches, passes in ((2 * accumulate, 2), (accumulate, 4)):
+        other = script.prepared(batches)
+        for _ in range(passes):
+            script.train(batch for _, batch in zip(other, script.loader, strict=False))
+            script.check()
+    for _ in range(2):
+        script.train(itertools.islice(script.loader, accumulate))
+        script.free_memory()
+        next(iter(script.loader))  # and a batch that nobody trains
+        script.free_memory()
+        script.check()
+    script.train(itertools.islice(script.loader, accumulate))
+    assert len(script.steps) == 11
+    script.accelerator.save_state(tmp_path / "state")
+    resumed = Script(config, accumulate)
+    resumed.accelerator.load_state(tmp_path / "state")
+    resumed.train(itertools.islice(resumed.loader, 2 * accumulate))
+    resumed.check(11 * script.batch)
+
+
+def test_step_within_a_global_batch(config: str, tmp_path: Path) -> None:
+    """It is refused before it is made; what the error says to do is enough."""
+    script = Script(config, 3)
+    plugin = "GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)"
+    other = script.prepared(8)
+    with raises(ConfigError, "accelerator.step", "an optimizer step after 2 micro batches", fix=plugin) as caught:
+        script.train(batch for _, batch in zip(other, script.loader, strict=False))
+    script.check()
+    assert len(script.steps) == 2
+    script.accelerator.save_state(tmp_path / "state")
+    assert plugin in caught.value.fix
+    script = Script(config, 3, gradient_accumulation_plugin=eval(plugin, {**globals()}))
+    script.accelerator.load_state(tmp_path / "state")
+    other = script.prepared(8)
+    for _ in range(3):
+        script.train(batch for _, batch in zip(other, script.loader, strict=False))
+    assert len(script.steps) == 8
+    script.check(24)
+
+
+@pytest.mark.parametrize("begun", [1, 2])
+def test_free_memory_within_a_global_batch(config: str, begun: int) -> None:
+    script = Script(config, 3)
+    script.train(itertools.islice(script.loader, 3 + begun))
+    script.free_memory()
+    with raises(ConfigError, "accelerator.step", "no optimizer step after 3 micro", "after 3", fix="free_memory() only"):
+        script.train(script.loader)
+    script.check()
+    assert len(script.steps) == 1
+
+
+def test_blocks_without_a_batch_of_their_own(config: str) -> None:
+    script = Script(config, 1)
+    with raises(ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"):
+        script.train(batch for batch in script.loader for _ in range(2))

@@ -533,7 +533,7 @@ class BaseLoader(Shown, Generic[B]):
     def _write_start(self) -> None:
         """Log the position of this loader as a launch of the run."""
         if self._log is not None:
-            self._log.append(*self._launch())
+            self._log.append(*self._launch(), self.blend.config.to_dict())
         self._begin_record()
 
     def _launch(self) -> tuple[RunStart, OrderSpec]:

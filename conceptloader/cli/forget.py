@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     refuse_without("--checkpoints", arguments, "out")
     if arguments.check:
-        refuse_beside("--check", arguments, "out")
+        refuse_beside("--check", arguments, "out", "planned")
     asked = open_run(arguments)
     check_continuous(asked)
     ids = read_ids("--ids", arguments.ids)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     value: dict[str, Any] = {
         "documents": sum(map(len, documents.values())),
         "unknown": unknown,
-        "seen_documents": len(set(zip(seen.member.tolist(), seen.document.tolist(), strict=True))),
+        "seen_documents": len(set(zip(seen.dataset.tolist(), seen.document.tolist(), strict=True))),
         "samples": len(np.unique(seen.sample)),
         "until_sample": end,
         "steps": steps,

@@ -419,7 +419,10 @@ class RunLog:
         if kind == "spec":
             found = build(_SpecLine, line, "")
             spec = OrderSpec.from_dict(found.spec)
-            if found.hash not in (spec.hash_of(found.spec), fingerprint(found.spec)):  # the latter of weights set live, in version 1
+            if found.hash not in (
+                spec.hash_of(found.spec),
+                fingerprint(found.spec),
+            ):  # the latter of weights set live, in version 1
                 raise ConfigError("spec", f"one with the hash {spec.hash}", found.hash)
             self._specs[found.hash] = spec
         elif kind == "config":

@@ -283,8 +283,8 @@ def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[
             f"it begins at sample {begun.consumed} (step {begun.step}): what was trained before is not counted by step"
         )
         raise ConfigError("run log", found, fix=f"{EARLIER}, or count samples of the order: --samples (num_samples)")
-    found = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
-    return found or [(run.at(0), 0, 0, None)]
+    ranges = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
+    return ranges or [(run.at(0), 0, 0, None)]
 
 
 def latest(some: Sequence[Windows]) -> list[Windows]:

@@ -113,12 +113,17 @@ class _Past:
         return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
 
     def launched(self, start: RunStart) -> Run:
-        """See Run. Raises ConfigError if the log does not have this start."""
+        """See Run. A batch log also begins where a loop did, within a launch.
+
+        Raises: ConfigError if the log has no such launch.
+        """
         same = [one for one in self.runs.starts if replace(one, time=start.time) == start]
-        if not same:
-            found = f"the start of step {start.step} at sample {start.consumed} in the batch log"
-            raise ConfigError(self.runs.path, f"no {found}", fix="give the run log and the batch log of one run")
-        logged = [one for one in same if one.time <= start.time][-1:] or same[:1]  # ranks write theirs after it
+        before = [one for one in self.runs.starts if one.consumed <= start.consumed and one.time <= start.time]
+        # Starts that are alike differ in time: a rank begins its batch log after the run log is written.
+        logged = [one for one in same if one.time <= start.time][-1:] or same[:1] or before[-1:]
+        if not logged:
+            found = f"no launch for the batch log that begins at step {start.step}, sample {start.consumed}"
+            raise ConfigError(self.runs.path, found, fix="give the run log and the batch log of one run")
         return Run(blend=self._blend(self.runs.spec_at(logged[0]), logged[0]))
 
     def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
@@ -252,9 +257,10 @@ class _Past:
                 return _masks_of(config, spec, datasets)
             except (ConfigError, ReadError) as error:
                 problems.append(str(error))
-        files = [one.file or getattr(one, "subset", None) for one in (*configs[0].quarantine, *configs[0].exclude)]
-        listed = ", ".join(filter(None, files)) or "quarantine and exclude of the configuration"
-        raise ConfigError("", "; ".join(problems), "what was masked then", f"restore {listed}")
+        first = configs[0]
+        files = [*(one.file for one in first.quarantine), *(one.file or one.subset for one in first.exclude)]
+        listed = ", ".join(filter(None, files)) or "quarantine and exclude in the configuration"
+        raise ResumeError("", "; ".join(problems), "what was masked then", f"restore {listed}")
 
 
 def _end(segment: Segment, segments: Sequence[Segment]) -> int:

@@ -151,10 +151,9 @@ def _check_orders(launches: Sequence[Run], ends: Sequence[int]) -> None:
         if found := [name for name, there in unknown.items() if there]:
             expected = "order: shuffled, weights by the configuration alone"
             raise ConfigError("receipt", f"a run with {found[0]}", expected)
-        unmasked = [replace(one, quarantine={}, exclude={}) for one in (spec, last)]  # see _masks
-        if changed := compare(*unmasked, end):
-            found = "; ".join(map(str, changed))
-            raise ConfigError("receipt", f"a past that was changed on purpose ({found})", "one order of all samples")
+        then, now = (replace(one, quarantine={}, exclude={}) for one in (spec, last))  # see _masks
+        if changed := "; ".join(map(str, compare(then, now, end))):
+            raise ConfigError("receipt", f"a past that was changed on purpose ({changed})", "one order of all samples")
 
 
 def _masks(launches: Sequence[Run], ends: Sequence[int]) -> dict[str, Mask]:
@@ -170,10 +169,8 @@ def _masks(launches: Sequence[Run], ends: Sequence[int]) -> dict[str, Mask]:
             mask = Mask(*(column[mask.at < end] for column in mask))
             held = Mask.of(mask.start[mask.at <= begin], mask.stop[mask.at <= begin], 0)
             if (held | before).ranges(0) != held.ranges(0):
-                what = f"from sample {begin} on tokens of {name} that were quarantined or excluded before"
-                raise ConfigError(
-                    "receipt", f"a run that read {what}", "what is masked stays so", "there is none of it"
-                )
+                what = f"a run that from sample {begin} on read tokens of {name} that were masked before"
+                raise ConfigError("receipt", what, "quarantine and exclude that only grow")
             found |= mask if not begin else mask._replace(at=np.maximum(mask.at, begin))
             begin, before = end, Mask.of(mask.start, mask.stop, 0)
         masks[name] = found

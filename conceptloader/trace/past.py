@@ -30,6 +30,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import compare, resume
 from conceptloader.order.progress.runlog import RunLog, RunStart, Segment
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.storage.stores import is_url
 from conceptloader.trace.run import EVERY, Era, Run
 
 logger = logging.getLogger(__name__)
@@ -227,6 +228,10 @@ class _Past:
         }
         loader = config.loader if self.given is None else self.given.loader
         config = replace(config, datasets={**was, **moved}, allowed_roots=tuple(sorted(roots)) or None, loader=loader)
+        for name, entry in config.datasets.items() if self.given is None else ():
+            if not is_url(entry.path) and not os.path.isdir(entry.path):
+                fix = "give CONFIG, a configuration with its present path"
+                raise ConfigError(f"datasets.{name}", f"no directory {entry.path}", "where it was", fix)
         datasets = self._opened(config)
         if back := [name for name in _changed(spec, datasets) if was[name].path != moved.get(name, was[name]).path]:
             config = replace(config, datasets={**config.datasets, **{name: was[name] for name in back}})
@@ -260,7 +265,8 @@ class _Past:
         first = configs[0]
         files = [*(one.file for one in first.quarantine), *(one.file or one.subset for one in first.exclude)]
         listed = ", ".join(filter(None, files)) or "quarantine and exclude in the configuration"
-        raise ResumeError("", "; ".join(problems), "what was masked then", f"restore {listed}")
+        found = f"what it masked cannot be reproduced ({'; '.join(dict.fromkeys(problems))})"
+        raise ResumeError("", found, fix=f"restore {listed}")
 
 
 def _end(segment: Segment, segments: Sequence[Segment]) -> int:

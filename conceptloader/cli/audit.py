@@ -1,30 +1,30 @@
 """The command `conceptloader audit`."""
 
 import argparse
-import logging
 
 from conceptloader.batch.record import FOLDER
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.trace import audit, open_run, read_record
-from conceptloader.trace.run import open_log
-
-logger = logging.getLogger(__name__)
+from conceptloader.cli.runs import add_config, add_planned, open_logged
+from conceptloader.errors import ConfigError
+from conceptloader.trace import audit, read_record
+from conceptloader.trace.past import open_log
 
 DESCRIPTION = """\
-Compare the batch log of a run with what the configuration and the data give now: samples, datasets and checksums of the
-tokens of each micro batch. If they differ, name the first step, micro batch and rank, with exit code 1.
+Compare the batch log of a run with what the order of each launch and the data give: samples, datasets and checksums of
+the tokens of each micro batch. If they differ, name the first step, micro batch and rank, with exit code 1. With
+--planned, or without a run log, compare it with what the configuration gives.
 
-  conceptloader audit run.yaml --run-log checkpoints    # what `loader: {batch_log: true}` wrote there, with its SHA-256
-  conceptloader audit run.yaml --record run/record --run-log checkpoints    # of conceptloader.trace.BatchRecorder
+  conceptloader audit --run-log checkpoints    # what `loader: {batch_log: true}` wrote there, with its SHA-256
+  conceptloader audit --record run/record --run-log checkpoints    # of conceptloader.trace.BatchRecorder
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("config", metavar="CONFIG", help="configuration of the run, a YAML file")
+    add_config(parser)
     add("--record", metavar="DIR", help="batch log that the ranks wrote (default: next to the run log)")
-    add("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, if the run changed its data stage")
+    add("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl")
+    add_planned(add)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -34,11 +34,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
                 "audit", "no --record and no --run-log", "one of them", "the batch log is next to the run log"
             )
         record = open_log(arguments.run_log).path.parent / FOLDER
-    try:
-        asked = open_run(arguments.config, arguments.run_log)
-    except ResumeError as error:  # which is what the audit is to find the first step of
-        logger.warning("%s", error)
-        asked = open_run(arguments.config)
+    asked = open_logged(arguments)
     report = audit(asked, read_record(record), digests=arguments.record is None)
     first, stop = report.steps
     lines = [

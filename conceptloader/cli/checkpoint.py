@@ -2,11 +2,12 @@
 
 import argparse
 
-from conceptloader.blend import open_blend
+from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.output import Output
 from conceptloader.order.progress.found import locate_state
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
+from conceptloader.trace.past import defaults_of
 
 
 def show_checkpoint(arguments: argparse.Namespace, output: Output) -> None:
@@ -16,7 +17,8 @@ def show_checkpoint(arguments: argparse.Namespace, output: Output) -> None:
     lines = [f"{path}: state of an order with the hash {state.spec.hash}", *_position(state), *_order(state.spec)]
     if arguments.config is not None:
         consumed = state.position(str(path))
-        resumed = open_blend(arguments.config).resume(state.spec, consumed).spec.hash
+        config = load_config(arguments.config, defaults=defaults_of(state.spec))
+        resumed = open_blend(config).resume(state.spec, consumed).spec.hash
         ahead = "as planned" if resumed == state.spec.hash else "by this configuration, which has changed"
         lines.append(f"{arguments.config}: resumes at sample {consumed:,}; those ahead are {ahead}")
         value |= {"resumes_at": consumed, "resumed_spec_hash": resumed}

@@ -15,10 +15,10 @@ or concept, with tokens and epochs; for documents also the first sample and step
 them. Steps that were re-run after a restart count once. By source and columns of documents, as in `filter`, it is a
 summary of the training content whose rows sum to the totals:
 
-  conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by source,metadata.domain,metadata.license
+  conceptloader exposure --run-log checkpoints --until 20000 --by source,metadata.domain,metadata.license
 
-  conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by source
-  conceptloader exposure run.yaml --run-log checkpoints --until 20000 --by document --documents ids.txt --save-every 500
+  conceptloader exposure --run-log checkpoints --until 20000 --by source
+  conceptloader exposure --run-log checkpoints --until 20000 --by document --documents ids.txt --save-every 500
   conceptloader exposure run.yaml --samples 1000000 --by concept --format parquet --out concepts.parquet
 """
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     until = parser.add_mutually_exclusive_group(required=True).add_argument
     until("--until", type=not_negative, metavar="STEP", help="count the steps before this one")
-    until("--samples", type=positive, metavar="N", help="without a run log: count this number of samples")
+    until("--samples", type=positive, metavar="N", help="count this number of samples, without steps")
     meaning = "source (default), document, concept, or columns of documents: source,domain,metadata.license"
     add("--by", default="source", metavar="WHAT", help=meaning)
     add("--metadata", metavar="FILE", help="Parquet or JSONL with a row per document; adds its columns to --by")

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     end = parser.add_mutually_exclusive_group().add_argument
     end("--until", type=not_negative, metavar="STEP", help="end of the run: the step after the last")
     end("--samples", type=positive, metavar="N", help="end of the run in samples, over all ranks")
-    add("--out", metavar="FILE", help="write the configuration of the new run, next to CONFIG")
+    add("--out", metavar="FILE", help="write the configuration of the new run, next to CONFIG if that is given")
     add("--check", action="store_true", help="exit code 1 if any step has one of the documents")
     add("--allow-unknown", action="store_true", help="accept ids that no dataset has")
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     refuse_without("--checkpoints", arguments, "out")
     if arguments.check:
-        refuse_beside("--check", arguments, "out")
+        refuse_beside("--check", arguments, "out", "planned")
     asked = open_run(arguments)
     check_continuous(asked)
     ids = read_ids("--ids", arguments.ids)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     value: dict[str, Any] = {
         "documents": sum(map(len, documents.values())),
         "unknown": unknown,
-        "seen_documents": len(set(zip(seen.member.tolist(), seen.document.tolist(), strict=True))),
+        "seen_documents": len(set(zip(seen.dataset.tolist(), seen.document.tolist(), strict=True))),
         "samples": len(np.unique(seen.sample)),
         "until_sample": end,
         "steps": steps,
@@ -141,17 +141,17 @@ def _write(asked: Run, arguments: argparse.Namespace, start: Checkpoint | None, 
     """Write the new configuration, once a resume from the checkpoint is known to take it."""
     path, base = arguments.out, os.path.dirname(os.path.abspath(arguments.out))
     entry = {"at": at, "file": os.path.abspath(arguments.ids).replace("${", "$${"), "take": "own"}
-    data = read_yaml(arguments.config)
+    given = arguments.config
+    data = asked.blend.config.to_dict() if given is None else read_yaml(given)
     new = {**data, "exclude": [*(data.get("exclude") or []), entry]}
-    if load_config(data, base_dir=base) != load_config(arguments.config):
-        raise ConfigError(
-            "--out", f"{path}, from where relative paths lead elsewhere", f"a file next to {arguments.config}"
-        )
-    with open(arguments.config, encoding="utf-8-sig") as file:
-        text = file.read()
-    text = f"{text.rstrip()}\n{yaml.safe_dump({'exclude': [entry]}, sort_keys=False)}"  # with all comments
-    if "exclude" in data or text.lstrip().startswith("{"):
-        text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True)
+    if given is not None and load_config(data, base_dir=base) != load_config(given):
+        raise ConfigError("--out", f"{path}, from where relative paths lead elsewhere", f"a file next to {given}")
+    text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True)
+    if given is not None and "exclude" not in data:
+        with open(given, encoding="utf-8-sig") as file:
+            kept = file.read()
+        if not kept.lstrip().startswith("{"):
+            text = f"{kept.rstrip()}\n{yaml.safe_dump({'exclude': [entry]}, sort_keys=False)}"  # with all comments
     assert parse_yaml(text) == new
     other = open_other(asked, new, base)
     if start is not None:

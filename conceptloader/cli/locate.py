@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 DESCRIPTION = """\
 Find the steps that contain a document or concept, past or future. They are computed: the run is not scanned.
 
-  conceptloader locate run.yaml --run-log checkpoints --document asyncio.events --samples 1000000
-  conceptloader locate run.yaml --run-log checkpoints --concept FunctionDef --limit 20
+  conceptloader locate --run-log checkpoints --document asyncio.events --samples 1000000
+  conceptloader locate --run-log checkpoints --concept FunctionDef --limit 20
 
 Inputs and labels are distinguished: the last token of a window is only a label, the first only an input. For a
 document, positions first:end in the sample are shown; for a concept, numbers of tokens.

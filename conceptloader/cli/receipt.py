@@ -7,14 +7,15 @@ import os
 from conceptloader.blend.load import read_yaml
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output
+from conceptloader.cli.runs import add_config
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import make_receipt, state_run
 
 DESCRIPTION = """\
 Prove to anyone in which steps of a run a document was, and that it was in no others (docs/receipts.md).
 
-  conceptloader receipt run.yaml --run-log checkpoints --samples 120000 --out run.json
-  conceptloader receipt run.yaml --run-log checkpoints --samples 120000 --published run.json --document tin-7
+  conceptloader receipt --run-log checkpoints --samples 120000 --out run.json
+  conceptloader receipt --run-log checkpoints --samples 120000 --published run.json --document tin-7
 
 Without a document, the root of the run, to be signed or published, and in --out what it is the root of. --published
 compares that with the run as it is now, so that no receipt is made of an edited run log or a rebuilt dataset. Datasets
@@ -24,7 +25,7 @@ need the hashes of their documents: build or adopt them with --receipts.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("config", metavar="CONFIG", help="configuration of the run, a YAML file")
+    add_config(parser)
     add("--run-log", required=True, metavar="DIR", help="directory of conceptloader_runs.jsonl")
     samples = "samples that the run has trained, over all ranks: the consumed samples of its last checkpoint"
     add("--samples", required=True, type=positive, metavar="N", help=samples)

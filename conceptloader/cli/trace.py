@@ -31,7 +31,7 @@ window of the dataset; its documents by their ids, with the positions of their i
 concepts, exactly as in the batch: [start, end), with < or > if a span continues outside; the range of its loss weights
 and token fields (all values with --json). Tokens that a build inserted (--prefix) are spans of the track prefix.
 
-  conceptloader trace run.yaml --run-log checkpoints --step 1200
+  conceptloader trace --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
   conceptloader trace run.yaml --run-log checkpoints --steps 0:20000 --format parquet --out steps.parquet
 
@@ -44,7 +44,7 @@ resume with it does.
 --steps writes a table, a row per document of a sample: --format jsonl (default) or parquet.
 
 --indices-only shows which samples every rank and micro batch reads, by index, dataset and window. With a run log, past
-steps are those of the launches of the run, and future steps those of a resume.
+steps are those of the launches of the run, and future steps those of the last launch; with --planned, of CONFIG.
 
   conceptloader trace run.yaml --run-log checkpoints --steps 1200:1202 --indices-only
   conceptloader trace run.yaml --global-batch-size 512 --micro-batch-size 4 --dp-size 16 --step 0 --indices-only
@@ -67,7 +67,7 @@ _OF_LOSSES = "top", "baseline", "track"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, needed=False)
+    add_run_arguments(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
@@ -92,8 +92,6 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.checkpoint is not None:
         refuse_all_but("--checkpoint", arguments, "config")
         return show_checkpoint(arguments, output)
-    if arguments.config is None:
-        raise ConfigError("trace", "no configuration", "CONFIG, the YAML file of the run")
     if arguments.compare is not None:
         refuse_all_but("--compare", arguments, "config", "until", "checkpoints", *OF_STEPS)
         return show_comparison(arguments, output)
@@ -116,8 +114,11 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         write_table(trace_steps(open_run(arguments), *arguments.steps), arguments, output)
         return
     asked = open_run(arguments)
-    first, stop = (arguments.sample, 0) if arguments.step is None else asked.steps.range_of(arguments.step)
-    weights = [_weights(asked, one, first) for one in asked.phases_in(first, stop)]
+    if arguments.step is None:
+        first, stop, era = arguments.sample, 0, asked.at(arguments.sample)
+    else:
+        (first, stop), era = asked.steps.range_of(arguments.step), asked.at_step(arguments.step)
+    weights = [_weights(era, one, first) for one in era.phases_in(first, stop)]
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
@@ -174,7 +175,7 @@ def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
         for share in shares
     ]
     if arguments.plot is not None:
-        begin, order = asked.steps.range_of(first)[0], asked.blend.order
+        begin, order = asked.steps.range_of(first)[0], asked.drawn
         end = max(sum(order.sizes), begin + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= begin:
             raise ConfigError("--until", str(arguments.until), f"a step after {first}")
@@ -184,12 +185,12 @@ def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
 
 def plan_step(asked: Run, step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
     """Yield the shares of a step: {"step", "dp_rank", "micro_batch", "samples"}."""
-    plan = asked.steps.segment(step).plan
+    plan, era = asked.steps.segment(step).plan, asked.at_step(step)
     for dp_rank in range(plan.partition.dp_size) if only is None else [only]:
         for micro_batch, indices in enumerate(plan.micro_batches(step, dp_rank)):
-            found = (part.tolist() for part in (indices, *asked.blend.order.sample_many(indices)))
+            found = (part.tolist() for part in (indices, *era.blend.order.sample_many(indices)))
             samples = [
-                {"sample": sample, "dataset": asked.name(index), "epoch": epoch, "window": window}
+                {"sample": sample, "dataset": era.name(index), "epoch": epoch, "window": window}
                 for sample, index, epoch, window in zip(*found, strict=True)
             ]
             yield {"step": step, "dp_rank": dp_rank, "micro_batch": micro_batch, "samples": samples}

@@ -20,7 +20,7 @@ Browse a dataset or run in the browser: windows as text with their spans, search
 what a step contains, steps that contain a document or concept, statistics, corruption. Nothing is written, and nothing
 leaves this machine.
 
-  conceptloader viewer run.yaml --run-log checkpoints
+  conceptloader viewer --run-log checkpoints
   conceptloader viewer data/corpus --seq-len 1024
 
 Prints the address of the page, which holds a new token each time; Ctrl-C stops it. To view it from another machine,
@@ -48,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    dataset = is_url(arguments.config) or os.path.isdir(arguments.config)
+    dataset = arguments.config is not None and (is_url(arguments.config) or os.path.isdir(arguments.config))
     if dataset and any(map(vars(arguments).get, ("run_log", "losses", "samples", "global_batch_size"))):
         raise ConfigError(arguments.config, "found a dataset, which has no steps", fix="give the run's configuration")
     if dataset:
         looked = alone(open_dataset(arguments.config, arguments.root), arguments.seq_len, arguments.tokenizer)
     else:
         options = chosen(arguments, "samples", "losses", "tokenizer")
-        title, run = os.path.basename(arguments.config), open_run(arguments)
+        run, title = open_run(arguments), os.path.basename(os.path.abspath(arguments.config or arguments.run_log))
         looked = Looked(title=title, run=run, log=arguments.run_log, **options)
     with Server(looked, arguments.host, arguments.port) as server:
         text = [f"{looked.title}: {server.url}"]

@@ -11,6 +11,7 @@ import numpy as np
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import KernelTables
 from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.permutation import MAX_N
 
 _KEPT = 64  # phases that stay built
 
@@ -30,10 +31,10 @@ class LoggedPhase:
 
 
 class LiveMixture(Mixture):
-    """A Mixture with the phases before its origin, all in order of start, the first at 0.
+    """A Mixture with phases before its origin.
 
     Args:
-        past: Those phases.
+        past: Those phases, in order of start: all from the first of them on.
         options: As of a Mixture, with its origin.
     """
 
@@ -49,14 +50,12 @@ class LiveMixture(Mixture):
             counts = one.counts
             known = [counts.get(name, 0) for name in self.names] if counts is not None else None
             self._bases[k] = self._piece(k - 1).counts(one.phase.start) if known is None else known
+        self.known = past[0].phase.start, self._bases[0].tolist()
 
     @property
     def kernel_tables(self) -> KernelTables | None:
         """None: kernels would need all phases at once."""
         return None
-
-    def check_known(self, g: int) -> None:
-        """Every global sample is known."""
 
     def _build(self, k: int) -> Mixture:
         """The order within past phase k."""
@@ -67,6 +66,7 @@ class LiveMixture(Mixture):
         return Mixture(phases=phases, origin=(phases[0].start, self._bases[first].tolist()), **self._options)
 
     def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
+        self.check_known(int(g.min(initial=MAX_N)))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
         number = np.searchsorted(self._past_starts, g, side="right") - 1
         number[g >= self.origin[0]] = len(self.past)
@@ -79,6 +79,7 @@ class LiveMixture(Mixture):
     def _counts(self, g: int) -> list[int]:
         if g >= self.origin[0]:
             return super()._counts(g)
+        self.check_known(g)
         return self._piece(bisect_right(self._past_starts, g) - 1).counts(g)
 
     def _position(self, dataset: int, draw: int) -> int | None:
@@ -86,6 +87,7 @@ class LiveMixture(Mixture):
         return None if found < 0 else found
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
+        self.check_drawn(dataset, int(draws.min(initial=MAX_N)))
         found = np.full(len(draws), -1, np.int64)
         number = np.searchsorted(self._bases[:, dataset], draws.astype(np.int64), side="right") - 1
         for k in np.unique(number).tolist():

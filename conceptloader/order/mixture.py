@@ -96,6 +96,7 @@ class Mixture(Shown):
         self._check_members()
         self.skips = Skips(skips)
         self.origin = (0, [0] * len(self.sizes)) if origin is None else (int(origin[0]), list(origin[1]))
+        self.known = self.origin  # before it nothing can be said
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
         exact = [(p.start, self._exact_weights(p), p.ramp) for p in self._phase_list(weights, phases)]
         self.phases = order_phases(exact, self.names, self.seed, self.block, self.origin[1])
@@ -269,20 +270,21 @@ class Mixture(Shown):
         return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
 
     def _position(self, dataset: int, draw: int) -> int | None:
-        self._check_drawn(dataset, draw)
+        self.check_drawn(dataset, draw)
         return reference.position(self.phases, self.block, dataset, draw)
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
-        self._check_drawn(dataset, int(draws.min(initial=MAX_N)))
+        self.check_drawn(dataset, int(draws.min(initial=MAX_N)))
         return inverse.positions(self.phases, self.block, dataset, draws)
 
     def check_known(self, g: int) -> None:
-        """Raise ConfigError for a global sample before the origin."""
-        if g < self.origin[0]:
-            raise ConfigError("order", f"global sample {g}", f"one from {self.origin[0]} on", FORGOTTEN)
+        """Raise ConfigError for a global sample before those that are known."""
+        if g < self.known[0]:
+            raise ConfigError("order", f"global sample {g}", f"one from {self.known[0]} on", FORGOTTEN)
 
-    def _check_drawn(self, dataset: int, draw: int) -> None:
-        first = self.origin[1][dataset]
+    def check_drawn(self, dataset: int, draw: int) -> None:
+        """Raise ConfigError for a draw before those that are known."""
+        first = self.known[1][dataset]
         if draw < first:
             raise ConfigError("order", f"draw {draw} of {self.names[dataset]}", f"one from {first} on", FORGOTTEN)
 

@@ -488,7 +488,7 @@ class TrainingRun:
     def write_start(self) -> None:
         """Log the present position as a launch of the run, where a log is written."""
         if self.log is not None:
-            self.log.append(*self.launch())
+            self.log.append(*self.launch(), self.blend.config.to_dict())
 
     def launch(self) -> tuple[RunStart, OrderSpec]:
         """What the run log keeps of a launch here: its steps and its order."""

@@ -1,6 +1,6 @@
 """Tracing a run: what a step contains, past or future; where a document or concept is seen; whether it went as planned.
 
-Open run.py first, then samples.py.
+Open run.py first, then past.py, then samples.py.
 """
 
 from typing import TYPE_CHECKING
@@ -22,9 +22,10 @@ from conceptloader.trace.locate import (
     locate_where,
 )
 from conceptloader.trace.losses import LossLog, explain, read_losses
+from conceptloader.trace.past import open_run
 from conceptloader.trace.receipt import RunStatement, make_receipt, state_run
 from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
-from conceptloader.trace.run import Member, Run, open_run
+from conceptloader.trace.run import Member, Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.where import Where, parse_where
 

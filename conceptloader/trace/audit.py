@@ -1,4 +1,4 @@
-"""Replay of a recorded run: the first step that differs from what configuration and data give now, if any."""
+"""Replay of a recorded run: the first step that differs from what its launches should have read, if any."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ class Report:
 
 
 def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report:
-    """Compare what ranks recorded with what the order, the partition and the data of `run` give.
+    """Compare what ranks recorded with what the order of each launch, the partition and the data of `run` give.
 
     Every line of every start is compared, including steps that were re-run. From the first to the last step, each
     share of each step must be recorded exactly once. digests: every line must have a SHA-256, as `loader.batch_log`
@@ -78,13 +78,14 @@ def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report
     samples = repeated = 0
     done: dict[int, Counter[Share]] = {}
     for launch in launches:
-        reader = cache(partial(_reader, run, launch))
+        launched = run if run.launched is None else run.launched(launch.start)
+        reader = cache(partial(_reader, launched, launch))
         samples += sum(len(line.samples) for line in launch.lines)
         repeated += sum(len(line.samples) for line in launch.lines if not launch.counts(line))
         for line in launch.lines:
             if launch.counts(line):
                 done.setdefault(line.step, Counter())[line.micro_batch, line.dp_rank] += 1
-            difference = _compare(reader, run, launch, line, digests)
+            difference = _compare(reader, launched, launch, line, digests)
             if difference is not None:
                 differences.append(difference)
                 break  # lines are in the order of their steps

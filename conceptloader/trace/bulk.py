@@ -40,15 +40,14 @@ class _Parts(NamedTuple):
     inputs: Ints
 
 
-def sample_ranges(run: Run, first: int, stop: int | None) -> Iterator[tuple[int, int, Any]]:
-    """(first sample, end, plan) of the steps [first, stop) as the run counts; without a stop, without an end too."""
+def sample_ranges(run: Run, first: int, stop: int) -> Iterator[tuple[int, int, Any, Run]]:
+    """(first sample, end, plan, run of one order) of the steps [first, stop) as the run counts."""
     for segment in run.steps.segments:
         low = max(first, segment.start.step)
-        high = min((step for step in (stop, segment.stop_step) if step is not None), default=None)
-        if high is None:
-            raise ConfigError("steps", "no end of the run", "the step until which to look")
+        high = stop if segment.stop_step is None else min(stop, segment.stop_step)
         if low < high:
-            yield segment.plan.schedule.consumed_at(low), segment.plan.schedule.consumed_at(high), segment.plan
+            schedule = segment.plan.schedule
+            yield schedule.consumed_at(low), schedule.consumed_at(high), segment.plan, run.at_step(low)
 
 
 def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
@@ -67,20 +66,22 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     if not 0 <= first < stop:
         raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end")
     run.steps.segment(first)
+    ranges = list(sample_ranges(run, first, stop))
+    members = [member for *_, era in ranges for member in era.members if member is not None]
     tracks = sorted({
         track
-        for member in run.members
-        if member is not None
+        for member in members
         for track in member.tracks
         if track in member.dataset.tracks and member.dataset.tracks[track].codec == "concepts"
     })  # fmt: skip
-    for low, high, plan in sample_ranges(run, first, stop):
+    views = any(member.dataset.runs is not None for member in members)
+    for low, high, plan, era in ranges:
         for at in range(low, high, _SAMPLES):
             samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
-            yield _batch(arrow, run, plan, samples, tracks)
+            yield _batch(arrow, era, plan, samples, tracks, views)
 
 
-def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks: Sequence[str]) -> Any:
+def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks: Sequence[str], views: bool) -> Any:
     members, epochs, windows = run.blend.order.sample_many(samples)
     places = plan.places(samples)
     parts: list[_Parts] = []
@@ -117,7 +118,7 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
         "end": arrow.array(end, mask=start < 0),
         "inputs": inputs,
     }
-    if any(member is not None and member.dataset.runs is not None for member in run.members):
+    if views:
         source = np.concatenate(sources)[order]
         columns["source_document"] = arrow.array(source, mask=source < 0)
     for track in tracks:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.bulk import sample_ranges
 from conceptloader.trace.checkpoints import whole_order
 from conceptloader.trace.forget import draws_of
+from conceptloader.trace.past import defaults_of
 from conceptloader.trace.ranges import document_ranges, samples_touching
 from conceptloader.trace.run import Run
 
@@ -51,9 +53,7 @@ def open_other(
         ConfigError: An option or argument breaks a rule, or it lacks a dataset of such weights.
     """
     whole = whole_order(run)
-    said = {"seed": whole.seed, "seq_len": run.blend.config.seq_len}
-    said["split_documents"] = whole.extra.get("split_documents")
-    defaults = {key: value for key, value in said.items() if value is not None}
+    defaults = defaults_of(whole, run.blend.config.seq_len)
     blend = open_blend(load_config(config, defaults=defaults, base_dir=base_dir))
     live = [phase for phase in whole.phases if phase.start in whole.live and phase.start >= whole.decided(whole.base)]
     phases = sorted([*blend.spec.phases, *live], key=lambda phase: phase.start)
@@ -78,17 +78,19 @@ def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
     Raises:
         ConfigError: If steps are not known, or a dataset that was read has left a configuration.
     """
-    ranges = list(sample_ranges(run, 0, stop))
-    candidates = _candidates(run, other, max((high for _, high, _ in ranges), default=0))
-    readers = [cache(partial(_reader, *pair)) for pair in ((run, other), (other, run))]
-    last = -1
-    for low, high, plan in ranges:
-        for at in range(low, high, _SAMPLES):
-            samples = candidates(at, min(at + _SAMPLES, high))
-            for sample, step in zip(samples, plan.schedule.steps_of(samples)[0].tolist(), strict=True):
-                if step != last and not _equal(*(_arrays(*one, sample) for one in zip((run, other), readers))):  # noqa: B905
-                    last = step
-                    yield step
+    ranges, last = list(sample_ranges(run, 0, stop)), -1
+    for _, group in groupby(ranges, lambda one: id(one[3].blend)):
+        pieces = list(group)
+        era = pieces[0][3]
+        candidates = _candidates(era, other, max(high for _, high, *_ in pieces))
+        readers = [cache(partial(_reader, *pair)) for pair in ((era, other), (other, era))]
+        for low, high, plan, _ in pieces:
+            for at in range(low, high, _SAMPLES):
+                samples = candidates(at, min(at + _SAMPLES, high))
+                for sample, step in zip(samples, plan.schedule.steps_of(samples)[0].tolist(), strict=True):
+                    if step != last and not _equal(*(_arrays(*one, sample) for one in zip((era, other), readers))):  # noqa: B905
+                        last = step
+                        yield step
 
 
 def _candidates(run: Run, other: Run, total: int) -> Callable[[int, int], Any]:

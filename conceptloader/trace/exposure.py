@@ -18,6 +18,7 @@ from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.order.progress.runlog import EARLIER
 from conceptloader.trace.bulk import document_ids, sample_ranges
 from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
 from conceptloader.trace.run import Member, Run
@@ -38,8 +39,8 @@ class Windows:
     samples: all that were drawn, including quarantined and excluded ones, which are counted nowhere else.
     """
 
-    def __init__(self, member: Member) -> None:
-        self.member, self.samples, count = member, 0, member.view.count
+    def __init__(self, run: Run, member: Member) -> None:
+        self.run, self.member, self.samples, count = run, member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
         late = any((mask.at > 0).any() for mask in (member.view.mask, member.view.holes.own))
@@ -113,9 +114,12 @@ class Windows:
 
 
 class Exposure:
-    """What a run has seen until some step; tables are pyarrow Tables. Made by `exposure`."""
+    """What a run has seen until some step; tables are pyarrow Tables. Made by `exposure`.
 
-    def __init__(self, run: Run, windows: dict[int, Windows]) -> None:
+    windows: of the members of all eras, in order. The size of a dataset is what the last era reads of it.
+    """
+
+    def __init__(self, run: Run, windows: Sequence[Windows]) -> None:
         self.run = run
         self.windows = windows
         self._arrow = need("pyarrow", "exposure: found no pyarrow package, which makes the tables")
@@ -124,7 +128,7 @@ class Exposure:
         """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
         rows = []
         for name, some in self.by_dataset().items():
-            size, tokens = sum(one.size for one in some), sum(one.tokens for one in some)
+            size, tokens = sum(one.size for one in latest(some)), sum(one.tokens for one in some)
             row = {"dataset": name, "samples": sum(one.samples for one in some), "tokens": tokens}
             rows.append({**row, "size": size, "epochs": tokens / size if size else 0.0})
         return self._arrow.Table.from_pylist(rows)
@@ -179,10 +183,10 @@ class Exposure:
         return self._arrow.concat_tables(tables)
 
     def by_dataset(self) -> dict[str, list[Windows]]:
-        """What was seen of the members of each dataset."""
+        """What was seen of the members of each dataset, by `Run.data_name`."""
         found: dict[str, list[Windows]] = {}
-        for one in self.windows.values():
-            found.setdefault(one.member.view.name, []).append(one)
+        for one in self.windows:
+            found.setdefault(self.run.data_name(one.run, one.member.view.name), []).append(one)
         return found
 
     def _document_batch(
@@ -247,20 +251,45 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     """
     if (until is None) == (num_samples is None):
         raise ConfigError("exposure", "expected until, a step, or else num_samples, without a run log")
-    ranges = iter([(0, num_samples or 0, None)]) if until is None else sample_ranges(run, 0, until)
-    windows = {index: Windows(member) for index, member in enumerate(run.members) if member is not None}
-    for low, high, plan in ranges:
+    windows: list[Windows] = []
+    known: dict[tuple[int, int], Windows] = {}
+    for era, low, high, plan in _ranges(run, until, num_samples):
+        for index, member in enumerate(era.members):
+            if member is not None and (id(era.blend), index) not in known:
+                known[id(era.blend), index] = one = Windows(era, member)
+                windows.append(one)
         for at in range(low, high, _SAMPLES):
             samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
             steps = (
                 np.full(len(samples), NEVER) if plan is None else plan.schedule.steps_of(samples)[0].astype(np.int64)
             )
-            members, _, numbers = run.blend.order.sample_many(samples)
+            members, _, numbers = era.blend.order.sample_many(samples)
             for index in np.unique(members).tolist():
-                run.member(index)  # whose dataset has left is an error
+                era.member(index)  # whose dataset has left is an error
                 chosen = np.flatnonzero(members == index)
-                windows[index].add(numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen])
+                drawn = numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen]
+                known[id(era.blend), index].add(*drawn)
     return Exposure(run, windows)
+
+
+def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[Run, int, int, Any]]:
+    """(run of one order, first sample, end, plan) of all samples that are counted."""
+    if until is None:
+        stop = num_samples or 0
+        return [(era, max(0, era.first), min(stop, era.stop), None) for era in run.eras(0, max(1, stop))]
+    begun = run.steps.segments[0].start
+    if begun.consumed:
+        found = (
+            f"it begins at sample {begun.consumed} (step {begun.step}): what was trained before is not counted by step"
+        )
+        raise ConfigError("run log", found, fix=f"{EARLIER}, or count samples of the order: --samples (num_samples)")
+    ranges = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
+    return ranges or [(run.at(0), 0, 0, None)]
+
+
+def latest(some: Sequence[Windows]) -> list[Windows]:
+    """Of what was seen of a dataset, that of the last era: its windows are an epoch."""
+    return [one for one in some if one.run.blend is some[-1].run.blend]
 
 
 def _documents(member: Member) -> tuple[int, int]:

@@ -17,18 +17,18 @@ from conceptloader.trace.run import Run
 class Sightings(NamedTuple):
     """Each time that a sample holds some of a document, also only as a label, by sample.
 
-    Fields: the sample, the position of its member in the order, the document's number in that dataset.
+    Fields: the sample, the position of its dataset in Run.datasets, the document's number there.
     """
 
     sample: Ints
-    member: Ints
+    dataset: Ints
     document: Ints
 
 
 def documents_with(run: Run, ids: Sequence[str]) -> tuple[dict[str, Ints], list[str]]:
-    """(dataset -> numbers of its documents with one of these ids, ids that none has)."""
+    """(dataset, as in Run.datasets -> numbers of its documents with one of these ids, ids that none has)."""
     unknown, numbers = dict.fromkeys(ids), dict[str, Ints]()
-    for name, dataset in run.blend.datasets.items():
+    for name, dataset in run.datasets.items():
         found = dataset.find_documents(ids)
         numbers[name] = np.unique(np.array([number for having in found.values() for number in having], np.int64))
         for one in (one for one, having in found.items() if having):
@@ -40,44 +40,51 @@ def find_sightings(run: Run, documents: Mapping[str, Ints], num_samples: int) ->
     """Where the first `num_samples` samples of a run hold any of some documents, given by dataset and numbers.
 
     Raises:
-        ConfigError: If the run has read a dataset that is no longer in the configuration, which may have had them.
+        ConfigError: If the run has read a dataset whose data are not there, which may have had them.
     """
+    names = list(run.datasets)
     parts = [np.zeros((3, 0), np.int64)]
-    for index, drawn in enumerate(run.blend.order.counts(num_samples)):
-        if not drawn:
-            continue
-        member = run.member(index)
-        numbers = documents[member.view.name]
-        start, stop = document_ranges(member.dataset, numbers)
-        numbers, start, stop = (column[start < stop] for column in (numbers, start, stop))
-        if member.by_document:
-            windows = numbers - member.view.start
-            windows = windows[(windows >= 0) & (windows < member.view.count)]
-        else:
-            windows = samples_touching(member, start, stop, 0, member.view.count)
-        read = ranges_of(member, windows)
-        low, high = np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop)
-        counts = np.maximum(high - low, 0)
-        held, rows = numbers[ragged(low, counts)], np.repeat(read.row, counts)
-        since = np.repeat(read.since, counts)
-        samples, which = draws_of(run, index, windows, num_samples)
-        order = np.argsort(which, kind="stable")
-        samples, which = samples[order], which[order]
-        low, high = np.searchsorted(which, rows), np.searchsorted(which, rows, side="right")
-        sample, pair = samples[ragged(low, high - low)], np.repeat(np.arange(len(rows)), high - low)
-        trained = sample < since[pair]
-        found = np.stack([sample, np.full(len(sample), index), held[pair]])[:, trained]
-        parts.append(np.unique(found, axis=1))  # a pack may hold two parts of a document
-    joined = np.concatenate(parts, 1)
-    return Sightings(*joined[:, np.lexsort(joined[::-1])])
+    for era in run.eras(0, num_samples):
+        counts = era.blend.order.counts
+        drawn = zip(counts(min(num_samples, era.stop)), counts(era.first), strict=True)
+        for index in [k for k, (after, before) in enumerate(drawn) if after > before]:
+            name = run.data_name(era, era.member(index).view.name)
+            sample, document = _sightings(era, index, documents[name], num_samples)
+            parts.append(np.stack([sample, np.full(len(sample), names.index(name)), document]))
+    # Once each: a pack may hold two parts of a document, and a sample may have been trained again.
+    return Sightings(*np.unique(np.concatenate(parts, 1), axis=1))
+
+
+def _sightings(run: Run, index: int, numbers: Ints, num_samples: int) -> tuple[Ints, Ints]:
+    """(sample, document) of samples of a member that hold any of some documents."""
+    member = run.member(index)
+    start, stop = document_ranges(member.dataset, numbers)
+    numbers, start, stop = (column[start < stop] for column in (numbers, start, stop))
+    if member.by_document:
+        windows = numbers - member.view.start
+        windows = windows[(windows >= 0) & (windows < member.view.count)]
+    else:
+        windows = samples_touching(member, start, stop, 0, member.view.count)
+    read = ranges_of(member, windows)
+    low, high = np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop)
+    counts = np.maximum(high - low, 0)
+    held, rows = numbers[ragged(low, counts)], np.repeat(read.row, counts)
+    since = np.repeat(read.since, counts)
+    samples, which = draws_of(run, index, windows, num_samples)
+    order = np.argsort(which, kind="stable")
+    samples, which = samples[order], which[order]
+    low, high = np.searchsorted(which, rows), np.searchsorted(which, rows, side="right")
+    sample, pair = samples[ragged(low, high - low)], np.repeat(np.arange(len(rows)), high - low)
+    trained = sample < since[pair]
+    return sample[trained], held[pair][trained]
 
 
 def draws_of(run: Run, index: int, windows: Ints, num_samples: int) -> tuple[Ints, Ints]:
     """(samples below `num_samples` that are one of some windows of a member, which of the windows), in no order."""
-    order, which = run.blend.order, np.arange(len(windows))
+    stop, which = min(num_samples, run.stop), np.arange(len(windows))
     found = [np.zeros((2, 0), np.int64)]
     for epoch in run.epochs(index, num_samples):
-        samples = order.indices_of_windows(index, epoch, windows)
-        found.append(np.stack([samples, which])[:, (samples >= 0) & (samples < num_samples)])
+        samples = run.blend.order.indices_of_windows(index, epoch, windows)
+        found.append(np.stack([samples, which])[:, (run.first <= samples) & (samples < stop)])
     samples, which = np.concatenate(found, 1)
     return samples, which

@@ -9,7 +9,7 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
-from conceptloader.trace.exposure import Exposure, Windows
+from conceptloader.trace.exposure import Exposure, Windows, latest
 from conceptloader.trace.filter.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
 
@@ -56,9 +56,10 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
         groups[repr(key)] = key, groups.get(repr(key), (key, 0))[1] + sums
 
     for name, some in seen.by_dataset().items():
-        totals = [(one.samples, one.tokens, one.size) for one in some]
+        now = latest(some)
+        totals = [(one.samples, one.tokens, one.size if one in now else 0) for one in some]
         rest = np.array([0, *map(sum, zip(*totals, strict=True))])
-        for values, sums in _of_documents(some, known.get(name), names):
+        for values, sums in _of_documents(some, now, known.get(name), names):
             add(tuple(name if one == SOURCE else values[one] for one in by), sums)
             rest -= sums * (0, 1, 1, 1)
         if rest.any():
@@ -74,7 +75,9 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
     return arrow.Table.from_pylist(_alike(rows, names))
 
 
-def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, names: Sequence[str]) -> Any:
+def _of_documents(
+    some: Sequence[Windows], now: Sequence[Windows], columns: DocumentColumns | None, names: Sequence[str]
+) -> Any:
     """(values by column, sums) of each combination of values in a chunk of documents."""
     if columns is None:
         return
@@ -83,7 +86,8 @@ def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, name
     for low in range(0, dataset.num_documents, _CHUNK):
         documents = np.arange(low, min(low + _CHUNK, dataset.num_documents))
         start, stop = document_ranges(dataset, documents)
-        samples, tokens, size = np.sum([one.between(start, stop) for one in some], 0)
+        found = [(one.between(start, stop), one in now) for one in some]
+        samples, tokens, size = np.sum([(begun, seen, size * counts) for (begun, seen, size), counts in found], 0)
         table = columns.table(documents, having).select(having)
         for k, name in enumerate(having):
             kind = columns.types.get(name)
@@ -91,8 +95,8 @@ def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, name
                 table = table.set_column(k, name, [arrow.array(_only(name, table[name].to_pylist()), kind.value_type)])
         for name, column in zip(SUMS, (tokens > 0, samples, tokens, size), strict=True):
             table = table.append_column(name, [column.astype(np.int64)])
-        found = table.group_by(having, use_threads=False).aggregate([(name, "sum") for name in SUMS])
-        for row in found.to_pylist():
+        summed = table.group_by(having, use_threads=False).aggregate([(name, "sum") for name in SUMS])
+        for row in summed.to_pylist():
             values = {name: _value(columns, name, row[name]) if name in having else None for name in names}
             yield values, np.array([row[f"{name}_sum"] for name in SUMS])
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.blend.mask import NEVER
 from conceptloader.blend.samples import Part, joined
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows, with_ids
 from conceptloader.trace.ranges import ranges_of, samples_touching
-from conceptloader.trace.run import Interval, Member, Run
+from conceptloader.trace.run import EVERY, Interval, Member, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
@@ -56,11 +55,11 @@ def locate_document(
         ConfigError: If there is no such document.
     """
     seen = []
-    for index, number in find_documents(run, document, dataset):
-        windows, parts = _parts_with(run.member(index), number)
-        tokens = run.member(index).dataset.document_range(number)
+    for era, index, number in find_documents(run, document, dataset, num_samples):
+        windows, parts = _parts_with(era.member(index), number)
+        tokens = era.member(index).dataset.document_range(number)
         held: dict[int, tuple[dict[str, Any], list[Part]]] = {}
-        for k, time in _times(run, index, windows, num_samples):
+        for k, time in _times(era, index, windows, num_samples):
             if time["sample"] < parts[k].since:
                 held.setdefault(time["sample"], (time, []))[1].append(parts[k])
         for time, pieces in held.values():
@@ -104,37 +103,52 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
         (dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
         read, 0 if they never are.
     """
-    found = {}
-    for index, number in find_documents(run, document, dataset):
-        view = run.member(index).view
-        tokens = view.dataset.document_range(number)
-        since = min(view.mask.since(*tokens), view.holes.own.since(*tokens))
-        if since < NEVER:
-            found[view.name, number] = max(since, 0)
+    found: dict[tuple[str, int], int] = {}
+    for era, index, number in find_documents(run, document, dataset):
+        view = era.member(index).view
+        tokens, key = view.dataset.document_range(number), (run.data_name(era, view.name), number)
+        since = max(era.first, min(view.mask.since(*tokens), view.holes.own.since(*tokens)))
+        if since >= era.stop:  # what an earlier launch excluded is read again
+            found.pop(key, None)
+        elif since == era.first:
+            found.setdefault(key, since)
+        else:
+            found[key] = since
     return found
 
 
-def find_documents(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
-    """(index of a member, number) of a document. Raises: see locate_document."""
+def find_documents(
+    run: Run, document: str | int, dataset: str | None, num_samples: int | None = None
+) -> list[tuple[Run, int, int]]:
+    """(run of one order, index of a member, number) of a document. Raises: see locate_document."""
     if isinstance(document, int) and dataset is None:
         raise ConfigError(
             "document",
             f"found the number {document} without a dataset",
             fix="name the dataset, or give the document's id",
         )
-    indices = run.find(dataset)
+    searched = _searched(run, dataset, num_samples)
     found = [
-        (index, number)
-        for index in indices
-        for number in ([document] if isinstance(document, int) else run.member(index).dataset.find_document(document))
+        (era, index, number)
+        for era, index in searched
+        for number in ([document] if isinstance(document, int) else era.member(index).dataset.find_document(document))
     ]
     if not found:
         raise ConfigError(
             "document",
-            f"no {document!r} in {', '.join(sorted(map(run.name, indices)))}",
+            f"no {document!r} in {', '.join(sorted({era.name(index) for era, index in searched}))}",
             "an id as in the input",
             "name documents without ids by dataset and number",
         )
+    return found
+
+
+def _searched(run: Run, dataset: str | None, num_samples: int | None) -> list[tuple[Run, int]]:
+    """(run of one order, index of a member) of the first samples. Raises ConfigError if no era has the dataset."""
+    eras = list(run.eras(0, EVERY if num_samples is None else num_samples))
+    found = [(era, index) for era in eras for index in era.having(dataset)]
+    if not found:
+        eras[-1].find(dataset)
     return found
 
 
@@ -168,13 +182,15 @@ def locate_where(
     column = next(where.tests("column"), None)
     if column is not None:
         raise column.wrong(f"the column {column.name!r}", "concepts of tokens alone: TRACK:CONCEPT")
-    found = with_ids({index: run.member(index).dataset for index in run.find(dataset)}, where)
-    return (one for index, ids in found.items() for one in _concept_seen(run, index, ids, num_samples))
+    searched = _searched(run, dataset, num_samples)
+    found = with_ids({k: era.member(index).dataset for k, (era, index) in enumerate(searched)}, where)
+    return (one for k, ids in found.items() for one in _concept_seen(*searched[k], ids, num_samples))
 
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each time that one of some windows, none quarantined, is read: its place there, and the fields of Seen."""
     epochs = run.epochs(index, num_samples)
+    stop = run.stop if num_samples is None else min(run.stop, num_samples)
     some = max(1, _ANSWERS // max(1, len(epochs)))
     for low in range(0, len(windows), some):
         part = windows[low : low + some]
@@ -182,7 +198,7 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
         samples = samples.reshape(len(epochs), len(part))  # of no epoch, too
         for k, window in enumerate(part.tolist()):
             for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
-                if sample >= 0 and (num_samples is None or sample < num_samples):
+                if run.first <= sample < stop:
                     places = run.places(sample)
                     time = {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch}
                     yield low + k, {**time, "window": window}

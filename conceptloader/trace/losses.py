@@ -242,12 +242,13 @@ def explain(
     level = (float(np.mean(finite)) if finite else 0.0) if usual is None else usual
     documents: list[dict[str, Any]] = []
     concepts: dict[Any, float] = {}
+    era = run.at_step(step)
     for batch in trace_steps(run, step, step + 1):
         for part in batch.to_pylist():
             loss = losses.get(part["sample"])
             if loss is None or part["start"] is None:
                 continue
-            member = run.member(run.blend.order.names.index(part["dataset"]))
+            member = era.member(era.blend.order.names.index(part["dataset"]))
             share = part["inputs"] / member.seq_len / len(losses)
             excess = (loss - level) * share if share else 0.0
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None
@@ -255,7 +256,7 @@ def explain(
             documents.append({**part, track: shown, "loss": loss, "excess": excess})
             for name in shown:
                 concepts[name] = concepts.get(name, 0.0) + excess
-    spans = _by_concept(run, now[now["span"] >= 0], track)
+    spans = _by_concept(era, now[now["span"] >= 0], track)
     order = sorted(concepts, key=lambda name: _height(concepts[name]))[:top]
     return {
         "step": step,

@@ -10,21 +10,24 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from conceptloader.base import merkle
 from conceptloader.base.hashing import canonical_json
+from conceptloader.blend.mask import NOTHING, Mask
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.receipts import document_entries
 from conceptloader.format.spec.receipts import dataset_root, shard_entries
 from conceptloader.order.progress.resume import compare
 from conceptloader.order.progress.runlog import Segment
-from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.locate import DocumentSeen, find_documents, locate_document
-from conceptloader.trace.run import Member, Run, open_log, open_run
+from conceptloader.trace.past import open_log, open_run
+from conceptloader.trace.run import Member, Run
 
 VERSION = 1
 
@@ -57,29 +60,32 @@ class RunStatement:
         pairs = [(name, published.get(name), self.value.get(name)) for name in sorted({*published, *self.value})]
         parts = [f"{name}: published {then}, now {now}"[:300] for name, then, now in pairs if then != now]
         if parts:
-            fix = "restore what the root was published of: the run log, the configuration and the datasets"
+            fix = "restore what the root was published of: the run log and the datasets"
             raise ConfigError(where, "; ".join(parts), "what is published", fix)
 
 
-def state_run(config: str | os.PathLike[str], log: str | os.PathLike[str], samples: int) -> RunStatement:
-    """The statement of a run from its configuration, its run log (directory or file) and its length in samples.
+def state_run(config: str | os.PathLike[str] | None, log: str | os.PathLike[str], samples: int) -> RunStatement:
+    """The statement of a run from its run log (directory or file) and its length in samples; config: see open_run.
 
     Raises:
         ConfigError: For a run of which there are no receipts: the message says why.
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
-        ResumeError: If the configuration no longer gives the logged past, such as with a dataset that was rebuilt.
+        ResumeError: If a dataset was rebuilt since.
     """
     run, runs = open_run(config, log), open_log(log)
+    assert run.launched is not None
     begun = [segment for segment in run.steps.segments if segment.start.consumed < samples] or run.steps.segments[:1]
     starts, spec = list(_starts(begun, samples)), runs.spec(begun[-1].start)
-    _check_spec(run, [runs.spec(segment.start) for segment in begun], begun, samples)
+    launches = [run.launched(segment.start) for segment in begun]
+    ends = [*(segment.start.consumed for segment in begun[1:]), samples]
+    _check_orders(launches, ends)
+    masks = _masks(launches, ends)
     members, roots = {}, dict[str, bytes]()
     for name in spec.members:
-        member = run.member(run.blend.order.names.index(name))
+        member = launches[-1].member(launches[-1].blend.order.names.index(name))
         roots[member.view.name] = root = _root(member)
-        masks = zip(*(column.tolist() for column in member.view.mask), strict=True)
-        masked = [one for one in masks if one[2] < samples]
+        masked = list(zip(*(column.tolist() for column in masks[member.view.name]), strict=True))
         members[name] = [_text(root), member.seq_len, *member.view.member.token_range, masked]
     value = {
         "format": "conceptloader-run",
@@ -108,14 +114,15 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
         FormatError: If the documents are not those that the manifest's hashes are of.
     """
     run = stated.run
-    found = {(run.member(index).view.name, number) for index, number in find_documents(run, document, dataset)}
-    found = {(name, number) for name, number in found if name in stated.roots}
+    documents = find_documents(run, document, dataset, stated.samples)
+    found = {(era.member(index).view.name, number): era.member(index).dataset for era, index, number in documents}
+    found = {place: opened for place, opened in found.items() if place[0] in stated.roots}
     if len({(stated.roots[name], number) for name, number in found}) != 1:
         places = ", ".join(f"number {number} of {name}" for name, number in sorted(found)) or "none in these samples"
         fix = "give --dataset and --document-number"
         raise ConfigError("document", f"{len(found)} called {document!r}: {places}", "one", fix)
     name, number = min(found)
-    opened, root = run.blend.datasets[name], stated.roots[name]
+    opened, root = found[name, number], stated.roots[name]
     # The same data may be there by several names, such as two splits.
     names = [other for other, theirs in stated.roots.items() if theirs == root]
     seen = [one for other in names for one in locate_document(run, number, stated.samples, other)]
@@ -130,26 +137,44 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
     }
 
 
-def _check_spec(run: Run, specs: Sequence[OrderSpec], begun: Sequence[Segment], samples: int) -> None:
-    """Raise ConfigError unless one order decided all samples of the run, and receipts know it. specs: by start."""
-    spec, now = specs[-1], run.blend.spec
-    unknown = {
-        f"order {spec.order}": spec.order != "shuffled",
-        "weights that were set while it was going": now.live or now.origin,
-        "ramps": now.order_version > 1,
-        "documents that are excluded with take: own": any(view and len(view.holes.own.at) for view in run.blend.views),
-    }
-    if found := [name for name, there in unknown.items() if there]:
-        raise ConfigError("receipt", f"a run with {found[0]}", "order: shuffled, weights by the configuration alone")
-    ends = [*(segment.start.consumed for segment in begun[1:]), samples]
-    pairs = [(past, spec, end) for past, end in zip(specs, ends, strict=True)]
-    for past, now, end in [*pairs, (spec, run.blend.spec, samples)]:
-        changed = [str(one) for one in compare(past, now, end)]
-        if past.quarantine != now.quarantine:
-            changed.append(f"quarantine: {dict(past.quarantine)}, later {dict(now.quarantine)}")
-        if changed:
-            fix = "restore the configuration of the run; a past that was changed on purpose has no receipt"
-            raise ConfigError("receipt", "; ".join(changed), "the order that samples were trained in", fix)
+def _check_orders(launches: Sequence[Run], ends: Sequence[int]) -> None:
+    """Raise ConfigError unless one order decided all samples of the run, and receipts know it. ends: of launches."""
+    last = launches[-1].blend.spec
+    for launch, end in zip(launches, ends, strict=True):
+        spec, views = launch.blend.spec, launch.blend.views
+        unknown = {
+            f"order {spec.order}": spec.order != "shuffled",
+            "weights that were set while it was going": spec.live or spec.origin,
+            "ramps": spec.order_version > 1,
+            "documents that are excluded with take: own": any(view and len(view.holes.own.at) for view in views),
+        }
+        if found := [name for name, there in unknown.items() if there]:
+            expected = "order: shuffled, weights by the configuration alone"
+            raise ConfigError("receipt", f"a run with {found[0]}", expected)
+        then, now = (replace(one, quarantine={}, exclude={}) for one in (spec, last))  # see _masks
+        if changed := "; ".join(map(str, compare(then, now, end))):
+            raise ConfigError("receipt", f"a past that was changed on purpose ({changed})", "one order of all samples")
+
+
+def _masks(launches: Sequence[Run], ends: Sequence[int]) -> dict[str, Mask]:
+    """Dataset -> what was masked, from the sample on at which a launch began to mask it.
+
+    Raises: ConfigError if a launch read again what one before had masked, which no receipt can say.
+    """
+    masks = dict[str, Mask]()
+    for name in launches[-1].blend.datasets:
+        begin, before, found = 0, NOTHING, NOTHING
+        for launch, end in zip(launches, ends, strict=True):
+            mask = launch.blend.masks.get(name, NOTHING)
+            mask = Mask(*(column[mask.at < end] for column in mask))
+            held = Mask.of(mask.start[mask.at <= begin], mask.stop[mask.at <= begin], 0)
+            if (held | before).ranges(0) != held.ranges(0):
+                what = f"a run that from sample {begin} on read tokens of {name} that were masked before"
+                raise ConfigError("receipt", what, "quarantine and exclude that only grow")
+            found |= mask if not begin else mask._replace(at=np.maximum(mask.at, begin))
+            begin, before = end, Mask.of(mask.start, mask.stop, 0)
+        masks[name] = found
+    return masks
 
 
 def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
@@ -225,6 +250,7 @@ def _text(digest: bytes) -> str:
 
 def _positions(one: DocumentSeen, run: Run) -> tuple[int, int]:
     """Where the document stands among the seq_len + 1 tokens of a window."""
-    seq_len = run.member(run.blend.order.names.index(one.dataset)).seq_len
+    era = run.at(one.sample)
+    seq_len = era.member(era.blend.order.names.index(one.dataset)).seq_len
     begin = one.inputs[0] if one.inputs else seq_len
     return begin, one.labels[1] + 1 if one.labels else begin + 1

@@ -1,24 +1,24 @@
 """A run to trace: its order, its data and, where they are known, its steps."""
 
-import logging
-import os
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from conceptloader.blend import Blend, View, load_config, open_blend
+from conceptloader.blend import Blend, View
 from conceptloader.blend.samples import Part, by_document, joined, kind_of, parts_of, pieces_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Phase, shares_at
+from conceptloader.order.mixture import Mixture, Phase, shares_at
 from conceptloader.order.partition import Place
-from conceptloader.order.progress.resume import compare
-from conceptloader.order.progress.runlog import History, RunLog
+from conceptloader.order.progress.runlog import EARLIER, History, RunStart
+from conceptloader.order.sequential import Sequential
 
-logger = logging.getLogger(__name__)
-
-_EVERY = 1 << 62  # samples: all of a run
+EVERY = 1 << 62
+"""Samples: all of a run."""
 Interval = tuple[int, int]
 
 
@@ -64,15 +64,86 @@ class Member:
         return joined(part for part in parts if part.since > sample)
 
 
+class Era(NamedTuple):
+    """Samples [first, stop) of a run, from `step` on, that one order with one set of masks decided."""
+
+    first: int
+    stop: int
+    step: int
+    open: Callable[[], "Run"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """blend: the order of the samples and their data; history: steps of past starts, and those that follow the last.
+    """A run, which mostly has one order. Where a launch changed what had been decided, each answers for its own.
 
-    Without a history there are samples but no steps.
+    What asks for the contents of samples does so by `at`, `at_step` or `eras`, which give runs of one order.
+
+    Attributes:
+        blend: The order of the samples and their data; of several orders, the last.
+        history: Steps of past starts, and those that follow the last. Without one there are samples but no steps.
+        first: The first sample that `blend` answers for.
+        stop: The one after the last.
+        parts: All eras, if there are several.
+        launched: The run of the order that a launch had, also for steps that a later one re-ran; None without a run
+            log.
     """
 
     blend: Blend
     history: History | None = None
+    first: int = 0
+    stop: int = EVERY
+    parts: tuple[Era, ...] = ()
+    launched: Callable[[RunStart], "Run"] | None = None
+
+    @property
+    def _eras(self) -> tuple[Era, ...]:
+        return self.parts or (Era(self.first, self.stop, 0, lambda: self),)
+
+    def eras(self, low: int = 0, high: int = EVERY) -> Iterator["Run"]:
+        """Runs of one order that together answer for samples [low, high). Raises ConfigError as `at`."""
+        for era in self._eras:
+            if era.first < high and low < era.stop:
+                yield era.open()._knowing(max(low, era.first))
+
+    def at(self, sample: int) -> "Run":
+        """The run of one order that a sample was trained in; if it was trained again, the last one.
+
+        Raises:
+            ConfigError: If nothing says what the sample was.
+        """
+        return [era for era in self._eras if era.first <= sample < era.stop][-1].open()._knowing(sample)
+
+    def at_step(self, step: int) -> "Run":
+        """The run of one order that a step was trained in.
+
+        Raises:
+            ConfigError: If steps are not known, or not this one, or nothing says what its samples were.
+        """
+        first = self.steps.range_of(step)[0]
+        return [era for era in self._eras if era.step <= step][-1].open()._knowing(first)
+
+    def _knowing(self, sample: int) -> "Run":
+        known = self.blend.order.known[0] if isinstance(self.blend.order, Mixture) else 0
+        if self.blend.spec.decided(sample + 1) <= known:
+            found = f"weights that were set before global sample {known} decided it, and they are not in the run log"
+            raise ConfigError(f"sample {sample}", found, fix=EARLIER)
+        return self
+
+    @cached_property
+    def drawn(self) -> "Mixture | Sequential | Drawn":
+        """What says how often each member was drawn: the order, or those of all eras."""
+        return Drawn(list(self.eras())) if self.parts else self.blend.order
+
+    @cached_property
+    def datasets(self) -> dict[str, Dataset]:
+        """Those of all eras, by `data_name`."""
+        return {self.data_name(era, name): ds for era in self.eras() for name, ds in era.blend.datasets.items()}
+
+    def data_name(self, era: "Run", name: str) -> str:
+        """The name of a dataset of an era; of data that the last one does not have under it, "name@fingerprint"."""
+        mine, last = era.blend.datasets[name].stream_fingerprint, self.blend.datasets.get(name)
+        return name if last is not None and last.stream_fingerprint == mine else f"{name}@{mine}"
 
     @property
     def phases(self) -> list[LoggedPhase]:
@@ -123,7 +194,8 @@ class Run:
         member = self.members[index]
         if member is None:
             name = self.name(index)
-            raise ConfigError(name, "it was read by this run, but is no longer in the configuration", fix="put it back")
+            found = "it was read by this run, but its data are not in the configuration"
+            raise ConfigError(name, found, fix="put the dataset back, or give a configuration with its present path")
         return member
 
     def name(self, index: int) -> str:
@@ -136,11 +208,15 @@ class Run:
         Raises:
             ConfigError: If none.
         """
-        known = {k: member.view.name for k, member in enumerate(self.members) if member is not None}
-        found = [k for k, name in known.items() if dataset in (None, name)]
-        if not found:
-            raise ConfigError("dataset", repr(dataset), f"one of {sorted(set(known.values()))}")
-        return found
+        if found := self.having(dataset):
+            return found
+        known = {member.view.name for member in self.members if member is not None}
+        raise ConfigError("dataset", repr(dataset), f"one of {sorted(known)}")
+
+    def having(self, dataset: str | None) -> list[int]:
+        """As `find`, if there is any."""
+        members = enumerate(self.members)
+        return [k for k, member in members if member is not None and dataset in (None, member.view.name)]
 
     @property
     def steps(self) -> History:
@@ -163,46 +239,30 @@ class Run:
         return [] if self.history is None else self.history.places(sample)
 
     def epochs(self, index: int, num_samples: int | None) -> range:
-        """Epochs of a member that a run of `num_samples` samples begins; None: the first one."""
+        """Epochs of a member that this order reads of, in a run of `num_samples` samples; None: the first one."""
         if num_samples is None:
             return range(1)
-        size = max(1, self.blend.order.sizes[index])
-        return range(-(-self.blend.order.counts(num_samples)[index] // size))
+        size, order = max(1, self.blend.order.sizes[index]), self.blend.order
+        begin = order.counts(self.first)[index] // size if self.first else 0
+        return range(begin, -(-order.counts(min(num_samples, self.stop))[index] // size))
 
 
-def open_log(log: str | os.PathLike[str]) -> RunLog:
-    """The run log in a directory, or of its file."""
-    return RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+class Drawn:
+    """How often the members of several eras were drawn; names, sizes and counts are as of an order."""
 
+    def __init__(self, eras: Sequence[Run]) -> None:
+        self._eras = eras
+        sizes = {
+            name: size for era in eras for name, size in zip(era.blend.order.names, era.blend.order.sizes, strict=True)
+        }
+        self.names, self.sizes = list(sizes), list(sizes.values())
 
-def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Run:
-    """A run from its configuration file and, for its steps, the directory (or the file) of its run log.
-
-    The log determines the past, the configuration what follows.
-
-    Raises:
-        ConfigError: An option or argument breaks a rule.
-        FormatError: A file is corrupt or not as its manifest says.
-        ReadError: A file cannot be read.
-        ResumeError: If the configuration no longer gives the logged past.
-    """
-    if log is None:
-        return Run(blend=open_blend(load_config(config)))
-    runs = open_log(log)
-    if not runs.starts:
-        raise ConfigError(runs.path, "no start of a run", "the run log of a training")
-    last = runs.history.segments[-1].start
-    spec, consumed = runs.spec_at(last), max(last.consumed, runs.changed_at())
-    # What a framework's command line may have said in place of the configuration.
-    said = {"seed": spec.seed, "seq_len": last.seq_len, "split_documents": spec.extra.get("split_documents")}
-    defaults = {key: value for key, value in said.items() if value is not None}
-    blend = open_blend(load_config(config, defaults=defaults)).resume(spec, consumed)
-    changed = [str(one) for one in compare(spec, blend.spec, _EVERY)]
-    if changed:
-        logger.warning(
-            "%s: the configuration gives another order than the one with which step %d was started (%s); samples from "
-            "%d on are answered as it says now, trained or not",
-            runs.path, last.step, "; ".join(changed), consumed,
-        )  # fmt: skip
-    blend = replace(blend, logged_phases=runs.phases(blend.spec))
-    return Run(blend=blend, history=runs.history)
+    def counts(self, samples: int) -> list[int]:
+        """Of each member, its draws in the first `samples` samples of the run."""
+        found = Counter[str]()
+        for era in self._eras:
+            if era.first < samples:
+                order = era.blend.order
+                counts = order.counts(min(samples, era.stop)), order.counts(era.first)
+                found.update({n: after - before for n, after, before in zip(order.names, *counts, strict=True)})
+        return [found[name] for name in self.names]

@@ -86,7 +86,14 @@ class SampleTrace(Seen):
 
 
 def trace_sample(run: Run, sample: int) -> SampleTrace:
-    """Everything about one sample. Reads its documents and spans, and its tokens if these have fields to show."""
+    """Everything about one sample, as it was trained last.
+
+    Reads its documents and spans, and its tokens if these have fields to show.
+
+    Raises:
+        ConfigError: If nothing says what the sample was.
+    """
+    run = run.at(sample)
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
     parts, places = member.parts(window, sample), run.places(sample)
@@ -111,7 +118,8 @@ def trace_step(run: Run, step: int) -> list[SampleTrace]:
     Raises:
         ConfigError: If steps are not known.
     """
-    return [trace_sample(run, sample) for sample in range(*run.steps.range_of(step))]
+    era = run.at_step(step)
+    return [trace_sample(era, sample) for sample in range(*run.steps.range_of(step))]
 
 
 def _fields(run: Run, member: Member, sample: int) -> dict[str, list[float]]:

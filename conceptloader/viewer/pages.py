@@ -5,7 +5,7 @@ Open windows.py next, then corpus.py.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from conceptloader.trace.losses import read_losses
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import trace_sample
 from conceptloader.viewer import corpus, search, windows
-from conceptloader.viewer.source import Looked, Query
+from conceptloader.viewer.source import Looked, Query, Source
 
 POINTS = 96  # of the drawn mixture
 MOST_SAMPLES = 4096  # of a step that are listed
@@ -63,14 +63,14 @@ def mixture(looked: Looked, query: Query) -> dict[str, Any]:
     samples = max(1, query.number("n", looked.horizon, what="samples"))
     if run.blend.spec.order == "sequential":
         samples = min(samples, sum(run.blend.order.sizes))
-    x = sorted({samples * k // POINTS for k in range(POINTS + 1)})
-    counts = np.array([run.blend.order.counts(at) for at in x]).T.tolist()
-    limits = getattr(run.blend.order, "max_epochs", [None] * len(counts))
+    x, drawn = sorted({samples * k // POINTS for k in range(POINTS + 1)}), run.drawn
+    counts = np.array([drawn.counts(at) for at in x]).T.tolist()
+    limits = dict(zip(run.blend.order.names, getattr(run.blend.order, "max_epochs", ()), strict=False))
     members = [
         {"name": name, "windows": size, "counts": counts[k], "epochs": counts[k][-1] / max(1, size),
-         "limit": limits[k],
+         "limit": limits.get(name),
          "there": name in looked.sources}
-        for k, (name, size) in enumerate(zip(run.blend.order.names, run.blend.order.sizes, strict=True))
+        for k, (name, size) in enumerate(zip(drawn.names, drawn.sizes, strict=True))
     ]  # fmt: skip
     phases = _phases(run, x)
     skips = [{"at": skip.at, "count": skip.count} for skip in run.blend.spec.skips]
@@ -79,7 +79,8 @@ def mixture(looked: Looked, query: Query) -> dict[str, Any]:
 
 def _phases(run: Run, x: list[int]) -> list[dict[str, Any]]:
     """Those in force at some of the samples x; of weights that were set live, with reason and losses."""
-    found = {one.phase.start: one for at in x for one in run.phases_in(at, at + 1)}
+    eras = [(at, run.at(at)) for at in x]
+    found = {(id(era.blend), one.phase.start): one for at, era in eras for one in era.phases_in(at, at + 1)}
     return [{**plain(one.phase), "why": one.why, "losses": dict(one.losses)} for one in found.values()]
 
 
@@ -88,7 +89,7 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
     run = looked.asked_run()
     position = looked.position()
     number = query.number("n", position[0] if position else 0, what="step")
-    plan = run.steps.segment(number).plan
+    plan, era = run.steps.segment(number).plan, run.at_step(number)
     first, stop = plan.range_of(number)
     ranks = [query.number("rank", stop=plan.partition.dp_size)] if "rank" in query else range(plan.partition.dp_size)
     shares = ((rank, k, row) for rank in ranks for k, row in enumerate(plan.micro_batches(number, rank)))
@@ -96,15 +97,15 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
     for rank, micro_batch, row in shares:
         if len(samples) >= MOST_SAMPLES:
             break
-        columns = (part.tolist() for part in (row, *run.blend.order.sample_many(row)))
+        columns = (part.tolist() for part in (row, *era.blend.order.sample_many(row)))
         samples += [
-            {"sample": at, "rank": rank, "micro_batch": micro_batch, "d": run.name(k), "k": k, "epoch": epoch, "i": i}
+            {"sample": at, "rank": rank, "micro_batch": micro_batch, "d": era.name(k), "k": k, "epoch": epoch, "i": i}
             for at, k, epoch, i in zip(*columns, strict=True)
         ]
     return {"n": number, "range": [first, stop], "ranks": plan.partition.dp_size, "rank": query.text("rank", ""),
             "samples": samples, "loss": _losses(looked, number, first, stop),
             "in_all": (stop - first) * len(ranks) // plan.partition.dp_size,
-            **_contents(looked, [one["sample"] for one in samples[:MOST_TRACED]])}  # fmt: skip
+            **_contents(looked, era, [one["sample"] for one in samples[:MOST_TRACED]])}  # fmt: skip
 
 
 def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any] | None:
@@ -118,19 +119,20 @@ def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any
     return {"mean": mean, "samples": dict(zip(rows["sample"].tolist(), losses, strict=True))}
 
 
-def _contents(looked: Looked, samples: list[int]) -> dict[str, Any]:
+def _contents(looked: Looked, run: Run, samples: list[int]) -> dict[str, Any]:
     """Documents of some samples, and tokens of their concepts. Read errors are listed by sample."""
     documents: dict[str, list[Any]] = {}
     tokens: Counter[tuple[str, int, str]] = Counter()
     problems: list[dict[str, Any]] = []
     for sample in samples:
         try:
-            found = trace_sample(looked.asked_run(), sample)
+            found = trace_sample(run, sample)
         except ConceptloaderError as error:
             problems.append({"sample": sample, "message": str(error)})
             continue
         documents[str(sample)] = [[part.document, part.id] for part in found.documents]
-        for track in set(found.spans).intersection(looked.sources[found.dataset].concept_tracks):
+        source = looked.sources.get(found.dataset)  # an earlier launch may have read others
+        for track in set(found.spans).intersection(source.concept_tracks if source else ()):
             for span in found.spans[track]:
                 for c, name in zip(span.record, span.names or map(str, span.record), strict=True):
                     tokens[track, c, name] += span.end - span.start
@@ -147,16 +149,29 @@ def seen(looked: Looked, query: Query) -> dict[str, Any]:
         windows = source.windows_of(query.number("n", stop=source.dataset.num_documents, what="document"))
     else:
         windows = [Query({"i": i}).number("i", stop=source.count, what="window") for i in query.text("i").split(",")]
-    read = [window for window in windows[:MOST_WINDOWS] if source.is_read(window)]
     times: list[dict[str, Any]] = []
-    epochs = iter(run.epochs(source.index, until) if read else ())
-    while len(times) < MOST_SEEN and (epoch := next(epochs, None)) is not None:  # which follow each other
-        found = ((run.blend.order.index_of_window(source.index, epoch, window), window) for window in read)
-        for sample, window in sorted((at, window) for at, window in found if at is not None and at < until):
-            places = [place._asdict() for place in run.places(sample)]
-            times.append({"sample": sample, "places": places, "epoch": epoch, "window": window})
+    epochs = _epochs(run, source, windows[:MOST_WINDOWS], until)
+    while len(times) < MOST_SEEN and (one := next(epochs, None)) is not None:  # which follow each other
+        era, index, epoch, read = one
+        found = ((era.blend.order.index_of_window(index, epoch, window), window) for window in read)
+        for sample, window in sorted((at, w) for at, w in found if at is not None and era.first <= at < until):
+            if sample < era.stop and era.member(index).is_read(window, sample):
+                places = [place._asdict() for place in era.places(sample)]
+                times.append({"sample": sample, "places": places, "epoch": epoch, "window": window})
     more = len(windows) > MOST_WINDOWS or next(epochs, None) is not None
     return {"until": until, "more": more, "seen": times}
+
+
+def _epochs(
+    run: Run, source: Source, windows: Sequence[int], until: int
+) -> Iterator[tuple[Run, int, int, Sequence[int]]]:
+    """(run of one order, index of the member, epoch, windows that are read) of a source, in the order of the run."""
+    for era in run.eras(0, until):
+        for index, member in enumerate(era.members):
+            if member is not None and (era.name(index), member.view.member) == (source.name, source.view.member):
+                read = [window for window in windows if member.is_read(window, era.first)]
+                for epoch in era.epochs(index, until) if read else ():
+                    yield era, index, epoch, read
 
 
 _ANSWERS = (

@@ -19,8 +19,10 @@ _RECORD = 300  # characters of a record that is no list of concepts
 def window(looked: Looked, query: Query) -> dict[str, Any]:
     """The window `i` of the dataset `d`, or that of the sample `n` of the run."""
     if "n" in query:
-        index, _, number = looked.asked_run().blend.order.sample(query.number("n", what="sample"))
-        query = Query({"d": looked.run.name(index), "i": str(number)})
+        sample = query.number("n", what="sample")
+        era = looked.asked_run().at(sample)
+        index, _, number = era.blend.order.sample(sample)
+        query = Query({"d": era.name(index), "i": str(number)})
     source = looked.source(query)
     number = query.number("i", 0, source.count, "window")
     start, stop = source.token_range(number)

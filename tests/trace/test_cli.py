@@ -122,7 +122,10 @@ def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytes
     )
     changed = folder / "changed.yaml"
     changed.write_text(config.read_text().replace("seq_len: 32", "seq_len: 32\nskip: [{at: 21, count: 5}]"))
-    assert main(["audit", str(changed), "--record", str(folder / "run/record"), "--run-log", str(folder / "run")]) == 1
+    asked = ["audit", str(changed), "--record", str(folder / "run/record"), "--run-log", str(folder / "run")]
+    assert main(asked) == 0, "the launch was another one, and was carried out"
+    assert "skips: saved [], now [(21, 5)]" in capsys.readouterr().err
+    assert main([*asked, "--planned"]) == 1
     out, _ = capsys.readouterr()
     assert re.search(r"the first difference is in step 2 \(start 1 of the run\), micro batch 1, rank \d: ", out)
 
@@ -148,6 +151,9 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("command", "message"),
     [
         ([*INDICES], "steps are not known without"),
+        (["trace", "--step", "0"], "found no configuration, expected CONFIG, the YAML file of the run, or its run log"),
+        ([*INDICES, "--planned"], "--planned without --run-log"),
+        (["locate", "--planned", "--run-log", "{folder}/run", "--document", "web-3"], "found no configuration"),
         (["trace", "{config}", "--step", "3"], "steps are not known without"),
         ([*INDICES, "--run-log", "{folder}"], "found no start of a run"),
         ([*INDICES, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),

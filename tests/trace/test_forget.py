@@ -185,7 +185,7 @@ def test_documents_that_no_step_had(trained: Training, capsys: pytest.CaptureFix
     run, runs = open_run(trained.folder / "run.yaml", trained.folder / "runs"), trained.folder / "runs"
     numbers = {name: np.arange(300) for name in ("web", "books")}
     seen = find_sightings(run, numbers, STEPS * BATCH)
-    unseen = sorted(set(range(300)) - set(seen.document[seen.member == run.find("web")[0]].tolist()))
+    unseen = sorted(set(range(300)) - set(seen.document[seen.dataset == list(run.datasets).index("web")].tolist()))
     (tmp_path / "ids").write_text(f"web-{unseen[0]}\nnobody")
     new = trained.folder / "unseen.yaml"
     where = (trained.folder / "run.yaml", "--run-log", runs, "--ids", tmp_path / "ids", "--checkpoints", runs)
@@ -269,8 +269,9 @@ def test_a_run_log_that_was_edited(folder: Path, capsys: pytest.CaptureFixture[s
     edited = {**starts[-1], "consumed": starts[-1]["consumed"] + BATCH}
     log.write_text("\n".join([*lines[:-1], json.dumps(edited), ""]))
     assert "it begins at sample 168, where the launch before it ends at 160" in refused(folder, capsys, code=1)
+    first = next(k for k, line in enumerate(lines) if '"kind":"start"' in line)
     whole = [{**one, "batch": [[0, 2 * BATCH]], "consumed": 2 * one["consumed"]} for one in starts]
-    log.write_text("\n".join([lines[0], *map(json.dumps, whole), ""]))
+    log.write_text("\n".join([*lines[:first], *map(json.dumps, whole), ""]))
     assert "as the run log says" in refused(folder, capsys, code=1)
 
 

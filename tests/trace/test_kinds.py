@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from conceptloader.errors import ResumeError
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader, make_dataloader
@@ -60,26 +59,26 @@ def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
 def test_a_configuration_that_gives_another_order_than_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was trained since the last start cannot be told from what is only planned: that is said. What is known to
-    have been trained may not change."""
+    """The log answers for what was trained and for what its last launch plans, the configuration only if asked."""
     config, output = tmp_path / "run.yaml", tmp_path / "run"
     content = {"seq_len": 16, "datasets": {"web": {"path": write_dataset(tmp_path / "d", random_documents(60))}}}
     config.write_text(yaml.safe_dump(content))
     output.mkdir()
     state = train(config, output, 0, 3)
-    open_run(config, output)
+    trained = [trace_step(open_run(config, output), step) for step in range(9)]
     assert not caplog.records
-    changed = yaml.safe_dump({**content, "seed": 5, "skip": [{"at": 8, "count": 4}]})
-    config.write_text(changed)
-    open_run(config, output)
-    (record,) = caplog.records
-    found = r"step 0 was started \(seed: saved 1234, now 5; skips: saved \[\], now \[\(8, 4\)\]\); samples from 0 on"
-    assert re.search(found, record.getMessage())
+    config.write_text(yaml.safe_dump({**content, "seed": 5, "skip": [{"at": 8, "count": 4}]}))
+    assert [trace_step(open_run(config, output), step) for step in range(9)] == trained
+    found = r"launched at step 0 \(seed: saved 1234, now 5; skips: saved \[\], now \[\(8, 4\)\]\); answers are those of"
+    assert re.search(found, caplog.records[0].getMessage())
+    planned = [trace_step(open_run(config, output, planned=True), step) for step in range(9)]
+    assert planned != trained
+    assert [[one.places for one in step] for step in planned] == [[one.places for one in step] for step in trained]
     config.write_text(yaml.safe_dump(content))
     train(config, output, 3, 2, state)
-    config.write_text(changed)
-    with pytest.raises(ResumeError, match="seed: saved 1234, now 5"):
-        open_run(config, output)
-    difference = audit(open_run(config), read_record(output / "record")).difference
+    config.write_text(yaml.safe_dump({**content, "seed": 5}))
+    assert [trace_step(open_run(config, output), step) for step in range(9)] == trained
+    assert audit(open_run(config, output), read_record(output / "record")).difference is None
+    difference = audit(open_run(config, output, planned=True), read_record(output / "record")).difference
     assert difference is not None
     assert (difference.step, difference.what) == (0, "tokens")

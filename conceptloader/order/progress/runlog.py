@@ -1,12 +1,14 @@
 """The run log: conceptloader_runs.jsonl, a line for every launch of a run and every change of its weights.
 
-It is next to the checkpoints.
+It is next to the checkpoints. Before the first launch that has them stand its order spec and its configuration, so that
+the past needs no file that somebody may have edited since.
 
 The order of samples needs no history, but the step at which a sample is trained does: batch sizes ramp up, and restarts
 change them. One process of a run appends; a line counts once its newline is on disk, so a write that was truncated is
 dropped on reading and cleared away by the next append, and no earlier line is ever touched.
 """
 
+import copy
 import json
 import logging
 import os
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "conceptloader_runs.jsonl"
 LOG_VERSION = 1
+EARLIER = "give the run log of the earlier launches, in the folder of checkpoints from which this run was resumed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,14 @@ class _SpecLine(Saved):
     spec: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _ConfigLine(Saved):
+    """In front of the first start with this configuration."""
+
+    hash: str
+    config: dict[str, Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class WeightsSet(Saved):
     """Weights that were set live after the start in front of it.
@@ -169,12 +180,18 @@ class History:
         stops = [*(start.step for start in kept[1:]), None]
         self.segments = [Segment(start, stop) for start, stop in zip(kept, stops, strict=True)]
 
+    def part(self, segments: Sequence[Segment]) -> "History":
+        """Some of its segments."""
+        part = copy.copy(self)
+        part.segments = list(segments)
+        return part
+
     def segment(self, step: int) -> Segment:
         """The segment that `step` belongs to. Raises ConfigError for a step before the first one logged."""
         for segment in reversed(self.segments):
             if segment.start.step <= step:
                 return segment
-        raise ConfigError(f"step {step}", f"the run log begins at step {self.segments[0].start.step}")
+        raise ConfigError(f"step {step}", f"the run log begins at step {self.segments[0].start.step}", fix=EARLIER)
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the samples that `step` trains (or would train, if it is still ahead)."""
@@ -228,7 +245,7 @@ class RunLog:
 
         consumed: only those that held for one of the first so many samples. Raises FormatError as `spec`.
         """
-        spec, after = self.spec(start), max(k for k, one in enumerate(self.starts, 1) if one == start)
+        spec, after = self.spec(start), self._number(start)
         places = [place for number, place in self._changes if number == after]
         if consumed is None:
             places = places[-1:]
@@ -236,6 +253,13 @@ class RunLog:
             if consumed is None or change.at < consumed:
                 return change.after(spec)
         return spec
+
+    def config(self, start: RunStart) -> Mapping[str, Any] | None:
+        """The configuration of a start, with absolute paths; None in a log of release 0.2.0, which has none."""
+        return self._configs.get(self._config_of[self._number(start) - 1] or "")
+
+    def _number(self, start: RunStart) -> int:
+        return max(k for k, one in enumerate(self.starts, 1) if one == start)
 
     def changed_at(self) -> int:
         """The trainer's sample from which on the weights hold that were set last since the last start; 0 if none."""
@@ -248,21 +272,31 @@ class RunLog:
         Raises:
             FormatError: If the log lacks one of them.
         """
+        phases = self.known_phases(spec)
+        if phases and (start := phases[0].phase.start):
+            found = f"weights that were set live before global sample {start} are missing"
+            raise FormatError(self.path, found, fix=EARLIER)
+        return phases
+
+    def known_phases(self, spec: OrderSpec) -> list[LoggedPhase]:
+        """As `phases`, from where the log knows all: later than sample 0 where a run came from another folder."""
+        found = dict(self._noted)
+        _note(found, spec.origin, spec.deciding, spec.live)
+        phases: list[LoggedPhase] = []
+        chain = spec.chain
+        while chain in found:
+            chain, phase = found[chain]
+            phases.append(phase)
+        return phases[::-1]
+
+    @cached_property
+    def _noted(self) -> dict[str, tuple[str, LoggedPhase]]:
         found: dict[str, tuple[str, LoggedPhase]] = {}
         for one in self._specs.values():
             _note(found, one.origin, one.deciding, one.live)
         for change in (self._change(place) for _, place in self._changes):
             _note(found, change.origin, change.phases, change.live, change.why, change.losses)
-        _note(found, spec.origin, spec.deciding, spec.live)
-        phases: list[LoggedPhase] = []
-        chain = spec.chain
-        while chain:
-            if chain not in found:
-                start = phases[-1].phase.start
-                raise FormatError(self.path, f"weights that were set live before global sample {start} are missing")
-            chain, phase = found[chain]
-            phases.append(phase)
-        return phases[::-1]
+        return found
 
     def append_weights(
         self,
@@ -293,11 +327,19 @@ class RunLog:
         place = self._end
         self._write([{"kind": "weights", "log_version": LOG_VERSION, **plain(line)}])
         self._changes.append((len(self.starts), place))
+        vars(self).pop("_noted", None)
 
-    def append(self, start: RunStart, spec: OrderSpec) -> None:
-        """Log a start and, if it is new, its spec: one write and fsync. To be called by one process of a run.
+    def append(self, start: RunStart, spec: OrderSpec, config: Mapping[str, Any] | None = None) -> None:
+        """Log a start and, if they are new, its spec and configuration: one write and fsync.
 
-        A start that does not begin where the log expects its step is logged too, with a warning.
+        To be called by one process of a run. A start that does not begin where the log expects its step is logged too,
+        with a warning.
+
+        Args:
+            start: The launch.
+            spec: Its order.
+            config: What `Config.to_dict` says of its configuration. Without it, questions about the past need a
+                configuration file, and what that has in common with the launch.
 
         Raises:
             ConfigError: If start.spec is not the hash of `spec`.
@@ -310,13 +352,18 @@ class RunLog:
         self.read()
         if start.consumed or spec.order != "sequential":  # else another pass begins
             self._check_continuity(start)
-        lines = [{"kind": "start", "log_version": LOG_VERSION, **plain(start)}]
+        lines: list[dict[str, Any]] = []
         known = self._specs.get(start.spec)
         if known is None or known.begins > spec.begins:
-            lines.insert(0, {"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})
-        self._write(lines)
-        self._specs[spec.hash] = spec
-        self.starts.append(start)
+            lines.append({"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})
+        line = {"kind": "start", "log_version": LOG_VERSION, **plain(start)}
+        if config is not None:
+            line["config"] = fingerprint(config)
+            if line["config"] not in self._configs:
+                lines.append({"kind": "config", "hash": line["config"], "config": config})
+        self._write([*lines, line])
+        for one in [*lines, line]:
+            self._take(json.loads(json.dumps(one)))
 
     def _check_continuity(self, start: RunStart) -> None:
         if not self.starts or start.step < self.history.segments[0].start.step:
@@ -343,6 +390,8 @@ class RunLog:
     def _read(self, lines: Iterable[bytes]) -> None:
         self.starts: list[RunStart] = []
         self._specs: dict[str, OrderSpec] = {}
+        self._configs: dict[str, dict[str, Any]] = {}
+        self._config_of: list[str | None] = []  # by start
         self._changes: list[tuple[int, int]] = []  # (starts before, place in the file) of weights that were set live
         self._end = 0  # where the complete lines end
         for number, line in enumerate(lines, 1):
@@ -366,14 +415,27 @@ class RunLog:
 
     def _take(self, line: Any) -> None:
         kind, version = (line.pop(key, None) if isinstance(line, dict) else None for key in ("kind", "log_version"))
+        vars(self).pop("_noted", None)
         if kind == "spec":
             found = build(_SpecLine, line, "")
             spec = OrderSpec.from_dict(found.spec)
-            if found.hash not in (spec.hash, fingerprint(found.spec)):  # the latter of weights set live, in version 1
+            if found.hash not in (
+                spec.hash_of(found.spec),
+                fingerprint(found.spec),
+            ):  # the latter of weights set live, in version 1
                 raise ConfigError("spec", f"one with the hash {spec.hash}", found.hash)
             self._specs[found.hash] = spec
+        elif kind == "config":
+            config = build(_ConfigLine, line, "")
+            if config.hash != fingerprint(config.config):
+                raise ConfigError("config", f"one with the hash {fingerprint(config.config)}", config.hash)
+            self._configs[config.hash] = config.config
         elif kind == "start" and version == LOG_VERSION:
+            config_of = line.pop("config", None)
+            if config_of is not None and config_of not in self._configs:
+                raise ConfigError("config", f"the hash {config_of!r}", "that of a configuration in a line before")
             self.starts.append(build(RunStart, line, ""))
+            self._config_of.append(config_of)
         elif kind == "weights" and version == LOG_VERSION and self.starts:
             _weights_set(line)
             self._changes.append((len(self.starts), self._end))

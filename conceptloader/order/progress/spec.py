@@ -136,6 +136,9 @@ class OrderSpec(Saved):
             if unknown:
                 raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
             phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
+        if "split_documents" in self.extra:  # YAML has 0 and 0.0, which are the same split
+            split = [float(one) for one in self.extra["split_documents"]]
+            object.__setattr__(self, "extra", {**self.extra, "split_documents": split})
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
@@ -163,11 +166,14 @@ class OrderSpec(Saved):
     @cached_property
     def hash(self) -> str:
         """32 hexadecimal digits; equal for equal orders, wherever their past was cut."""
-        data = self.to_dict()
-        if data["spec_version"] == LIVE_VERSION:
+        return self.hash_of(self.to_dict())
+
+    def hash_of(self, saved: Mapping[str, Any]) -> str:
+        """The hash that it had when it was saved, such as with whole numbers where there are floats now."""
+        if saved["spec_version"] == LIVE_VERSION:
             planned = [plain(phase) for phase in self.phases if phase.start not in self.live]
-            data |= {"phases": planned, "live": self.chain, "origin": None}
-        return fingerprint(data)
+            saved = {**saved, "phases": planned, "live": self.chain, "origin": None}
+        return fingerprint(saved)
 
     @cached_property
     def chain(self) -> str:
@@ -186,7 +192,8 @@ class OrderSpec(Saved):
         """The order itself; dataset k is the k-th member by name.
 
         max_epochs: by dataset name, for check_run only.
-        logged: all phases of the run; without, those before the origin are not known.
+        logged: phases of the run up to its end; those before the first of them, or without any before the origin, are
+            not known.
         """
         names = list(self.members)
         sizes = [member.windows for member in self.members.values()]
@@ -202,7 +209,7 @@ class OrderSpec(Saved):
         }  # fmt: skip
         if self.origin is not None:
             options["origin"] = self.begins, [self.origin.counts.get(name, 0) for name in names]
-        past = logged[: 0 if self.origin is None else self.origin.number]
+        past = [one for one in logged if one.phase.start < self.begins]
         return LiveMixture(past, **options) if past else Mixture(**options)
 
     def decided(self, consumed: int) -> int:

@@ -1,0 +1,321 @@
+"""Opening a run: what each launch has trained by the run log, or what a configuration says.
+
+The log has the order of each launch, with fingerprints of its data and masks, and its configuration. A configuration
+file may have been edited since: beside a log it says where the data are now, and nothing about the past.
+"""
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conceptloader.blend import Blend, Config, load_config, open_blend
+from conceptloader.blend.blend import open_datasets
+from conceptloader.blend.mask import (
+    NOTHING,
+    QUARANTINED,
+    WHOLE,
+    Holes,
+    Mask,
+    prints_of,
+    read_excluded,
+    read_quarantine,
+)
+from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.progress.resume import compare, resume
+from conceptloader.order.progress.runlog import RunLog, RunStart, Segment
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.storage.stores import is_url
+from conceptloader.trace.run import EVERY, Era, Run
+
+logger = logging.getLogger(__name__)
+
+
+def open_log(log: str | os.PathLike[str]) -> RunLog:
+    """The run log in a directory, or of its file."""
+    return RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+
+
+def open_run(
+    config: str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None, *, planned: bool = False
+) -> Run:
+    """A run from its run log, or as a configuration plans it.
+
+    Args:
+        config: The configuration file. With a run log of release 0.3 or later it may be omitted; it says where the
+            data are now.
+        log: Directory or file of the run log: each launch answers for what it trained, and the last one for what
+            follows.
+        planned: The configuration answers for all samples, whatever the run log says; that has the steps.
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: An option or argument breaks a rule; or what a launch masked cannot be found out any more.
+        FormatError: A file is corrupt or not as its manifest says.
+        ReadError: A file cannot be read.
+        ResumeError: If a dataset has been rebuilt since a launch.
+    """
+    if log is None or planned:
+        if config is None:
+            raise ConfigError("run", "no configuration", "CONFIG, the YAML file of the run, or its run log")
+        if log is None:
+            return Run(blend=open_blend(load_config(config)))
+    runs = open_log(log)
+    if not runs.starts:
+        raise ConfigError(runs.path, "no start of a run", "the run log of a training")
+    last = runs.history.segments[-1].start
+    given = None if config is None else load_config(config, defaults=defaults_of(runs.spec(last), last.seq_len))
+    if planned:
+        assert given is not None
+        return Run(blend=open_blend(given), history=runs.history)
+    past = _Past(runs, given)
+    run = past.run()
+    past.warn_of_changes(run.blend.spec, last)
+    return run
+
+
+def defaults_of(spec: OrderSpec, seq_len: int | None = None) -> dict[str, Any]:
+    """What a framework's command line may have said in place of the configuration, by the order that was saved.
+
+    seq_len: if it is known; by default that of the phases that are not over.
+    """
+    names = spec.phases[-1].weights if spec.phases else spec.members
+    lengths = {spec.members[name].seq_len for name in names} if seq_len is None else {seq_len}
+    said = {"seed": spec.seed, "split_documents": spec.extra.get("split_documents")}
+    said["seq_len"] = lengths.pop() if len(lengths) == 1 else None
+    return {key: value for key, value in said.items() if value is not None}
+
+
+class _Past:
+    """What the launches of a run log have trained. given: the configuration as it is now, if one was given."""
+
+    def __init__(self, runs: RunLog, given: Config | None) -> None:
+        self.runs, self.given = runs, given
+        self._configs: dict[int, Config] = {}
+        self._datasets: dict[Any, dict[str, Dataset]] = {}
+        self._blends: dict[Any, Blend] = {}
+
+    def run(self) -> Run:
+        """The run, with an era for each order or set of masks that samples were trained with."""
+        history, eras = self.runs.history, list[Era]()
+        for spec, segments in self._groups(history.segments):
+            first = min(one.start.consumed for one in segments) if segments[0] is not history.segments[0] else 0
+            stop = max(_end(one, history.segments) for one in segments)
+            opened = partial(self._open, spec, segments, first, stop)
+            eras.append(Era(first, stop, segments[0].start.step, opened))
+        run = eras[-1].open()
+        return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
+
+    def launched(self, start: RunStart) -> Run:
+        """See Run. A batch log also begins where a loop did, within a launch.
+
+        Raises: ConfigError if the log has no such launch.
+        """
+        same = [one for one in self.runs.starts if replace(one, time=start.time) == start]
+        before = [one for one in self.runs.starts if one.consumed <= start.consumed and one.time <= start.time]
+        # Starts that are alike differ in time: a rank begins its batch log after the run log is written.
+        logged = [one for one in same if one.time <= start.time][-1:] or same[:1] or before[-1:]
+        if not logged:
+            found = f"no launch for the batch log that begins at step {start.step}, sample {start.consumed}"
+            raise ConfigError(self.runs.path, found, fix="give the run log and the batch log of one run")
+        return Run(blend=self._blend(self.runs.spec_at(logged[0]), logged[0]))
+
+    def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
+        """Log a warning if the given configuration would continue the order of the last launch in another way."""
+        if self.given is None:
+            return
+        now = open_blend(self.given, self._opened(self.given)).spec
+        changed = ["quarantine"] * (spec.quarantine != now.quarantine)
+        try:
+            now = replace(now, quarantine=spec.quarantine)
+            consumed, allowed = max(last.consumed, self.runs.changed_at()), self.given.on_seq_len_change
+            now = resume(spec, now, consumed, on_seq_len_change=allowed)
+            changed += map(str, compare(spec, now, EVERY))
+        except ResumeError as error:
+            changed.append(str(error))
+        if changed:
+            logger.warning(
+                "%s: the configuration differs from what was launched at step %d (%s); answers are those of the "
+                "launch, of the configuration with --planned (planned=True)",
+                self.runs.path, last.step, "; ".join(changed),
+            )  # fmt: skip
+
+    def _groups(self, segments: Sequence[Segment]) -> list[tuple[OrderSpec, list[Segment]]]:
+        """Segments by what decided their samples: a later launch answers for an earlier one where it says the same."""
+        groups: list[tuple[OrderSpec, list[Segment]]] = []
+        for segment in reversed(segments):
+            end = _end(segment, segments)
+            spec = self.runs.spec_at(segment.start, None if end == EVERY else end)
+            if (
+                groups
+                and self._alike(segment, groups[-1][1][-1])
+                and (self._deciding(spec, end) == self._deciding(groups[-1][0], end))
+            ):
+                groups[-1][1].insert(0, segment)
+            else:
+                groups.append((spec, [segment]))
+        return groups[::-1]
+
+    def _alike(self, *segments: Segment) -> bool:
+        """Whether their configurations make the same of a sample, as far as they are known."""
+        configs = [one for one in (self._config(segment.start) for segment in segments) if one is not None]
+        shown = [(one.outputs, one.tracks, {k: it.tracks for k, it in one.datasets.items()}) for one in configs]
+        return all(one == shown[0] for one in shown)
+
+    def _deciding(self, spec: OrderSpec, stop: int) -> Any:
+        """What decides the batches of samples before `stop`."""
+        end = spec.decided(stop)
+        phases = [one.phase for one in self.runs.known_phases(spec) if one.phase.start < end]
+        names = {name for phase in phases for name in phase.weights} or set(spec.members)
+        members = {name: spec.members.get(name) for name in names}
+        masks = {
+            one.dataset: (
+                spec.quarantine.get(one.dataset),
+                [pair for pair in spec.exclude.get(one.dataset, ()) if pair[0] < stop],
+            )
+            for one in members.values()
+            if one is not None
+        }
+        skips = [skip for skip in spec.skips if skip.at < stop]
+        return spec.order, spec.seed, spec.block, spec.extra, skips, phases, members, masks
+
+    def _config(self, start: RunStart) -> Config | None:
+        data = self.runs.config(start)
+        if data is not None and id(data) not in self._configs:
+            self._configs[id(data)] = load_config(data)
+        return None if data is None else self._configs[id(data)]
+
+    def _open(self, spec: OrderSpec, segments: Sequence[Segment], first: int, stop: int) -> Run:
+        blend = self._blend(spec, segments[-1].start)
+        return Run(blend=blend, history=self.runs.history.part(segments), first=first, stop=stop)
+
+    def _blend(self, spec: OrderSpec, start: RunStart) -> Blend:
+        own = self._config(start)
+        key = spec.hash, id(own)
+        if key not in self._blends:
+            config = own or self.given
+            if config is None:
+                found = f"no configuration of the launch at step {start.step}, as release 0.2.0 wrote none"
+                raise ConfigError(self.runs.path, found, fix="give CONFIG, the configuration of the run")
+            if own is None and start.seq_len is not None:
+                config = replace(config, seq_len=start.seq_len)
+            try:
+                config, datasets = self._data(config, spec)
+                masks, holes = self._masks(spec, [one for one in (own, self.given) if one is not None], datasets)
+            except ConceptloaderError as error:
+                raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error
+            phases = self.runs.known_phases(spec)
+            self._blends[key] = Blend(
+                config=config, datasets=datasets, masks=masks, spec=spec, holes=holes, logged_phases=phases
+            )
+        return self._blends[key]
+
+    def _data(self, config: Config, spec: OrderSpec) -> tuple[Config, dict[str, Dataset]]:
+        """Its datasets, where the given configuration has them or else where they were, and a Config that says so."""
+        was, now = config.datasets, {} if self.given is None else self.given.datasets
+        roots = {*(config.allowed_roots or ()), *((self.given and self.given.allowed_roots) or ())}
+        moved = {
+            name: replace(entry, path=now[name].path, allow_pickle=now[name].allow_pickle)
+            for name, entry in was.items()
+            if name in now
+        }
+        loader = config.loader if self.given is None else self.given.loader
+        config = replace(config, datasets={**was, **moved}, allowed_roots=tuple(sorted(roots)) or None, loader=loader)
+        for name, entry in config.datasets.items() if self.given is None else ():
+            if not is_url(entry.path) and not os.path.isdir(entry.path):
+                fix = "give CONFIG, a configuration with its present path"
+                raise ConfigError(f"datasets.{name}", f"no directory {entry.path}", "where it was", fix)
+        datasets = self._opened(config)
+        if back := [name for name in _changed(spec, datasets) if was[name].path != moved.get(name, was[name]).path]:
+            config = replace(config, datasets={**config.datasets, **{name: was[name] for name in back}})
+            datasets = self._opened(config)
+        for name, expected in _changed(spec, datasets).items():
+            raise ResumeError(
+                f"datasets.{name}.stream_fingerprint",
+                f"{datasets[name].stream_fingerprint} in {datasets[name].path}",
+                f"{expected}, which was trained on",
+                "restore the dataset, or give a configuration with its present path",
+            )
+        return config, datasets
+
+    def _opened(self, config: Config) -> dict[str, Dataset]:
+        places = [(name, entry.path, entry.allow_pickle) for name, entry in config.datasets.items()]
+        key = tuple(places), config.allowed_roots
+        if key not in self._datasets:
+            self._datasets[key] = open_datasets(config)
+        return self._datasets[key]
+
+    def _masks(
+        self, spec: OrderSpec, configs: Sequence[Config], datasets: Mapping[str, Dataset]
+    ) -> tuple[dict[str, Mask], dict[str, Holes]]:
+        """What was masked, by the first configuration of which that has the fingerprints of the spec."""
+        problems: list[str] = []
+        for config in configs:
+            try:
+                return _masks_of(config, spec, datasets)
+            except (ConfigError, ReadError) as error:
+                problems.append(str(error))
+        first = configs[0]
+        files = [*(one.file for one in first.quarantine), *(one.file or one.subset for one in first.exclude)]
+        listed = ", ".join(filter(None, files)) or "quarantine and exclude in the configuration"
+        found = f"what it masked cannot be reproduced ({'; '.join(dict.fromkeys(problems))})"
+        raise ResumeError("", found, fix=f"restore {listed}")
+
+
+def _end(segment: Segment, segments: Sequence[Segment]) -> int:
+    """The sample after its last one, with those that a later launch passed over."""
+    if segment.stop_step is None:
+        return EVERY
+    after = segments[segments.index(segment) + 1].start.consumed
+    return max(segment.plan.schedule.consumed_at(segment.stop_step), after)
+
+
+def _changed(spec: OrderSpec, datasets: Mapping[str, Dataset]) -> dict[str, str]:
+    """Datasets whose tokens are not those of the order: name -> fingerprint that they should have."""
+    known: dict[str, list[str]] = {}
+    for member in spec.members.values():
+        known.setdefault(member.dataset, []).append(member.stream_fingerprint)
+    return {
+        name: known[name][-1]
+        for name, dataset in datasets.items()
+        if name in known and dataset.stream_fingerprint not in known[name]
+    }
+
+
+def _masks_of(
+    config: Config, spec: OrderSpec, datasets: Mapping[str, Dataset]
+) -> tuple[dict[str, Mask], dict[str, Holes]]:
+    """Masks of a configuration, as far as a spec has them. Raises ConfigError if they are others there."""
+    sizes = {name: dataset.num_tokens for name, dataset in datasets.items()}
+    entries = [one for one in config.quarantine if one.dataset in {*spec.quarantine} & {*sizes}]
+    corrupt = read_quarantine(entries, sizes)
+    excluded: Mapping[str, Mask] = {}
+    holes: Mapping[str, Holes] = {}
+    if any(name in sizes for name in spec.exclude):
+        there = [one for one in config.exclude if one.dataset is None or one.dataset in sizes]
+        excluded, holes, _ = read_excluded(there, datasets, config.allowed_roots)
+    masks, parts = dict[str, Mask](), dict[str, Holes]()
+    for name in sizes:
+        known = {at for at, _ in spec.exclude.get(name, ())}  # an entry for other samples has come since
+        mask = _from(excluded.get(name, NOTHING), known)
+        parts[name] = Holes(*(_from(one, known) for one in holes.get(name, WHOLE)))
+        quarantine = corrupt.get(name, NOTHING)
+        found = quarantine.prints().get(QUARANTINED), prints_of(mask, parts[name])
+        expected = spec.quarantine.get(name), tuple(spec.exclude.get(name, ()))
+        for kind, now, then in zip(("quarantine", "exclude"), found, expected, strict=True):
+            if now != then:
+                raise ConfigError(f"{kind} of {name}", f"the fingerprint {now}", f"{then}")
+        masks[name] = quarantine | mask
+    return masks, parts
+
+
+def _from(mask: Mask, samples: Collection[int]) -> Mask:
+    some = np.isin(mask.at, list(samples))
+    return Mask(*(column[some] for column in mask))

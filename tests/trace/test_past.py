@@ -1,0 +1,421 @@
+"""What a run of several launches trained is asked of the run log, whatever the configuration says by now."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import conceptloader as cl
+from conceptloader.base.hashing import canonical_json, fingerprint
+from conceptloader.batch.record import FOLDER
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.progress.runlog import FILE_NAME, RunLog
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState, sealed
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import (
+    Run,
+    audit,
+    differing_steps,
+    documents_with,
+    excluded_since,
+    exposure,
+    exposure_by,
+    find_checkpoints,
+    find_sightings,
+    locate_concept,
+    locate_document,
+    open_other,
+    open_run,
+    read_record,
+    trace_step,
+    trace_steps,
+)
+from tests.raises import raises
+
+BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
+Seen = dict[int, list[Any]]
+
+
+class Life:
+    """A folder with data and run.yaml, in which launches of one run follow each other.
+
+    seen: step -> (sample, dataset, ids of the documents in its inputs) of each of its rows, as they were trained.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.seen = folder, Seen()
+        for k, name in enumerate(("books", "web")):
+            write_dataset(folder / name, random_documents(200, seed=k, prefix=name), shards=2)
+        self.config: dict[str, Any] = {
+            "seq_len": 64,
+            "datasets": {"books": {"path": "books", "weight": 1}, "web": {"path": "web", "weight": 3}},
+            "outputs": {"document_ids": True},
+            "loader": {"batch_log": True},
+        }
+        self.state: Any = None
+
+    def configure(self, **more: Any) -> Path:
+        path = self.folder / "run.yaml"
+        path.write_text(yaml.safe_dump({**self.config, **more}))
+        return path
+
+    def launch(self, until: int, allow: Any = (), log: str = "log", **more: Any) -> None:
+        """Train up to a step, from where the launch before ended."""
+        self.folder.joinpath(log).mkdir(exist_ok=True)
+        with cl.make_dataloader(self.configure(**more), micro_batch_size=BATCH, num_samples=until * BATCH) as loader:
+            if self.state is not None:
+                loader.load_state_dict(self.state, allow_changed=allow)
+            loader.log_start(self.folder / log, loader.steps or 0)
+            datasets = loader.blend.datasets
+            for batch in loader:
+                rows = []
+                for row, name in enumerate(sorted(datasets)[k] for k in batch["dataset_id"]):
+                    numbers = batch["document_ids"][row].unique().tolist()
+                    ids = {datasets[name].document_id(number) for number in numbers if number >= 0}
+                    rows.append((int(batch["sample_index"][row]), name, ids))
+                self.seen[loader.steps - 1] = rows
+                self.folder.joinpath(log, f"{loader.steps}.json").write_text(json.dumps(loader.state_dict()))
+            self.state = loader.state_dict()
+
+    def samples(self, document: str) -> list[int]:
+        return sorted(sample for rows in self.seen.values() for sample, _, ids in rows if document in ids)
+
+    def only_before(self, step: int) -> str:
+        """A document of web that only steps before this one have."""
+        ids = {
+            document: self.samples(document) for rows in self.seen.values() for _, _, ids in rows for document in ids
+        }
+        return next(one for one in sorted(ids) if one.startswith("web") and max(ids[one]) < step * BATCH)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    return Life(tmp_path)
+
+
+def quarantined(life: Life) -> dict[str, Any]:
+    web = cl.open_dataset(life.folder / "web")
+    first, stop = web.document_range(web.find_document(life.only_before(FIRST))[0])
+    return {"quarantine": [{"dataset": "web", "tokens": [first, stop]}]}
+
+
+def excluded(life: Life) -> dict[str, Any]:
+    (life.folder / "ids.txt").write_text(life.only_before(FIRST))
+    return {"exclude": [{"at": 0, "file": "ids.txt"}]}
+
+
+def reweighted(life: Life) -> dict[str, Any]:
+    datasets = life.config["datasets"]
+    return {"datasets": {name: {**datasets[name], "weight": 4 - datasets[name]["weight"]} for name in datasets}}
+
+
+def other_data(life: Life) -> dict[str, Any]:
+    write_dataset(life.folder / "web2", random_documents(300, seed=9, prefix="page"))
+    datasets = life.config["datasets"]
+    return {"datasets": {**datasets, "web": {**datasets["web"], "path": "web2"}}}
+
+
+CHANGES: dict[str, tuple[Callable[[Life], dict[str, Any]], Any]] = {
+    "nothing": (lambda life: {}, ()),
+    "a later phase": (
+        lambda life: {"phases": [{"start": (FIRST + 1) * BATCH, "weights": {"books": 1}}]},
+        (),
+    ),
+    "quarantine": (quarantined, ()),
+    "exclude": (excluded, ["exclude"]),
+    "seed": (lambda life: {"seed": 77}, ["seed"]),
+    "weights": (reweighted, ["phases"]),
+    "data": (other_data, ["datasets.web"]),
+}
+
+
+@pytest.mark.parametrize("with_config", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_launch_answers_for_what_it_trained(
+    life: Life, change: str, with_config: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By all ways to ask; before the log had configurations, the past was computed with the second launch's."""
+    more, allow = CHANGES[change]
+    life.launch(FIRST)
+    chosen = life.only_before(FIRST)
+    later = more(life)
+    life.launch(LAST, allow, **later)
+    log, config = life.folder / "log", life.configure(**{**later, "seed": 5})  # edited once more
+    run = open_run(config if with_config else None, log)
+    assert len(list(run.eras())) == (1 if change in ("nothing", "a later phase") else 2)
+
+    for step, rows in life.seen.items():
+        traced = trace_step(run, step)
+        found = [(one.sample, one.dataset, {part.id for part in one.documents if part.inputs}) for one in traced]
+        assert found == rows
+        assert [one.places[0].step for one in traced] == [step] * BATCH
+        by_table = {
+            (row["sample"], row["id"]) for table in trace_steps(run, step, step + 1) for row in table.to_pylist()
+        }
+        ids = [(one.sample, [part.id for part in one.documents] or [None]) for one in traced]
+        assert by_table == {(sample, one) for sample, those in ids for one in those}
+
+    whole = [one for step in range(LAST) for one in trace_step(run, step)]
+    for document in {chosen, "web-0", "books-3", *(["page-1"] if change == "data" else [])}:
+        expected = [one.sample for one in whole if document in {part.id for part in one.documents}]
+        seen = locate_document(run, document, LAST * BATCH)
+        assert [one.sample for one in seen] == expected
+        assert [one.places[0].step for one in seen] == [sample // BATCH for sample in expected]
+        documents, unknown = documents_with(run, [document])
+        assert (find_sightings(run, documents, LAST * BATCH).sample.tolist(), unknown) == (expected, [])
+        table = exposure(run, until=LAST).documents(ids=[document]).to_pylist()
+        firsts = [one["first_sample"] for one in table if one["first_sample"] is not None]
+        assert firsts == expected[:1]
+        (life.folder / "one.txt").write_text(document)
+        asked = [
+            "forget",
+            "--run-log",
+            str(log),
+            "--ids",
+            str(life.folder / "one.txt"),
+            "--until",
+            str(LAST),
+            "--check",
+        ]
+        assert main(asked) == bool(expected)
+    since = FIRST * BATCH if change in ("quarantine", "exclude") else None
+    assert list(excluded_since(run, chosen).values()) == ([] if since is None else [since])
+    concepts = [one.sample for one in locate_concept(run, "concepts", "concept-1", LAST * BATCH) if one.inputs]
+    having = [one for one in whole if any("concept-1" in (s.names or ()) for s in one.spans.get("concepts", []))]
+    assert sorted(concepts) == [one.sample for one in having]
+
+    sources = exposure(run, until=LAST).sources().to_pylist()
+    tokens = sum(part.inputs[1] - part.inputs[0] for one in whole for part in one.documents if part.inputs)
+    assert (sum(row["samples"] for row in sources), sum(row["tokens"] for row in sources)) == (LAST * BATCH, tokens)
+    by = exposure_by(exposure(run, until=LAST), ["source"]).to_pylist()
+    for name in ("samples", "tokens", "size"):
+        assert {row["dataset"]: row[name] for row in by} == {row["dataset"]: row[name] for row in sources}
+
+    found, skipped = find_checkpoints(run, log)
+    assert ([one.step for one in found], skipped) == (list(range(1, LAST + 1)), {})
+    assert audit(run, read_record(log / FOLDER), digests=True).difference is None
+    plan = open_run(life.configure(), log, planned=True)
+    differing = [step for step in range(LAST) if contents(run, step) != contents(plan, step)]
+    assert list(differing_steps(run, open_other(run, life.configure()), LAST)) == differing
+
+
+def contents(run: Run, step: int) -> list[Any]:
+    return [(one.dataset, one.tokens, [part.id for part in one.documents]) for one in trace_step(run, step)]
+
+
+def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    life.launch(FIRST)
+    life.launch(LAST, **quarantined(life))
+    log, ids = life.folder / "log", life.folder / "ids.txt"
+    ids.write_text(life.only_before(FIRST))
+    commands = [
+        ["trace", "--step", 3],
+        ["trace", "--step", 8, "--indices-only"],
+        ["locate", "--document", ids.read_text(), "--samples", LAST * BATCH],
+        ["exposure", "--until", LAST],
+        ["forget", "--ids", ids, "--checkpoints", log],
+        ["audit"],
+    ]
+
+    def answers(*more: object) -> list[Any]:
+        found = []
+        for command in commands:
+            assert main([*map(str, [*command, "--run-log", log, *more]), "--json", "--quiet"]) == 0
+            found.append(json.loads(capsys.readouterr().out))
+        return found
+
+    expected = answers()
+    assert len(expected[2]["seen"]) == expected[4]["samples"] > 0
+    assert expected[5]["difference"] is None
+    assert answers(life.configure(seed=99)) == expected
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("books", "web"):
+        shutil.move(life.folder / name, moved / name)
+    assert main(["trace", "--run-log", str(log), "--step", "3"]) != 0
+    assert re.search(r"launch of step 6 .*books.*present path", capsys.readouterr().err)
+    life.config["datasets"] = {
+        name: {**one, "path": str(moved / name)} for name, one in life.config["datasets"].items()
+    }
+    assert answers(life.configure()) == expected
+    out = life.folder / "without.yaml"
+    words = ["forget", "--run-log", log, "--ids", ids, "--checkpoints", log, life.configure(), "--out", out]
+    assert main([*map(str, words)]) == 0
+    assert yaml.safe_load(out.read_text())["exclude"][0]["at"] == expected[4]["checkpoint"]["consumed_samples"]
+
+
+def test_a_plan_from_the_run_log_alone(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    """forget writes the configuration of the last launch, which nobody has to have kept."""
+    life.launch(LAST)
+    log, ids, out = life.folder / "log", life.folder / "ids.txt", life.folder / "new" / "without.yaml"
+    out.parent.mkdir()
+    ids.write_text("web-3")
+    (life.folder / "run.yaml").unlink()
+    words = ["forget", "--run-log", log, "--ids", ids, "--checkpoints", log, "--out", out]
+    assert main([*map(str, words)]) == 0
+    assert "excludes them from sample" in capsys.readouterr().out
+    blend = cl.open_blend(out)
+    state = json.loads((log / "1.json").read_text())
+    cl.make_dataloader(blend.config, micro_batch_size=BATCH).load_state_dict(state)
+    assert blend.config.exclude[0].take == "own"
+
+
+def test_masks_that_can_no_longer_be_reproduced(life: Life) -> None:
+    ids = life.folder / "ids.txt"
+    ids.write_text("web-3\n")
+    excluding = {"exclude": [{"at": 16, "file": "ids.txt"}]}
+    life.launch(FIRST, **excluding)
+    chosen = life.only_before(FIRST)
+    ids.write_text(f"web-3\n{chosen}\n")
+    life.launch(LAST, ["exclude"], **excluding)
+    log = life.folder / "log"
+    run = open_run(life.configure(**excluding), log)
+    assert [one.sample for one in trace_step(run, FIRST)] == list(range(FIRST * BATCH, (FIRST + 1) * BATCH))
+    for ask in (lambda: trace_step(run, 1), lambda: locate_document(run, "web-3", 80), lambda: exposure(run, until=9)):
+        with raises(ResumeError, "launch of step 0", "exclude of web", fix=f"restore {ids}"):
+            ask()
+    ids.write_text("web-3\n")
+    with raises(ResumeError, "launch of step 6", "exclude of web"):
+        open_run(None, log)
+    later = life.configure(exclude=[{"at": 16, "ids": ["web-3", chosen]}])  # what the second launch excluded
+    run = open_run(later, log)
+    assert [one.sample for one in locate_document(run, chosen, LAST * BATCH)] == life.samples(chosen) != []
+
+
+def as_0_2_0(log: Path) -> None:
+    """Without configurations."""
+    lines = [json.loads(line) for line in (log / FILE_NAME).read_text().splitlines()]
+    for line in lines:
+        line.pop("config" if line["kind"] == "start" else "", None)
+    (log / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines if line["kind"] != "config"))
+
+
+def test_logs_of_release_0_2_0(life: Life) -> None:
+    """They know what was masked by its fingerprint: that there was nothing, or whether the configuration has it."""
+    life.launch(FIRST)
+    chosen, later = life.only_before(FIRST), quarantined(life)
+    life.launch(LAST, **later)
+    log = life.folder / "log"
+    whole = [contents(open_run(None, log), step) for step in range(LAST)]
+    as_0_2_0(log)
+    with raises(ConfigError, FILE_NAME, "no configuration of the launch at step 6", fix="give CONFIG"):
+        open_run(None, log)
+    run = open_run(life.configure(**later), log)
+    assert [contents(run, step) for step in range(LAST)] == whole
+    assert [one.sample for one in locate_document(run, chosen, LAST * BATCH)] == life.samples(chosen) != []
+    with raises(ResumeError, "launch of step 6", "quarantine of web"):
+        open_run(life.configure(), log)
+
+
+def test_a_dataset_that_was_rebuilt(life: Life) -> None:
+    life.launch(FIRST)
+    shutil.rmtree(life.folder / "web")
+    write_dataset(life.folder / "web", random_documents(200, seed=8, prefix="web"), shards=2)
+    for config in (None, life.configure()):
+        with raises(ResumeError, "datasets.web.stream_fingerprint", fix="restore the dataset"):
+            open_run(config, life.folder / "log")
+
+
+def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights that were set live before are in the log of the old folder only: what it decided is not known here."""
+
+    def live(until: int, log: str, weights: list[int]) -> None:
+        life.folder.joinpath(log).mkdir(exist_ok=True)
+        with cl.make_dataloader(life.configure(), micro_batch_size=BATCH, num_samples=until * BATCH) as loader:
+            if life.state is not None:
+                loader.load_state_dict(life.state)
+            loader.log_start(life.folder / log, loader.steps or 0)
+            for batch in loader:
+                life.seen[loader.steps - 1] = batch["sample_index"].tolist(), batch["dataset_id"].tolist()
+                loader.set_weights({"books": weights[loader.steps % len(weights)], "web": 3})
+            life.state = loader.state_dict()
+
+    live(FIRST, "old", [1, 4, 2])
+    live(LAST, "new", [7, 5])
+    live(LAST + 3, "new", [2])
+    run = open_run(None, life.folder / "new")
+    assert len(list(run.eras(FIRST * BATCH))) == 1
+    for step in range(FIRST, LAST + 3):
+        traced = trace_step(run, step)
+        names = [["books", "web"][k] for k in life.seen[step][1]]
+        assert [(one.sample, one.dataset) for one in traced] == list(zip(life.seen[step][0], names, strict=True))
+        assert [one.places[0].step for one in traced] == [step] * BATCH
+    earlier = "the folder of checkpoints from which this run was resumed"
+    for ask in (
+        lambda: trace_step(run, FIRST - 1),
+        lambda: trace_step(run, 0),
+        lambda: locate_document(run, "web-1", 80),
+        lambda: exposure(run, until=LAST),
+        lambda: exposure(run, num_samples=LAST * BATCH),
+        lambda: find_sightings(run, {}, 80),
+        lambda: run.at(3),
+    ):
+        with raises(ConfigError, fix=earlier):
+            ask()
+    whole = open_run(None, life.folder / "old")
+    for step in range(FIRST):
+        assert [one.sample for one in trace_step(whole, step)] == life.seen[step][0]
+
+
+def test_what_the_log_keeps_of_a_configuration(life: Life) -> None:
+    other = {"document_ids": True, "loss_on_eos": False}
+    life.launch(2)
+    life.launch(4)
+    life.launch(6, seed=1234, outputs=other)
+    log = RunLog(life.folder / "log")
+    kinds = [json.loads(line)["kind"] for line in log.path.read_text().splitlines()]
+    assert kinds == ["spec", "config", "start", "start", "config", "start"]
+    config = cl.load_config(life.configure(outputs=other))
+    assert cl.load_config(log.config(log.starts[-1])) == config
+    assert log.config(log.starts[0]) == log.config(log.starts[1]) == cl.load_config(life.configure()).to_dict()
+    text = log.path.read_text()
+    log.path.write_text(text.replace('"seed":1234,', '"seed":1235,'))
+    with pytest.raises(cl.FormatError, match="hash"):
+        RunLog(life.folder / "log")
+
+
+def test_splits_as_whole_numbers_and_fractions(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    """One split has one order, also in states that were saved with whole numbers."""
+    whole = cl.open_blend(life.configure(split_documents=[0, 0.9])).spec
+    fraction = cl.open_blend(life.configure(split_documents=[0.0, 0.9])).spec
+    assert whole.hash == fraction.hash
+    saved = {**whole.to_dict(), "extra": {"split_documents": [0, 0.9]}}
+    assert OrderSpec.from_dict(saved) == whole
+    life.launch(2, split_documents=[0, 0.9])
+    state = OrderState.read(life.state, "state")
+    old = sealed({**state.fields(), "spec": saved})
+    checkpoint = life.folder / "old.json"
+    checkpoint.write_text(json.dumps({"conceptloader": canonical_json(old)}))
+    with cl.make_dataloader(life.configure(split_documents=[0.0, 0.9]), micro_batch_size=BATCH) as loader:
+        loader.load_state_dict(json.loads(checkpoint.read_text()))
+    for path in (checkpoint, life.folder / "log/2.json"):
+        assert main(["trace", str(life.configure(split_documents=[0.0, 0.9])), "--checkpoint", str(path)]) == 0
+        assert "those ahead are as planned" in capsys.readouterr().out
+    log = life.folder / "log" / FILE_NAME  # as it was written with whole numbers
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "spec":
+            line["spec"] = saved
+            line["hash"] = fingerprint(saved)
+        if line["kind"] == "start":
+            line["spec"] = fingerprint(saved)
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert RunLog(log.parent).spec(RunLog(log.parent).starts[0]) == whole
+
+
+def test_a_checkpoint_knows_what_the_command_line_said(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    life.launch(2, seed=7, split_documents=[0, 0.8])
+    del life.config["seq_len"]
+    words = ["trace", str(life.configure()), "--checkpoint", str(life.folder / "log/2.json")]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["resumes_at"], found["resumed_spec_hash"]) == (2 * BATCH, found["spec_hash"])
+    assert main(["trace", str(life.configure(seed=8)), *words[2:]]) == 1
+    assert "seed: saved 7, now 8" in capsys.readouterr().err

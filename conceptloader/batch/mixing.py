@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from conceptloader.base.hashing import canonical_json
-from conceptloader.base.strict import Natural, Saved, build, plain, unknown
+from conceptloader.base.strict import Natural, Positive, Saved, build, convert, plain, unknown
 from conceptloader.blend import Blend
 from conceptloader.blend.load import read_yaml
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, shares
-from conceptloader.mixing.given import Replay, checked_weights
 from conceptloader.mixing.kinds import LEARNING, learning
 from conceptloader.order.mixture import Phase
 from conceptloader.order.progress.found import to_continue
-from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
 
@@ -54,9 +52,7 @@ class Mixing:
         self.names, self.steps = blend.config.names, 0 if saved is None else saved.steps
         self.controller: Controller | None = None
         self._refused: Weights | None = None
-        if self.kind == "replay":
-            self._replay = Replay(_changes(options, self.names))
-        elif self.kind == "file":
+        if self.kind == "file":
             self._file, self._seen, self._said = options, "", ""
         else:
             planned = next(one for one in reversed(blend.spec.phases) if one.start not in blend.spec.live)
@@ -83,7 +79,7 @@ class Mixing:
                 "mixing", f"saved {found.kind}, now {kind or 'none'}",
                 fix='go back to it, or begin again with allow_changed=["mixing"]',
             )  # fmt: skip
-        return None if kind is None else cls(blend, None if fresh else found)
+        return cls(blend, None if fresh else found) if blend.config.has_controller else None
 
     @classmethod
     def begun(cls: type[M], blend: Blend) -> "M | None":
@@ -114,7 +110,7 @@ class Mixing:
             weights = self.controller.observe(self.steps, losses)
         else:
             text = hear(self._read) if self.kind == "file" else ""
-            weights = self._replay.at(sample) if self.kind == "replay" else json.loads(text or "null")
+            weights = json.loads(text or "null")
         self.steps += 1
         if weights is None:
             return None
@@ -153,7 +149,7 @@ class Mixing:
         """
         before = self._seen
         try:
-            self._seen = canonical_json(checked_weights(read_yaml(self._file), self.names, f"{self._file}: weights"))
+            self._seen = canonical_json(_checked_weights(read_yaml(self._file), self.names, f"{self._file}: weights"))
         except ConceptloaderError as error:
             self._seen = ""
             self._say(str(error))
@@ -172,21 +168,18 @@ def _by_dataset(spec: OrderSpec, phase: Phase) -> dict[str, int]:
     return {spec.members[name].dataset: int(weight) for name, weight in phase.weights.items()}
 
 
-def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weights]]:
-    """(global sample, weights from there on) of the run that has its log there.
+def _checked_weights(data: Any, names: Sequence[str], where: str) -> Weights:
+    """Dataset -> weight, from what a YAML file holds.
 
     Raises:
-        ConfigError: Without a run there, or with datasets that are unknown here.
+        ConfigError: Unless it has a weight above 0 for each dataset, and none for others. A file that was
+            truncated lacks some.
     """
-    log = RunLog(directory)
-    if not log.starts:
-        raise ConfigError("mixing.replay", f"no run in {log.path}", "the directory of a run's checkpoints")
-    spec = log.spec_at(log.starts[-1])
-    phases = [one.phase for one in log.phases(spec)]
-    if any(phase.ramp is not None for phase in phases):
-        raise ConfigError("mixing.replay", f"ramps in the run of {log.path}", fix="give this run their phases instead")
-    found = [(one.start, _by_dataset(spec, one)) for one in phases]
-    for name in {name for _, weights in found for name in weights}:
+    weights: Weights = convert(data, dict[str, Positive], where)
+    for name in weights:
         if name not in names:
-            raise unknown(f"mixing.replay: {log.path}", name, names, "dataset")
-    return found
+            raise unknown(f"{where}.{name}", name, names, "dataset")
+    for name in names:
+        if name not in weights:
+            raise ConfigError(f"{where}.{name}", "nothing", "a weight for each dataset")
+    return weights

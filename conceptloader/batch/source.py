@@ -41,7 +41,7 @@ class SampleSource:
 
     def read(self, indices: Sequence[int]) -> Batch:
         """The batch of these samples. Raises ConfigError for an invalid index."""
-        if self.blend.config.mixing is not None:
+        if self.blend.config.has_controller:
             raise ConfigError(
                 "mixing",
                 f"found with a {type(self).__name__}, whose order is fixed",

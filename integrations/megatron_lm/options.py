@@ -19,6 +19,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Config, load_config
+from conceptloader.blend.replayed import replayed_phases
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.adopt import token_files
 from conceptloader.ingest.adopt.in_place import datasets_in_place
@@ -212,8 +213,12 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
 def for_evaluation(config: Config) -> Config:
     """Its blend at sample 0, for as long as it lasts: no phases, skips or limits of the training."""
     weights = {name: entry.weight for name, entry in config.datasets.items()}
-    if config.phases and config.phases[0].start == 0:
-        weights = dict(config.phases[0].weights)
+    replayed = replayed_phases(config)
+    if replayed:
+        config = replace(config, weights="manual", temperature=1.0)  # both are in what is replayed
+    phases = replayed or config.phases
+    if phases and phases[0].start == 0:
+        weights = dict(phases[0].weights)
     kept = {name: weights[name] for name in config.datasets if weights.get(name)}
     return _reduced(config, kept or dict.fromkeys(config.datasets))
 
@@ -231,7 +236,9 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     given = config.datasets
     datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    return replace(config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes)
+    return replace(
+        config, phases=(), mixing=None, skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes
+    )
 
 
 def wanted(config: Config, concepts: bool) -> Config:

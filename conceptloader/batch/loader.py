@@ -472,12 +472,9 @@ class BaseLoader(Shown, Generic[B]):
         Raises:
             ConfigError: If the mixing has none.
         """
-        find = getattr(self.mixing and self.mixing.controller, "loss_weights", None)
-        if find is None:
-            found = self.mixing.kind if self.mixing else "no section mixing"
-            raise ConfigError("loss_weights", found, "a controller with weights of the loss, as doremi")
-        weights: dict[str, float] = find()
-        return weights
+        if self.mixing is None:
+            raise ConfigError("loss_weights", "no section mixing", "a controller with weights of the loss, as doremi")
+        return self.mixing.loss_weights()
 
     def _observe(self, losses: Mapping[str, float] | None, hear: Hear, agree: Callable[[dict[str, Any]], None]) -> None:
         mixing = self.mixing

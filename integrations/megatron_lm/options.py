@@ -40,6 +40,16 @@ RENAMED = {"--conceptloader-accept": "--conceptloader-allow-changed"}
 """Former names of the options: the present name."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
+_LOGITS = (
+    "it compares the data of teacher and student by Megatron's arguments, which are the same for all data here",
+    "compute the teacher's logits on the student's micro batches (--export-kd-teacher-load)",
+)
+REFUSED = {
+    "--logits-save-dir": _LOGITS,
+    "--logits-load-dir": _LOGITS,
+    "--perform-rl-step": ("it trains on rollouts and builds no datasets", "start it without conceptloader"),
+}
+"""Megatron's options that cannot be with conceptloader's data: why, and what to do."""
 WHERE = "conceptloader's state in the checkpoint"
 NO_STATE = "loader"  # accepts a checkpoint without conceptloader's state
 ORDER = "order"  # continues a run of Megatron's own samples in conceptloader's order
@@ -82,8 +92,8 @@ class Stage:
 def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
     """(arguments of MegatronData, the words left for Megatron). None if these name no data.
 
-    Raises ConfigError for an option of conceptloader that is unknown, renamed or misspelt, or given without data, and
-    for an unknown stage or difference to accept.
+    Raises ConfigError for an option of conceptloader that is unknown, renamed or misspelt, or given without data, for an
+    unknown stage or difference to accept, and for options in REFUSED.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     for option, name in OPTIONS.items():
@@ -109,6 +119,9 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         if not has_paths:
             return None, rest
     Stage(found.stage)
+    for name in names:
+        if name in REFUSED:
+            raise ConfigError(name, f"found with conceptloader's data: {REFUSED[name][0]}", fix=REFUSED[name][1])
     for name in found.accept:
         if name.partition(".")[0] not in ACCEPT:
             raise unknown("--conceptloader-allow-changed", name.partition(".")[0], ACCEPT, "value")

@@ -112,7 +112,7 @@ class BaseLoader(Shown, Generic[B]):
         self._record: BatchRecorder | None = None
         self._noted = 0  # samples of all ranks up to which it goes
         self._reader = open_reader(self.blend, dp_rank)
-        if self.blend.config.phases and dp_rank == 0:
+        if len(self.blend.spec.phases) > 1 and dp_rank == 0:
             self.blend.look_ahead(self.run.yielded)
 
     def __repr__(self) -> str:
@@ -368,12 +368,9 @@ class BaseLoader(Shown, Generic[B]):
         Raises:
             ConfigError: If the mixing has none.
         """
-        find = getattr(self.mixing and self.mixing.controller, "loss_weights", None)
-        if find is None:
-            found = self.mixing.kind if self.mixing else "no section mixing"
-            raise ConfigError("loss_weights", found, "a controller with weights of the loss, as doremi")
-        weights: dict[str, float] = find()
-        return weights
+        if self.mixing is None:
+            raise ConfigError("loss_weights", "no section mixing", "a controller with weights of the loss, as doremi")
+        return self.mixing.loss_weights()
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.

@@ -20,6 +20,7 @@ from conceptloader.blend.mask import (
     read_quarantine,
 )
 from conceptloader.blend.packing import Packing, Packs
+from conceptloader.blend.replayed import as_set_live, replayed_phases
 from conceptloader.blend.schema import Config
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
@@ -32,7 +33,7 @@ from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec, PackingRule
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.sequential import Sequential
-from conceptloader.order.weights import tempered
+from conceptloader.order.weights import exact_weights, tempered
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,9 +132,11 @@ class Blend(Shown):
 
         Raises ResumeError if what decided past samples has changed.
         """
+        if not isinstance(saved, OrderSpec):
+            saved = OrderSpec.from_dict(saved)
         spec = resume(
-            saved if isinstance(saved, OrderSpec) else OrderSpec.from_dict(saved),
-            self.spec,
+            saved,
+            self.spec if new_stage else as_set_live(self.spec, saved),
             consumed,
             allow_changed=allow_changed,
             on_seq_len_change=self.config.on_seq_len_change,
@@ -347,4 +350,15 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
         }
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
         phases.insert(0, Phase(start=0, weights=first))
-    return tuple(dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases)
+    planned = tuple(dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases)
+    replayed = replayed_phases(config)
+    if replayed and (config.weights == "by_size" or any(entry.weight for entry in config.datasets.values())):
+        begun, own = (exact_weights(one[0].weights, "weights") for one in (replayed, planned))
+        if own != begun:
+            raise ConfigError(
+                "mixing.replay",
+                f"a run that began with the weights {begun}, and the datasets have {own}",
+                "the same",
+                "leave the weights of the datasets out: the log has all of them",
+            )
+    return replayed or planned

@@ -4,7 +4,7 @@ from typing import Any
 
 from conceptloader.base.version import __version__
 from conceptloader.blend.blend import Blend
-from conceptloader.mixing.kinds import GIVEN
+from conceptloader.mixing.kinds import PATHS
 
 # What may differ between ranks: where files lie, and how they are read.
 _LOCAL = ("loader", "allowed_roots", "megatron_cache", "quarantine", "exclude", "continue_from")
@@ -20,5 +20,5 @@ def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
     for dataset in config["datasets"].values():
         del dataset["path"]
     if "mixing" in config:
-        config["mixing"] = {kind: "" if kind in GIVEN else options for kind, options in config["mixing"].items()}
+        config["mixing"] = {kind: "" if kind in PATHS else options for kind, options in config["mixing"].items()}
     return {"conceptloader": __version__, "order": blend.spec.to_dict(), "configuration": config, **more}

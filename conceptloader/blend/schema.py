@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.kinds import GIVEN, check_section
+from conceptloader.mixing.kinds import PATHS, check_section
 from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
@@ -250,8 +250,8 @@ class Config(Section):
         weights: "manual": those of the datasets or phases; "by_size": by their numbers of windows.
         temperature: Weights are raised to 1 / temperature.
         phases: Changes of weights, by sample.
-        mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {replay: run log},
-            {file: YAML of weights} and {"module:Class": options}.
+        mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {file: YAML of weights}
+            and {"module:Class": options}; or {replay: run log}, the phases of another run.
         skip: Jumps of the sample index.
         quarantine: Tokens that no sample reads.
         exclude: Documents, or spans of a concept, that no sample reads from some sample on.
@@ -329,6 +329,16 @@ class Config(Section):
         """Names of the datasets, sorted: a sample's dataset_id is a position in this list."""
         return sorted(self.datasets)
 
+    @property
+    def replay(self) -> str | None:
+        """Directory of the run log whose weights are the phases of this run, if `mixing` names one."""
+        return None if self.mixing is None else self.mixing.get("replay")
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether `mixing` sets weights while the run lives."""
+        return self.mixing is not None and self.replay is None
+
     def with_seq_len(self, seq_len: int) -> "Config":
         """This configuration at the framework's sequence length.
 
@@ -362,7 +372,7 @@ class Config(Section):
             if self.allowed_roots is None
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
             mixing=self.mixing
-            and {kind: change(it, f"mixing.{kind}") if kind in GIVEN else it for kind, it in self.mixing.items()},
+            and {kind: change(it, f"mixing.{kind}") if kind in PATHS else it for kind, it in self.mixing.items()},
             megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
             continue_from=self.continue_from and change(self.continue_from, "continue_from"),
         )
@@ -441,13 +451,13 @@ class Config(Section):
         in_phases = {name for phase in self.phases for name in phase.weights}
         for name in self.datasets:
             alone = len(self.datasets) == 1 and not at_start
-            if name not in given and name not in in_phases and not alone:
+            if name not in given and name not in in_phases and not alone and self.replay is None:
                 raise ConfigError(
                     f"datasets.{name}.weight",
                     "missing, and no phase names it",
                     fix="give a weight, take it out, or set weights: by_size",
                 )
-        if not given and not at_start and len(self.datasets) > 1:
+        if not given and not at_start and len(self.datasets) > 1 and self.replay is None:
             raise ConfigError(
                 "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
             )
@@ -456,7 +466,7 @@ class Config(Section):
         if self.mixing is None:
             return
         check_section(self.mixing, self.names)
-        if not self.outputs.dataset_id:
+        if self.has_controller and not self.outputs.dataset_id:
             raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
         if self.phases:
             raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")

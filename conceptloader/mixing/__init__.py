@@ -6,7 +6,6 @@ gives it losses, has its weights set and keeps its state.
 
 from conceptloader.mixing.controller import Controller
 from conceptloader.mixing.doremi import DoReMi
-from conceptloader.mixing.given import Replay
 from conceptloader.mixing.odm import ODM
 
-__all__ = ["ODM", "Controller", "DoReMi", "Replay"]
+__all__ = ["ODM", "Controller", "DoReMi"]

@@ -11,7 +11,8 @@ from conceptloader.mixing.doremi import DoReMi
 from conceptloader.mixing.odm import ODM
 
 LEARNING: dict[str, type[Controller]] = {"odm": ODM, "doremi": DoReMi}
-GIVEN = ("replay", "file")
+PATHS = ("replay", "file")
+"""Kinds that name a run log, whose weights are phases (blend/replayed.py), or a file of weights."""
 
 
 def check_section(section: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -19,7 +20,7 @@ def check_section(section: Mapping[str, Any], names: Sequence[str]) -> None:
     if len(section) != 1:
         raise ConfigError("mixing", ", ".join(section) or "nothing", "one controller, as `mixing: {odm: {}}`")
     ((kind, options),) = section.items()
-    if kind in GIVEN:
+    if kind in PATHS:
         if not isinstance(options, str) or not options:
             raise ConfigError(f"mixing.{kind}", repr(options), "a path")
     elif not isinstance(options, Mapping):
@@ -30,7 +31,7 @@ def check_section(section: Mapping[str, Any], names: Sequence[str]) -> None:
         except ConfigError as error:
             raise error.within("mixing", joint=".") from error
     elif ":" not in kind:
-        raise unknown(f"mixing.{kind}", kind, (*LEARNING, *GIVEN, "module:Class"), "controller")
+        raise unknown(f"mixing.{kind}", kind, (*LEARNING, *PATHS, "module:Class"), "controller")
 
 
 def learning(kind: str, options: Mapping[str, Any], weights: Weights, state: Mapping[str, Any] | None) -> Controller:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from conceptloader.blend import Config
 from conceptloader.blend.schema import LoaderConfig
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.kinds import GIVEN
+from conceptloader.mixing.kinds import PATHS
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class Entry:
         which change no batch, are only logged: one configuration may serve several front ends.
         """
         kind = next(iter(config.mixing or ()), None)
-        if kind is not None:
+        if kind is not None and config.has_controller:
             self._need("weights", f"mixing.{kind}", "whose weights never change")
-            if kind not in GIVEN:
+            if kind not in PATHS:
                 self._need("losses", f"mixing.{kind}", "which is given no losses to learn from")
         if config.metrics:
             self._need("metrics", "metrics", "which measures no steps")

@@ -2,36 +2,55 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from conceptloader.base.hashing import canonical_json
-from conceptloader.base.strict import Natural, Saved, build, plain, unknown
+from conceptloader.base.strict import Natural, Positive, Saved, build, convert, plain, unknown
 from conceptloader.blend import Blend
 from conceptloader.blend.load import read_yaml
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, shares
-from conceptloader.mixing.given import Replay, checked_weights
+from conceptloader.mixing.doremi import DoReMi
 from conceptloader.mixing.kinds import LEARNING, learning
+from conceptloader.mixing.odm import ODM
 from conceptloader.order.mixture import Phase
-from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
 from conceptloader.run.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
+_WITHOUT = 16
+"""Steps in a row without losses after which a mixture that learns from them raises."""
+
 M = TypeVar("M", bound="Mixing")
+S = TypeVar("S", bound=Saved)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMixing(Saved):
-    """kind: of the controller; steps: that it has observed; state: its own."""
+    """kind: of the controller; steps: that it has observed; state: its own.
+
+    options: JSON of each of them; None in states of 0.2.0.
+    """
 
     kind: str
     steps: Natural
     state: dict[str, Any]
+    options: dict[str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedFile(Saved):
+    """What decides whether the weights in a file are set.
+
+    seen: those that the last step has found, as JSON, "" if they were wrong. refused: which cannot be set.
+    """
+
+    seen: str
+    refused: Mapping[str, float] | None
 
 
 class Mixing:
@@ -52,15 +71,23 @@ class Mixing:
         self.names, self.steps = blend.config.names, 0 if saved is None else saved.steps
         self.controller: Controller | None = None
         self._refused: Weights | None = None
-        if self.kind == "replay":
-            self._replay = Replay(_changes(options, self.names))
-        elif self.kind == "file":
+        self._options: dict[str, str] = {}
+        self._without, self._warned = 0, False  # steps in a row without losses
+        self._asked = False  # for the weights of the loss, since the last step
+        if self.kind == "file":
             self._file, self._seen, self._said = options, "", ""
+            if saved is not None and saved.state:  # which states of 0.2.0 have not
+                state = _saved(SavedFile, saved.state)
+                self._seen, self._refused = state.seen, state.refused
         else:
             planned = next(one for one in reversed(blend.spec.phases) if one.start not in blend.spec.live)
             given = _by_dataset(blend.spec, planned)
             start = shares({name: max(given.get(name, 0), MINIMUM * sum(given.values())) for name in self.names})
             self.controller = learning(self.kind, options, start, None if saved is None else saved.state)
+            known = plain(self.controller.options) if isinstance(self.controller, (ODM, DoReMi)) else options
+            self._options = {key: json.dumps(value, sort_keys=True, default=str) for key, value in known.items()}
+            if saved is not None and saved.options is not None:
+                self._compare(saved.options)
 
     @classmethod
     def resumed(cls: type[M], blend: Blend, saved: Any, fresh: bool = False, allow: str = "") -> "M | None":
@@ -72,21 +99,22 @@ class Mixing:
             ResumeError: If the checkpoint has that of another controller.
         """
         kind = next(iter(blend.config.mixing)) if blend.config.mixing else None
-        try:
-            found = None if saved is None else build(SavedMixing, saved, "mixing")
-        except ConfigError as error:
-            raise ResumeError("mixing", f"corrupt ({error})", fix="take another checkpoint") from error
+        if isinstance(saved, Mapping):
+            saved = {"options": None, **saved}
+        found = None if saved is None else _saved(SavedMixing, saved)
         if found is not None and found.kind != kind and not fresh:
             raise ResumeError(
                 "mixing", f"saved {found.kind}, now {kind or 'none'}",
                 fix=f"go back to it, or begin again with {allow}",
             )  # fmt: skip
-        return None if kind is None else cls(blend, None if fresh else found)
+        return cls(blend, None if fresh else found) if blend.config.has_controller else None
 
     @property
     def weighs_losses(self) -> bool:
         """Whether it has weights to multiply the losses by."""
-        return getattr(getattr(self.controller, "options", None), "apply", "") == "loss"
+        if isinstance(self.controller, DoReMi):
+            return self.controller.options.apply == "loss"
+        return hasattr(self.controller, "loss_weights")
 
     def heard(self, losses: Weights | None, ranks: Ranks) -> Weights | None:
         """The losses of a step, which one rank alone knows, on all of them; None for kinds that need none."""
@@ -100,13 +128,12 @@ class Mixing:
         """What the first rank has read in the file of weights, on all of them, as JSON; "" for other kinds."""
         return ranks.from_first("mixing", self._read) if self.kind == "file" else ""
 
-    def decide(self, blend: Blend, losses: Weights | None, sample: int, text: str) -> Weights | None:
+    def decide(self, blend: Blend, losses: Weights | None, text: str) -> Weights | None:
         """The weights to be set after a step; None if they are in force.
 
         Args:
             blend: Of the run.
             losses: Mean loss of each dataset in the step, over all ranks; kinds that do not learn need none.
-            sample: Global sample from which on weights can be set.
             text: What heard_file returned.
 
         Raises:
@@ -115,13 +142,11 @@ class Mixing:
         if losses is not None:
             check_losses(losses, self.names)
         if self.controller is not None:
-            if losses is None or not (losses or self.steps):
-                raise ConfigError(
-                    "observe", "no losses", f"the mean loss of each dataset: {self.kind} learns from them"
-                )
-            weights = self.controller.observe(self.steps, losses)
+            weights = self.controller.observe(self.steps, self._checked(losses))
         else:
-            weights = self._replay.at(sample) if self.kind == "replay" else json.loads(text or "null")
+            # Two steps have to find the same: a file may be read while it is written.
+            before, self._seen = self._seen, text
+            weights = json.loads(self._seen) if self._seen and self._seen == before else None
         self.steps += 1
         if weights is None:
             return None
@@ -149,51 +174,88 @@ class Mixing:
 
     def state(self) -> dict[str, Any]:
         """Plain JSON, for a checkpoint."""
-        state = {} if self.controller is None else self.controller.state()
-        found: dict[str, Any] = plain(SavedMixing(kind=self.kind, steps=self.steps, state=state))
+        state = self.controller.state() if self.controller else plain(SavedFile(seen=self._seen, refused=self._refused))
+        saved = SavedMixing(kind=self.kind, steps=self.steps, state=state, options=self._options)
+        found: dict[str, Any] = plain(saved)
         return found
 
-    def _read(self) -> str:
-        """The weights of the file, as JSON; "", with an error in the log, if they are wrong.
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by. To be called in every step, on every rank.
 
-        They count when two steps have found the same: a file may be read while it is written.
+        Raises:
+            ConfigError: If the controller has none.
         """
-        before = self._seen
-        try:
-            self._seen = canonical_json(checked_weights(read_yaml(self._file), self.names, f"{self._file}: weights"))
-        except ConceptloaderError as error:
-            self._seen = ""
-            self._say(str(error))
-            return ""
-        if before != self._seen:
-            self._said = ""
-        return self._seen if before == self._seen else ""
+        find = getattr(self.controller, "loss_weights", None)
+        if find is None:
+            raise ConfigError("loss_weights", self.kind, "a controller with weights of the loss, as doremi")
+        self._asked = True
+        weights: dict[str, float] = find()
+        return weights
 
-    def _say(self, problem: str) -> None:
-        if problem != self._said:
-            logger.error("mixing.file: %s; the weights stay as they are", problem)
-        self._said = problem
+    def _compare(self, saved: Mapping[str, str]) -> None:
+        """Warn of options that were others when the state was saved."""
+        for key in sorted({*saved, *self._options}):
+            old, new = (one.get(key, "nothing") for one in (saved, self._options))
+            if old != new:
+                logger.warning("mixing.%s.%s: saved %s, now %s, from here on", self.kind, key, old, new)
+
+    def _checked(self, losses: Weights | None) -> Weights:
+        """Losses to learn from. Raises ConfigError if there are none for long, or their weights are not applied."""
+        expected = f"the mean loss of each dataset: {self.kind} learns from them"
+        if losses is None or not (losses or self.steps):
+            raise ConfigError("observe", "no losses", expected)
+        self._without = 0 if losses else self._without + 1
+        if self._without == _WITHOUT:
+            raise ConfigError("observe", f"no losses in {_WITHOUT} steps, up to step {self.steps}", expected)
+        if self._without and not self._warned:
+            self._warned = True
+            logger.warning("mixing.%s: step %d has no losses; the weights stay as they are", self.kind, self.steps)
+        if self.steps and not self._asked and self.weighs_losses:
+            raise ConfigError(
+                f"mixing.{self.kind}",
+                "weights of the loss that nobody asked for: the model trains as if all were 1",
+                fix="multiply the loss of each dataset by loader.loss_weights() in every step, or let the mixture have "
+                "the weights (doremi: apply: mixture)",
+            )
+        self._asked = False
+        return losses
+
+    def _read(self) -> str:
+        """The weights of the file, as JSON; "", with an error in the log, if they are wrong."""
+        try:
+            found = canonical_json(_checked_weights(read_yaml(self._file), self.names, f"{self._file}: weights"))
+        except ConceptloaderError as error:
+            if str(error) != self._said:
+                logger.error("mixing.file: %s; the weights stay as they are", error)
+            self._said = str(error)
+            return ""
+        self._said = ""
+        return found
+
+
+def _saved(cls: type[S], data: Any) -> S:
+    try:
+        return build(cls, data, "mixing")
+    except ConfigError as error:
+        raise ResumeError("mixing", f"corrupt ({error})", fix="take another checkpoint") from error
 
 
 def _by_dataset(spec: OrderSpec, phase: Phase) -> dict[str, int]:
     return {spec.members[name].dataset: int(weight) for name, weight in phase.weights.items()}
 
 
-def _changes(directory: str, names: Sequence[str]) -> Sequence[tuple[int, Weights]]:
-    """(global sample, weights from there on) of the run that has its log there.
+def _checked_weights(data: Any, names: Sequence[str], where: str) -> Weights:
+    """Dataset -> weight, from what a YAML file holds.
 
     Raises:
-        ConfigError: Without a run there, or with datasets that are unknown here.
+        ConfigError: Unless it has a weight above 0 for each dataset, and none for others. A file that was
+            truncated lacks some.
     """
-    log = RunLog(directory)
-    if not log.starts:
-        raise ConfigError("mixing.replay", f"no run in {log.path}", "the directory of a run's checkpoints")
-    spec = log.spec_at(log.starts[-1])
-    phases = [one.phase for one in log.phases(spec)]
-    if any(phase.ramp is not None for phase in phases):
-        raise ConfigError("mixing.replay", f"ramps in the run of {log.path}", fix="give this run their phases instead")
-    found = [(one.start, _by_dataset(spec, one)) for one in phases]
-    for name in {name for _, weights in found for name in weights}:
+    weights: Weights = convert(data, dict[str, Positive], where)
+    for name in weights:
         if name not in names:
-            raise unknown(f"mixing.replay: {log.path}", name, names, "dataset")
-    return found
+            raise unknown(f"{where}.{name}", name, names, "dataset")
+    for name in names:
+        if name not in weights:
+            raise ConfigError(f"{where}.{name}", "nothing", "a weight for each dataset")
+    return weights

@@ -25,11 +25,10 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import Skips
 from conceptloader.run.entry import Entry
 from conceptloader.run.mixing import Mixing
 from conceptloader.run.ranks import Alone, Ranks, together
-from conceptloader.run.weights import new_weights, next_border
+from conceptloader.run.weights import new_weights
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -136,7 +135,7 @@ class TrainingRun:
 
     def _check_end_known(self, blend: Blend) -> None:
         """Raise ConfigError where the run would end with its first samples, and their order is not kept."""
-        live = blend.spec.live or blend.spec.origin or blend.config.mixing is not None
+        live = blend.spec.live or blend.spec.origin or blend.config.has_controller
         if live and self.last_batch == "wrap" and self.num_samples is not None:
             raise ConfigError(
                 "last_batch",
@@ -462,8 +461,7 @@ class TrainingRun:
         def decide() -> Mapping[str, float] | None:
             if self.coming <= self._observed:
                 raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
-            at = next_border(self.plan, self.edge, self.blend.spec)
-            return mixing.decide(self.blend, losses, Skips(self.blend.spec.skips).global_index(at), text)
+            return mixing.decide(self.blend, losses, text)
 
         def facts(weights: Mapping[str, float] | None) -> Mapping[str, Any]:
             said = {"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights}

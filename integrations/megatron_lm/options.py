@@ -19,6 +19,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Config, load_config
+from conceptloader.blend.replayed import replayed_phases
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.adopt import token_files
 from conceptloader.ingest.adopt.in_place import datasets_in_place
@@ -39,6 +40,17 @@ RENAMED = {"--conceptloader-accept": "--conceptloader-allow-changed"}
 """Former names of the options: the present name."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
+_LOGITS = (
+    "it compares the data of teacher and student by Megatron's arguments, which are the same for all data here",
+    "compute the teacher's logits on the student's micro batches (--export-kd-teacher-load)",
+)
+REFUSED = {
+    "--logits-save-dir": _LOGITS,
+    "--logits-load-dir": _LOGITS,
+    "--mock-data": ("it would train on random tokens, and the configuration would have no effect", "omit one of them"),
+    "--perform-rl-step": ("it trains on rollouts and builds no datasets", "start it without conceptloader"),
+}
+"""Megatron's options that cannot be with conceptloader's data: why, and what to do."""
 WHERE = "conceptloader's state in the checkpoint"
 NO_STATE = "loader"  # accepts a checkpoint without conceptloader's state
 ORDER = "order"  # continues a run of Megatron's own samples in conceptloader's order
@@ -81,8 +93,8 @@ class Stage:
 def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
     """(arguments of MegatronData, the words left for Megatron). None if these name no data.
 
-    Raises ConfigError for an option of conceptloader that is unknown, renamed or misspelt, or given without data, and
-    for an unknown stage or difference to accept.
+    Raises ConfigError for an option of conceptloader that is unknown, renamed or misspelt, or given without data, for
+    an unknown stage or difference to accept, and for options in REFUSED.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     for option, name in OPTIONS.items():
@@ -108,6 +120,9 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         if not has_paths:
             return None, rest
     Stage(found.stage)
+    for name in names:
+        if name in REFUSED:
+            raise ConfigError(name, f"found with conceptloader's data: {REFUSED[name][0]}", fix=REFUSED[name][1])
     for name in found.accept:
         if name.partition(".")[0] not in ACCEPT:
             raise unknown("--conceptloader-allow-changed", name.partition(".")[0], ACCEPT, "value")
@@ -212,8 +227,12 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
 def for_evaluation(config: Config) -> Config:
     """Its blend at sample 0, for as long as it lasts: no phases, skips or limits of the training."""
     weights = {name: entry.weight for name, entry in config.datasets.items()}
-    if config.phases and config.phases[0].start == 0:
-        weights = dict(config.phases[0].weights)
+    replayed = replayed_phases(config)
+    if replayed:
+        config = replace(config, weights="manual", temperature=1.0)  # both are in what is replayed
+    phases = replayed or config.phases
+    if phases and phases[0].start == 0:
+        weights = dict(phases[0].weights)
     kept = {name: weights[name] for name in config.datasets if weights.get(name)}
     return _reduced(config, kept or dict.fromkeys(config.datasets))
 

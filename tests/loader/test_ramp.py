@@ -8,7 +8,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import open_run
 from conceptloader.viewer import pages
@@ -110,14 +110,6 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
     later = {**config["phases"][1], "ramp": {"samples": 100_000}}
     run = open_run({**config, "phases": [config["phases"][0], later]})
     assert Looked(title="run", run=run).horizon == 2 * 100_040
-
-
-def test_a_run_with_a_ramp_cannot_be_replayed_as_weights(config: Any, tmp_path: Path) -> None:
-    make(config).log_start(tmp_path / "log", 0)
-    weighted = {name: {**dataset, "weight": 1} for name, dataset in config["datasets"].items()}
-    other = {**config, "datasets": weighted, "phases": [], "mixing": {"replay": str(tmp_path / "log")}}
-    with raises(ConfigError, "mixing.replay", "ramps in"):
-        make(other)
 
 
 def test_temperature_applies_to_both_ends(config: Any) -> None:

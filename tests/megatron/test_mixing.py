@@ -60,7 +60,7 @@ def test_a_mixture_that_learns(checkout: Path, layout: Layout, tmp_path: Path, m
     monkeypatch.delenv("LEARNS")
     given["config"] = write_config(folder / "replay.yaml", mixing={"replay": str(tmp_path / "a")})
     replayed = ended(
-        pretrain(checkout, tmp_path / "replayed", layout, "--num-workers", "0", *saving(tmp_path / "c"), **given)
+        pretrain(checkout, tmp_path / "replayed", layout, "--num-workers", "1", *saving(tmp_path / "c"), **given)
     )
     same_losses(replayed, whole, first=1)
-    assert set_there(tmp_path / "c") == learned
+    assert not set_there(tmp_path / "c")

@@ -257,3 +257,19 @@ def test_names_to_accept_are_known_ones() -> None:
     ):
         with pytest.raises(ConfigError, match=f"^--conceptloader-allow-changed: {message}"):
             take_options(["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", "seed", wrong])
+
+
+@pytest.mark.parametrize("data", [["--conceptloader-config", "x.yaml"], ["--data-path", "x"]], ids=["yaml", "in place"])
+@pytest.mark.parametrize(
+    ("words", "why", "instead"),
+    [
+        (["--logits-save-dir", "teacher"], "by Megatron's arguments", "--export-kd-teacher-load"),
+        (["--logits-load-dir=teacher"], "by Megatron's arguments", "--export-kd-teacher-load"),
+        (["--perform-rl-step"], "builds no datasets", "without conceptloader"),
+    ],
+)
+def test_options_that_would_not_notice_the_data(data: list[str], words: list[str], why: str, instead: str) -> None:
+    """At launch; with --mock-data, whose data its arguments tell, they are Megatron's own business."""
+    with raises(ConfigError, words[0].partition("=")[0], why, fix=instead):
+        take_options([*data, *words])
+    assert take_options(["--mock-data", *words]) == (None, ["--mock-data", *words])

@@ -1,8 +1,12 @@
 """The section `mixing`: real trainings whose mixture follows their losses, resumed, refused and compared."""
 
+import itertools
 import json
 import logging
 import math
+import random
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,8 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
-from tests.mixing.training import BATCH, SIZES, Run, configuration
+from conceptloader.order.progress.state import OrderState
+from tests.mixing.training import BATCH, SIZES, Greedy, Run, configuration
 from tests.raises import raises
 
 USERS = "tests.mixing.training:Greedy"
@@ -65,12 +70,8 @@ def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert again.saved[1] == whole.saved[1]
 
 
-def weights_of(loader: cl.Loader) -> dict[str, int]:
-    return {name: int(weight) for name, weight in loader.blend.spec.phases[-1].weights.items()}
-
-
 def weights(run: Run) -> dict[str, int]:
-    return weights_of(run.loader)
+    return {name: int(weight) for name, weight in run.loader.blend.spec.phases[-1].weights.items()}
 
 
 def test_weights_of_the_loss_leave_the_mixture_alone(tmp_path: Path) -> None:
@@ -110,6 +111,48 @@ def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         assert str(file) in errors[0]
     file.write_text("{easy: 3, hard: 2, middle: 5}")
     assert weights(Run(tmp_path / "run.yaml", before).steps(2)) == {"easy": 3, "hard": 2, "middle": 5}
+
+
+POOL = [
+    *("{easy: 1, hard: 2, middle: 5}", "{easy: 4, hard: 2, middle: 1}", "{easy: 1, hard: 2, middle: 5.0}"),
+    *("{easy: 1, hard: 60, middle: 1}", "{easy: 1, hard: 20, middle: 2}"),  # which max_epochs allows late
+    *("{easy: 1, hard: 2, mid", "{easy: 1}", None),
+]
+
+
+@pytest.mark.parametrize("seed", range(24, 36))
+def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed: int, tmp_path: Path) -> None:
+    """Of the same content at the same steps: the samples and the state of the run in one piece."""
+    draw, steps = random.Random(seed), 30
+    file = tmp_path / "weights.yaml"
+    config = configuration(tmp_path, {"file": str(file)})
+    config["datasets"]["hard"]["max_epochs"] = 0.25
+    contents = [draw.choice(POOL)]
+    for _ in range(steps):
+        contents.append(contents[-1] if draw.random() < 0.6 else draw.choice(POOL))
+
+    def run(stops: Collection[int]) -> tuple[list[tuple[int, int]], dict[str, str], int]:
+        samples: list[tuple[int, int]] = []
+        state, changes = None, set()
+        for begin, end in itertools.pairwise((0, *sorted(stops), steps)):
+            loader = cl.batches(config, micro_batch_size=4, global_batch_size=8, num_samples=8 * steps)
+            if state is not None:
+                loader.load_state_dict(state)
+            batches = iter(loader)
+            for step in range(begin, end):
+                for batch in itertools.islice(batches, 2):
+                    samples += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
+                text = contents[step]
+                file.unlink(missing_ok=True) if text is None else file.write_text(text)
+                loader.observe()
+                changes.add(loader.blend.spec.phases[-1].start)
+            state = loader.state_dict()
+            loader.close()
+        return samples, state or {}, len(changes)
+
+    whole = run(())
+    assert whole[2] > 1
+    assert run(draw.sample(range(1, steps), draw.randint(1, 6))) == whole
 
 
 def test_a_file_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -192,10 +235,104 @@ def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
     with raises(ResumeError, "mixing", "saved odm, now none"):
         Run(configuration(tmp_path, None), saved)
     run = Run(other, saved, allow_changed=["mixing"])
-    assert run.mixing == {"kind": USERS, "steps": 0, "state": {}}
+    assert run.mixing == {"kind": USERS, "steps": 0, "state": {}, "options": {}}
     assert Run(configuration(tmp_path, None), saved, allow_changed=["mixing"]).loader.consumed_samples == 3 * BATCH
     begins = Run(configuration(tmp_path, {"odm": {}}), Run(configuration(tmp_path, None)).saved)
     assert begins.mixing["steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "said"),
+    [
+        ({"odm": {}}, {"odm": {"every": 2, "smoothing": 0.5}},
+         ["mixing.odm.every: saved 1, now 2, from here on", "mixing.odm.smoothing: saved 0.9, now 0.5, from here on"]),
+        ({"odm": {}}, {"odm": {"every": 1, "smoothing": 0.9}}, []),
+        ({"doremi": {}}, {"doremi": {"reference": {"easy": 1, "hard": 2, "middle": 3}}},
+         ['mixing.doremi.reference: saved nothing, now {"easy": 1, "hard": 2, "middle": 3}, from here on']),
+        ({USERS: {"share": 0.6}}, {USERS: {}}, [f"mixing.{USERS}.share: saved 0.6, now nothing, from here on"]),
+    ],
+)  # fmt: skip
+def test_changed_options_are_said(
+    saved: Any, now: Any, said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = Run(configuration(tmp_path, saved)).steps(2).saved
+    Run(configuration(tmp_path, now), state)
+    assert caplog.messages == said
+
+
+@pytest.mark.parametrize("mixing", [{"odm": {}}, {"file": "weights.yaml"}], ids=["odm", "file"])
+def test_states_of_020(mixing: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They have no options, and nothing of a file."""
+    (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 3}")
+    if "file" in mixing:
+        mixing = {"file": str(tmp_path / "weights.yaml")}
+    run = Run(configuration(tmp_path, mixing)).steps(4)
+    before = run.loader.consumed_samples
+    state = OrderState.read(run.loader.state_dict(), "")
+    old = dict(state.more["mixing"])
+    del old["options"]
+    leaf = replace(state, more={**state.more, "mixing": old | ({"state": {}} if "file" in mixing else {})}).leaf()
+    again = Run(configuration(tmp_path, mixing), (run.saved[0], json.dumps(leaf)))
+    assert not caplog.messages
+    assert (again.loader.consumed_samples, again.mixing["steps"]) == (before, 4)
+    again.steps(2)
+    if "odm" in mixing:
+        assert again.mixing == run.steps(2).mixing
+    else:
+        assert weights(again) == {"easy": 1, "hard": 2, "middle": 3}
+    for wrong in ({"seen": 3, "refused": None}, {"seen": ""}, [], 3):
+        wrongly = replace(state, more={**state.more, "mixing": {**old, "state": wrong}}).leaf()
+        with raises(ResumeError):
+            Run(configuration(tmp_path, mixing), (run.saved[0], json.dumps(wrongly)))
+
+
+@named
+def test_losses_that_do_not_come_any_more(mixing: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Are said once, and are an error before the run has learned nothing for long."""
+    loader = cl.batches(configuration(tmp_path, mixing), micro_batch_size=BATCH)
+    given = {"easy": 1.0, "hard": 2.0, "middle": 3.0}
+    kind, batches = next(iter(mixing)), iter(loader)
+    for losses in (given, {}, {}, given, *[{}] * 15, given, *[{}] * 15):
+        next(batches)
+        loader.observe(losses)
+    assert caplog.messages == [f"mixing.{kind}: step 1 has no losses; the weights stay as they are"]
+    next(batches)
+    with raises(ConfigError, "observe", "no losses in 16 steps, up to step 35", kind):
+        loader.observe({})
+
+
+class Weighing(Greedy):
+    """A user's controller with weights of the loss."""
+
+    def loss_weights(self) -> dict[str, float]:
+        return dict.fromkeys(self.names, 2.0)
+
+
+@pytest.mark.parametrize("mixing", [{"doremi": {"apply": "loss"}}, {f"{__name__}:Weighing": {}}], ids=["doremi", "own"])
+def test_weights_of_the_loss_that_nobody_asks_for(mixing: Any, tmp_path: Path) -> None:
+    config, kind = configuration(tmp_path, mixing), next(iter(mixing))
+    loader = cl.batches(config, micro_batch_size=BATCH)
+    given = {"easy": 1.0, "hard": 2.0, "middle": 3.0}
+    batches = iter(loader)
+    next(batches)
+    loader.observe(given)
+    next(batches)
+    before = loader.mixing.state()
+    with raises(ConfigError, f"mixing.{kind}", "nobody asked for", fix="loader.loss_weights()"):
+        loader.observe(given)
+    assert loader.mixing.state() == before
+    loader = cl.batches(config, micro_batch_size=BATCH)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+        loader.loss_weights()
+        loader.observe(given)
+    next(batches)
+    with raises(ConfigError, f"mixing.{kind}", "nobody asked for"):
+        loader.observe(given)  # each step has other weights
+    plain = cl.batches(configuration(tmp_path, None), micro_batch_size=BATCH)
+    with raises(ConfigError, "loss_weights", "no section mixing"):
+        plain.loss_weights()
 
 
 def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:
@@ -279,6 +416,9 @@ def _rank(rank: int, config: Any, folder: str) -> None:
         next(batches)
         loader.observe()
     assert dict(loader.blend.spec.phases[-1].weights) == {"easy": 2, "hard": 1, "middle": 1}
+    states: list[Any] = [None, None]
+    dist.all_gather_object(states, loader.state_dict())
+    assert states[0] == states[1]
     dist.destroy_process_group()
     Path(folder, f"done.{rank}").touch()
 
@@ -287,50 +427,3 @@ def _rank(rank: int, config: Any, folder: str) -> None:
 def test_ranks_that_differ_are_all_told(tmp_path: Path) -> None:
     mp.start_processes(_rank, (configuration(tmp_path, {"odm": {}}), str(tmp_path)), nprocs=2, start_method="fork")
     assert all((tmp_path / f"done.{rank}").exists() for rank in range(2))
-
-
-def test_the_weights_that_a_run_learned_drive_another(tmp_path: Path) -> None:
-    """By its log, also of a run that was resumed: the same samples, without losses; and in larger steps."""
-    config = configuration(tmp_path, {"odm": {}})
-    first = Run(config)
-    first.loader.log_start(tmp_path / "learned", 0)
-    first.steps(8)
-    second = Run(config, first.saved)
-    second.loader.log_start(tmp_path / "learned", 8)
-    second.steps(8)
-    learned = first.samples + second.samples
-    assert '"why":"odm"' in (tmp_path / "learned" / "conceptloader_runs.jsonl").read_text()
-    replay = {**config, "mixing": {"replay": "learned"}}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(replay))
-    found = []
-    loader = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)
-    loader.log_start(tmp_path / "replayed", 0)
-    for number, batch in zip(range(16), loader, strict=False):
-        found += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
-        loader.observe()
-        if number == 10:
-            state = loader.state_dict()
-            loader.close()
-            break
-    loader = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)
-    loader.load_state_dict(state)
-    for _, batch in zip(range(5), loader, strict=False):
-        found += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
-        loader.observe()
-    assert found == learned
-    larger = cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=2 * BATCH)
-    for _, _ in zip(range(8), larger, strict=False):
-        larger.observe()
-    assert weights_of(larger) == weights_of(second.loader)
-    with raises(ConfigError, "mixing.replay", "no run"):
-        cl.make_dataloader({**config, "mixing": {"replay": str(tmp_path / "nowhere")}}, micro_batch_size=1)
-    phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
-    phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
-    ramped = {**config, "mixing": None, "phases": phases}
-    ramped["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
-    with raises(ConfigError, "mixing.replay", "ramps"):
-        cl.make_dataloader({**config, "mixing": {"replay": str(tmp_path / "ramped")}}, micro_batch_size=1)
-    fewer = {**config, "datasets": {name: config["datasets"][name] for name in ("easy", "hard")}}
-    with raises(ConfigError, "mixing.replay", "middle"):
-        cl.make_dataloader({**fewer, "mixing": {"replay": str(tmp_path / "learned")}}, micro_batch_size=1)

@@ -75,7 +75,11 @@ class Run:
                 logits = self.model(batch["input_ids"]).transpose(1, 2)
                 losses = cross_entropy(logits, batch["labels"], reduction="none")
                 self.losses.add(batch["dataset_id"], losses, batch["loss_mask"])
-                (losses * batch["loss_mask"]).mean().backward()
+                weights = batch["loss_mask"]
+                if hasattr(getattr(self.loader.mixing, "controller", None), "loss_weights"):
+                    factors = torch.tensor([self.loader.loss_weights()[name] for name in sorted(SIZES)])
+                    weights = weights * factors[batch["dataset_id"]][:, None]
+                (losses * weights).mean().backward()
                 self.samples += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
             self.optimizer.step()
             self.optimizer.zero_grad()

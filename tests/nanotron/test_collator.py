@@ -17,8 +17,10 @@ from conceptloader.integrations.nanotron_lm.batches import Collator, make_datalo
 from conceptloader.integrations.nanotron_lm.data import open_stage
 from conceptloader.integrations.nanotron_lm.losses import LossPerDataset
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
+from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.twins import IDS, write_twins
+from tests.mixing import learned
 from tests.nanotron.support import context
 from tests.raises import raises
 
@@ -144,3 +146,15 @@ def test_a_micro_batch_does_not_depend_on_what_is_taken_out(tmp_path: Path) -> N
     assert same(one, other)
     assert not same(*map(micro_batches, paths))
     assert sum(int(batch["label_mask"].sum()) for batch in one) > 300
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_is_replayed_to_the_sample(workers: int, tmp_path: Path) -> None:
+    """Also by worker processes, whose order no controller could change."""
+    config, samples = learned.run(tmp_path, seed=5)
+    loader = build_dataloader(
+        config, seq_len=32, micro_batch_size=4, global_batch_size=12, parallel_context=context(), input_pp_rank=0,
+        output_pp_rank=0, num_workers=workers,
+    )  # fmt: skip
+    found = [row for batch in islice(loader, learned.SAMPLES // 4) for row in batch["input_ids"].tolist()]
+    assert found == [inputs for _, inputs in samples]

@@ -14,7 +14,6 @@ from tests.raises import raises
 
 accelerate = pytest.importorskip("accelerate")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
-from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
 
 from conceptloader.integrations.accelerate_lm import AcceleratedLoader  # noqa: E402
 
@@ -119,7 +118,9 @@ def test_free_memory_within_a_global_batch(config: str, begun: int) -> None:
     script = Script(config, 3)
     script.train(itertools.islice(script.loader, 3 + begun))
     script.free_memory()
-    with raises(ConfigError, "accelerator.step", "no optimizer step after 3 micro", "after 3", fix="free_memory() only"):
+    with raises(
+        ConfigError, "accelerator.step", "no optimizer step after 3 micro", "after 3", fix="free_memory() only"
+    ):
         script.train(script.loader)
     script.check()
     assert len(script.steps) == 1
@@ -127,5 +128,7 @@ def test_free_memory_within_a_global_batch(config: str, begun: int) -> None:
 
 def test_blocks_without_a_batch_of_their_own(config: str) -> None:
     script = Script(config, 1)
-    with raises(ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"):
+    with raises(
+        ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"
+    ):
         script.train(batch for batch in script.loader for _ in range(2))

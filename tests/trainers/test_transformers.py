@@ -34,7 +34,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
     sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
     records = {"tracks": {"topic": {"layout": "records"}}}
-    kinds = {"plain": {}, "records": records, "in order": sequential, "weighted": {"outputs": {"loss_weight": "weight"}}}
+    kinds = {
+        "plain": {},
+        "records": records,
+        "in order": sequential,
+        "weighted": {"outputs": {"loss_weight": "weight"}},
+    }
     paths = {kind: write_config(folder / f"{kind}.yaml", seq_len=16, **more) for kind, more in kinds.items()}
     return lambda kind="plain", samples=None: cl.SampleDataset(str(paths[kind]), samples)
 

@@ -1,0 +1,45 @@
+"""`mixing: {replay: DIRECTORY}` in Megatron-LM: phases as any, with worker processes, and no part of evaluation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from tests.megatron.stock import data_of, dataset_config
+from tests.mixing import learned
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+def tokens(data: MegatronData, dataset: Any, **options: Any) -> list[list[int]]:
+    iterator = data.iterator(dataset, **options)
+    assert iterator is not None
+    return [row for _ in range((len(dataset) - data.consumed) // 2) for row in next(iterator)["tokens"].tolist()]
+
+
+def test_every_sample_is_that_of_the_run(tmp_path: Path) -> None:
+    config, samples = learned.run(tmp_path, seed=5)
+    data = data_of(config, dataset_config(32), (learned.SAMPLES, 0, 0), consumed=0)
+    assert data.mixing is None
+    (train, *_) = data.datasets()
+    found = tokens(data, train, num_workers=1)
+    assert found == [inputs for _, inputs in samples]
+    state = data.state(40)
+    resumed = data_of(config, dataset_config(32), (learned.SAMPLES, 0, 0), consumed=40, saved=state)
+    (train, *_) = resumed.datasets()
+    assert found[40:] == tokens(resumed, train)
+
+
+@pytest.mark.parametrize("mixing", ["replay", "odm"])
+def test_evaluation_is_that_of_sample_0(mixing: str, tmp_path: Path) -> None:
+    config, _ = learned.run(tmp_path, (1, 4, 9), seed=5, temperature=2)
+    if mixing == "odm":
+        config["mixing"] = {"odm": {}}
+    else:
+        config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    data = data_of(config, dataset_config(32), (8, 8, 0), split="80,20,0")
+    ((first,),) = [valid.blend.spec.phases for valid in data.valid]
+    assert first.weights["hard"] / first.weights["easy"] == pytest.approx(2)  # of which the root was taken once
+    whole = data_of(config, dataset_config(32), (8, None, 0), split="80,20,0")  # --full-validation
+    assert whole.valid[0].blend.spec.order == "sequential"

@@ -1,0 +1,206 @@
+"""`mixing: {replay: DIRECTORY}`: what a run has learned is a plan, carried out to the sample wherever it is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import conceptloader as cl
+from conceptloader.blend import load_config, replayed
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.mixture import Phase
+from conceptloader.order.progress.state import KEY, OrderState
+from tests.mixing import learned
+from tests.mixing.learned import BATCH, SAMPLES
+from tests.mixing.training import SIZES
+from tests.raises import raises
+
+
+def read(loader: Any) -> list[tuple[int, list[int]]]:
+    """Dataset and inputs of each sample of a loader's batches, up to SAMPLES of all ranks."""
+    found: list[tuple[int, list[int]]] = []
+    for batch in loader:
+        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+        if len(found) >= SAMPLES:
+            break
+    return found[:SAMPLES]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> tuple[dict[str, Any], list[tuple[int, list[int]]]]:
+    return learned.run(tmp_path)
+
+
+def test_other_batch_sizes_and_samples_alone(config: Any) -> None:
+    config, samples = config
+    assert len({k for k, _ in samples}) == 3
+    for size in (BATCH, 2 * BATCH, 3 * BATCH, 5):
+        assert read(cl.make_dataloader(config, micro_batch_size=size)) == samples
+        assert read(cl.batches(config, micro_batch_size=size)) == samples
+    dataset = cl.SampleDataset(config, num_samples=SAMPLES)
+    assert read(DataLoader(dataset, batch_size=7, num_workers=2)) == samples
+    source = cl.GrainSource(config, num_samples=SAMPLES)
+    assert [(int(source[k]["dataset_id"]), source[k]["input_ids"].tolist()) for k in range(SAMPLES)] == samples
+    ranks = [
+        read(cl.batches(config, dp_rank=rank, dp_size=2, micro_batch_size=3, num_samples=SAMPLES)) for rank in (0, 1)
+    ]
+    assert sorted(ranks[0] + ranks[1]) == sorted(samples)
+
+
+def test_a_resume_and_phases_that_say_the_same(config: Any, tmp_path: Path) -> None:
+    config, samples = config
+    loader = cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=SAMPLES)
+    batches, found = iter(loader), []
+    for _ in range(5):
+        batch = next(batches)
+        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+    state = loader.state_dict()
+    loader.close()
+    again = cl.make_dataloader(config, micro_batch_size=BATCH // 2, num_samples=SAMPLES)
+    again.load_state_dict(state)
+    assert found + read(again) == samples
+    spec = loader.blend.spec
+    phases = [{"start": phase.start, "weights": dict(phase.weights)} for phase in spec.phases]
+    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    listed = {**config, "datasets": datasets, "mixing": None, "phases": phases}
+    assert cl.open_blend(listed).spec == spec
+    assert cl.open_blend({**config, "datasets": datasets}).spec == spec  # the log has the weights at sample 0, too
+    loader = cl.make_dataloader(listed, micro_batch_size=2 * BATCH)
+    loader.load_state_dict(state)
+    assert (found + read(loader))[:SAMPLES] == samples
+    assert [phase.start for phase in spec.phases] == [0, *range(32 + 7, SAMPLES + 7, BATCH)]  # 7 are skipped
+
+
+def test_a_run_that_was_resumed_twice_and_back(config: Any, tmp_path: Path) -> None:
+    """Of the log what counted at last."""
+    first = {**config[0], "mixing": {"odm": {}}}
+    loader = cl.batches(first, micro_batch_size=BATCH)
+    loader.log_start(tmp_path / "back", 0)
+    samples, states = [], []
+    for batch in loader:
+        samples += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+        loader.observe({"easy": 1.0, "hard": 5.0 + len(samples), "middle": 2.0})
+        states.append(loader.state_dict())
+        if len(states) == 6:
+            break
+    loader = cl.batches(first, micro_batch_size=BATCH)
+    loader.load_state_dict(states[2])
+    loader.log_start(tmp_path / "back", 3)
+    del samples[3 * BATCH :]
+    for batch in loader:
+        samples += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+        if len(samples) >= SAMPLES:
+            break
+        loader.observe({"easy": 9.0, "hard": 1.0, "middle": 2.0 + len(samples)})
+    replay = {**config[0], "mixing": {"replay": str(tmp_path / "back")}}
+    assert read(cl.batches(replay, micro_batch_size=2 * BATCH)) == samples
+
+
+def as_of_020(config: Any, change: Any = None, steps: int = 7) -> tuple[dict[str, str], list[Any]]:
+    """The state of a run that the release replayed, which set each of the weights after a step, and its samples."""
+    spec = cl.open_blend(config).spec
+    weights = {phase.start: phase.weights for phase in spec.phases} | (change or {})
+    plain = {**config, "mixing": None}
+    loader, found = cl.batches(plain, micro_batch_size=BATCH), []
+    for _, batch in zip(range(steps), loader, strict=False):
+        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+        at = loader.consumed_samples
+        start = at + 7 * (at > 20)
+        if weights.get(start):
+            loader.set_weights(weights[start], at)
+    loader.close()
+    fields = json.loads(loader.state_dict()[KEY])
+    assert fields["spec"]["live"]
+    more = {key: fields[key] for key in ("step", "step_start")} | {
+        "mixing": {"kind": "replay", "steps": steps, "state": {}}
+    }
+    state = OrderState.read(loader.state_dict(), "")
+    return OrderState(spec=state.spec, consumed=state.consumed, more=more).leaf(), found
+
+
+def test_states_of_runs_that_were_replayed_live(config: Any) -> None:
+    config, samples = config
+    state, found = as_of_020(config)
+    assert found == samples[: 7 * BATCH]
+    loader = cl.batches(config, micro_batch_size=2 * BATCH)
+    loader.load_state_dict(state)
+    for _, batch in zip(range(2), loader, strict=False):
+        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+    second = loader.state_dict()
+    assert "mixing" not in json.loads(second[KEY])
+    loader = cl.batches(config, micro_batch_size=BATCH // 2)
+    loader.load_state_dict(second)
+    assert (found + read(loader))[:SAMPLES] == samples
+    for change in ({47: {"easy": 1, "hard": 2, "middle": 1}}, {47: None}, {63: {"hard": 1}}):
+        other, _ = as_of_020(config, change)
+        with pytest.raises(ResumeError, match=r"phases: saved|weights set from global sample 63 on"):
+            cl.batches(config, micro_batch_size=BATCH).load_state_dict(other)
+    without = cl.batches({**config, "mixing": None}, micro_batch_size=BATCH)
+    with raises(ResumeError, "mixing", "saved replay, now none"):
+        without.load_state_dict(state)
+
+
+def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is an error at launch."""
+    config, _ = config
+    with raises(ConfigError, "mixing.replay", "no run"):
+        cl.open_blend({**config, "mixing": {"replay": str(tmp_path / "nowhere")}})
+    for names in (("easy", "hard"), ("easy", "hard", "middle", "more")):
+        datasets = {name: config["datasets"].get(name, config["datasets"]["easy"]) for name in names}
+        with raises(ConfigError, "mixing.replay", "a run of easy, hard, middle", f"here: {', '.join(names)}"):
+            cl.open_blend({**config, "datasets": datasets})
+    others = {name: {**entry, "weight": 1 + k} for k, (name, entry) in enumerate(config["datasets"].items())}
+    with raises(ConfigError, "mixing.replay", "'hard': 1, 'middle': 1}, and the datasets have {'easy': 1, 'hard': 2"):
+        cl.open_blend({**config, "datasets": others})
+    with raises(ConfigError, "mixing.replay", "'easy': 1"):
+        cl.open_blend({**config, "weights": "by_size", "datasets": {n: {"path": e["path"]} for n, e in others.items()}})
+    with raises(ConfigError, "phases"):
+        cl.open_blend({**config, "phases": [Phase(start=9, weights={"easy": 1})]})
+    limited = {**config, "datasets": {n: {**e, "max_epochs": 0.01} for n, e in config["datasets"].items()}}
+    with raises(ConfigError, ".max_epochs"):
+        cl.make_dataloader(limited, micro_batch_size=BATCH, num_samples=SAMPLES)
+    phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
+    phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
+    unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    ramped = {**config, "datasets": unweighted, "mixing": None, "phases": phases}
+    cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
+    with raises(ConfigError, "mixing.replay", "ramps"):
+        cl.open_blend({**config, "mixing": {"replay": str(tmp_path / "ramped")}})
+    monkeypatch.setattr(replayed, "MAX_WEIGHTS", 26)
+    with raises(ConfigError, "mixing.replay", ", 27 weights in all", "at most 26"):
+        cl.open_blend(config)
+
+
+def test_a_dataset_that_joined(config: Any, tmp_path: Path) -> None:
+    """By set_weights, which is replayed like what a controller learns."""
+    config, _ = config
+    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    two = {
+        **config,
+        "mixing": None,
+        "datasets": {n: e | ({} if n == "hard" else {"weight": 1}) for n, e in datasets.items()},
+    }
+    two["phases"] = [{"start": 10_000, "weights": {"hard": 1}}]
+    loader = cl.batches(two, micro_batch_size=BATCH)
+    loader.log_start(tmp_path / "joined", 0)
+    samples = []
+    for batch in loader:
+        samples += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
+        if len(samples) == 3 * BATCH:
+            loader.set_weights({"hard": 3, "easy": 1})
+        if len(samples) >= SAMPLES:
+            break
+    replay = {**config, "datasets": datasets, "mixing": {"replay": str(tmp_path / "joined")}}
+    assert read(cl.batches(replay, micro_batch_size=5)) == samples
+    assert {k for k, _ in samples[: 3 * BATCH]} == {0, 2}
+    assert {k for k, _ in samples[4 * BATCH :]} == {0, 1}
+
+
+def test_paths_are_those_of_the_yaml(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(json.dumps({**config[0], "mixing": {"replay": "log"}}))
+    assert load_config(tmp_path / "run.yaml").replay == str(tmp_path / "log")
+    assert read(cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)) == config[1]
+    assert torch.is_tensor(next(iter(cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=1)))["input_ids"])

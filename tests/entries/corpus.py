@@ -1,7 +1,8 @@
 """Small datasets in which every key of a configuration has something to change."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,18 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where everything lies. config: the base configuration. Attributes of datasets are their paths."""
+    """Where everything lies. config: the base configuration. known: what was computed of configurations before."""
 
     root: Path
     config: dict[str, Any]
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, make: Callable[[], Any], *key: Any) -> Any:
+        """What `make` gives, which is made once for each key."""
+        text = json.dumps(key)
+        if text not in self.known:
+            self.known[text] = make()
+        return self.known[text]
 
     def path(self, name: str) -> str:
         return str(self.root / name)

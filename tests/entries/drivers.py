@@ -475,7 +475,8 @@ def olmo(config: Config, taken: Taken, patch: Patch) -> None:
             ends = np.cumsum([n for row in batch.pop("doc_lens").tolist() for n in row if n])
             batch["cu_seqlens"] = np.array([0, *ends], np.int32)
         given = taken.take(batch, labels="targets", index="sample_index")
-        taken.losses.append(loss_of(given))
+        factors = data.loader.loss_weights() if learns_loss(config) else None
+        taken.losses.append(loss_of(given, factors, data.blend.config.names))
         if data.loader.mixing is not None:
             data.observe(mean_losses(given, data.blend.config.names))
         if taken.done:
@@ -506,7 +507,8 @@ def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
             for name, value in {**inputs, "targets": targets}.items()
         }
         given = taken.take(flat, input="input_ids", positions="position_ids")
-        taken.losses.append(loss_of(given))
+        factors = data.loader.loss_weights() if learns_loss(config) else None
+        taken.losses.append(loss_of(given, factors, data.loader.blend.config.names))
         if data.loader.mixing is not None:
             data.observe(mean_losses(given, data.loader.blend.config.names))
     data.close()

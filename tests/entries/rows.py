@@ -8,7 +8,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ EFFECT, REFUSED, SAYS, SILENT = "effect", "raises", "warns", "no effect"
 ORDERED = ("input_ids", "targets", "sample_index", "dataset_id")
 Change = Mapping[str, Any]
 Made = Change | Callable[[Corpus], Change]
-Tested = tuple["Row", Entry, Corpus, Callable[[], Taken]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,14 @@ class Reference:
     losses: list[float]
 
 
-def reference(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
+def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) -> Reference:
+    """What comes of a configuration in this entry."""
+    micro, lag = entry.micro, entry.lag * ("mixing" in config)
+    found: Reference = corpus.once(lambda: _computed(row, entry, config), "reference", config, row.steps, micro, lag)
+    return found
+
+
+def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
     total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
     if "mixing" in config:
         return _mixed(config, row.steps, entry)
@@ -135,7 +141,6 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
         loader.set_weights(FILE_WEIGHTS, at=(2 + entry.lag) * BATCH)
     elif kind == "replay":
         log = cl.RunLog(options)
-        changes = [phase for phase in log.spec_at(log.starts[-1]).phases if phase.start]
         changes = [one.phase for one in log.phases(log.spec_at(log.starts[-1])) if one.phase.start]
         for phase in changes:
             weights = {name.partition("@")[0]: float(weight) for name, weight in phase.weights.items()}
@@ -196,7 +201,7 @@ def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str
     base, found = run(before), run(after)
     if problem := row.refused(found) or row.refused(base):
         return problem
-    expected, plain = reference(row, entry, after).batches, reference(row, entry, before).batches
+    expected, plain = reference(row, entry, corpus, after).batches, reference(row, entry, corpus, before).batches
     assert differs(expected, plain, row.seen), "this change changes nothing"
     if wrong := differs(base.taken.batches, plain, ORDERED):
         return f"wrong without the key: {wrong}"
@@ -216,7 +221,7 @@ def gate(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str
         return problem
     if not isinstance(base.error, ConceptloaderError):
         return f"accepted without the key: {base.error!r:.200}"
-    wrong = differs(found.taken.batches, reference(row, entry, after).batches, row.seen)
+    wrong = differs(found.taken.batches, reference(row, entry, corpus, after).batches, row.seen)
     return f"wrong: {wrong}" if wrong else EFFECT
 
 
@@ -246,7 +251,7 @@ def trained(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> 
         return problem
     if np.allclose(found.taken.losses, base.taken.losses, rtol=1e-6):
         return unseen(row, base, found)
-    expected = reference(row, entry, after)
+    expected = reference(row, entry, corpus, after)
     if wrong := differs(found.taken.batches, expected.batches, row.seen):
         return f"wrong: {wrong}"
     return EFFECT if np.allclose(found.taken.losses, expected.losses, rtol=1e-5) else "wrong: losses"
@@ -334,7 +339,7 @@ def own_names(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -
         found = run(config, asked=(*ORDERED, name))
         outcome = only.refused(found)
         if not outcome:
-            expected = reference(row, entry, config).batches
+            expected = reference(row, entry, corpus, config).batches
             lacking = differs(found.taken.batches, expected, (name,))
             outcome = f"{SILENT} ({name}: {lacking})" if lacking else EFFECT
         outcomes.add(outcome)
@@ -625,7 +630,7 @@ ROWS: dict[str, Row] = {
 
 @dataclass
 class Runs:
-    """The runs of an entry, each once. around: to be entered before."""
+    """The runs of an entry, each once."""
 
     entry: Entry
     corpus: Corpus
@@ -635,7 +640,9 @@ class Runs:
         """Of the cell."""
 
         def run(config: dict[str, Any], asked: tuple[str, ...] = ()) -> Run:
-            names = asked or _available(row, config)
+            wanted = asked or tuple(dict.fromkeys((*row.seen, *ORDERED)))
+            known = self.corpus.once(lambda: _names(config), "names", config) if not asked else None
+            names = tuple(name for name in wanted if known is None or name in known)
             key = json.dumps([config, names, row.steps])
             if key not in self.done:
                 folder = Path(tempfile.mkdtemp(dir=self.corpus.root))
@@ -646,9 +653,9 @@ class Runs:
         return row.judge(row, self.entry, self.corpus, run)
 
 
-def _available(row: Row, config: dict[str, Any]) -> tuple[str, ...]:
-    """Of the names by which an effect is seen, those that there are in a batch."""
-    known = {*row.seen, *ORDERED}
-    with suppress(ConceptloaderError):
-        known = batch_layout(cl.open_blend(config)).names()
-    return tuple(name for name in dict.fromkeys((*row.seen, *ORDERED)) if name in known)
+def _names(config: dict[str, Any]) -> set[str] | None:
+    """Of a batch; None for a configuration that cannot be opened."""
+    try:
+        return batch_layout(cl.open_blend(config)).names()
+    except ConceptloaderError:
+        return None

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class Corpus:
 
     root: Path
     config: dict[str, Any]
-    known: dict[str, Any] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def once(self, make: Callable[[], Any], *key: Any) -> Any:
         """What `make` gives, which is made once for each key."""
@@ -96,7 +97,7 @@ def _dataset(
             spans: dict[str, list[Any]] = {
                 "topic": [
                     (start, stop, sorted(rng.choice(len(topics), int(rng.integers(1, 4)), replace=False).tolist()))
-                    for start, stop in zip(edges, edges[1:], strict=False)
+                    for start, stop in pairwise(edges)
                     if (start + number) % 3
                 ],
                 "length": [(0, size // 2, np.array([size / 8], "f4"))],

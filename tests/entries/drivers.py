@@ -3,8 +3,8 @@
 A driver trains `Taken.steps` steps of `BATCH` samples on one rank and notes what the model was given, in the common
 names: those of a plain batch, but `targets` for labels and loss mask together, which many trainers get as one.
 
-Megatron-Bridge, NeMo Automodel, OLMo-core and torchtitan are not installed with the others: their drivers have stand-ins
-for the classes that the adapters derive from, and do what the trainers do with them.
+Megatron-Bridge, NeMo Automodel, OLMo-core and torchtitan are not installed with the others: their drivers have
+stand-ins for the classes that the adapters derive from, and do what the trainers do with them.
 """
 
 import importlib
@@ -39,7 +39,8 @@ LOGITS = torch.randn((VOCABULARY, VOCABULARY), generator=torch.Generator().manua
 class Taken:
     """What a training was given.
 
-    folder: of its checkpoints. names: of a batch, which its model is to get besides inputs and targets.
+    folder: of its checkpoints. names: of a batch, which its model is to get besides inputs and targets. workers: of the
+    trainer's DataLoader, where the launcher gives it data.
 
     Attributes:
         batches: Of the model, by step.
@@ -50,6 +51,7 @@ class Taken:
     folder: Path
     steps: int = 4
     names: tuple[str, ...] = ()
+    workers: int = 0
     batches: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
@@ -140,10 +142,10 @@ def grain(config: Config, taken: Taken, patch: Patch) -> None:
     source = cl.GrainSource(config)
     for index in range(taken.steps):
         sample = source[index]
-        ragged = {name for name in sample if name.endswith(("_offsets", "_records"))}
-        ragged |= {name for name in sample if name.endswith(("_values", "_scores")) and f"{name[:-7]}_offsets" in ragged}
+        whole = {f"{name.removesuffix('_offsets')}_{part}" for name in sample for part in ("offsets", "values")}
+        whole = {name for name in whole if name.endswith("_offsets") or f"{name[:-7]}_offsets" in sample}
         taken.take({
-            name: [value] if name.endswith("_records") else value if name in ragged else np.asarray(value)[None]
+            name: [value] if name.endswith("_records") else value if name in whole else np.asarray(value)[None]
             for name, value in sample.items()
         })  # fmt: skip
 
@@ -212,9 +214,9 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
     args = SimpleNamespace(
         rank=0, world_size=1, save=str(taken.folder), load=None, micro_batch_size=BATCH, global_batch_size=BATCH,
         data_parallel_size=1, seq_length=SEQ_LEN, iteration=0, curr_iteration=0, consumed_train_samples=0, split=None,
-        rampup_batch_size=None, decrease_batch_size_if_needed=False, num_workers=0, dataloader_type="single",
-        train_samples=None, train_iters=taken.steps, padded_vocab_size=VOCABULARY, phase_transition_iterations=None,
-        tensorboard_log_interval=1,
+        rampup_batch_size=None, decrease_batch_size_if_needed=False, num_workers=taken.workers,
+        dataloader_type="single", train_samples=None, train_iters=taken.steps, padded_vocab_size=VOCABULARY,
+        phase_transition_iterations=None, tensorboard_log_interval=1,
     )  # fmt: skip
     board = SimpleNamespace(add_scalar=lambda name, value, step: written.setdefault(step, {}).update({name: value}))
     stand_in(
@@ -233,7 +235,7 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         is_built_on_rank=lambda: True,
     )  # fmt: skip
     train = run.build(None, builder)[0]  # type: ignore[arg-type]
-    iterator = run.iterator(None, iter(data_loader(train, BATCH, args.consumed_train_samples, 0)))
+    iterator = run.iterator(None, iter(data_loader(train, BATCH, args.consumed_train_samples, taken.workers)))
     (after_step,) = [one.by for one in applied] or [lambda stock: None]
     for step in range(taken.steps):
         args.curr_iteration = step
@@ -303,7 +305,7 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         last_stages_consumed_tokens_per_dataset_folder={}, **place,
     )  # fmt: skip
     loader = run.get_tb_dataloader(
-        None, dataset=dataset, micro_batch_size=BATCH, num_workers=0, consumed_samples=0, input_pp_rank=0,  # type: ignore[arg-type]
+        None, dataset=dataset, micro_batch_size=BATCH, num_workers=taken.workers, consumed_samples=0, input_pp_rank=0,  # type: ignore[arg-type]
         output_pp_rank=0, use_position_ids=True, dataloader_pin_memory=False, **place,
     )  # fmt: skip
     if dataset.loss_per_dataset is not None:

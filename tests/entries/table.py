@@ -4,13 +4,15 @@ python -m tests.entries.table            fails unless the page is what the table
 python -m tests.entries.table --write    writes it
 """
 
+import re
 import sys
-from collections.abc import Collection
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from tests.entries.drivers import ENTRIES
+from tests.entries.drivers import ENTRIES, OWN_NAMES
 from tests.entries.rows import EFFECT, REFUSED, ROWS, SAYS, SILENT
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "entries.md"
@@ -25,7 +27,7 @@ class Other:
     """
 
     rows: tuple[str, ...]
-    entries: Collection[str]
+    entries: tuple[str, ...]
     outcome: str
     note: str = ""
 
@@ -40,9 +42,23 @@ WITHOUT_THREADS = (*SOURCES, *MEGATRON, *NANOTRON)
 READING = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
 LEARNED = ("mixing: odm", "mixing: doremi", "mixing: module:Class", "mixing: file")
 
+
+def _keys(rows: Iterable[str]) -> str:
+    """As they are shown: a key, and in brackets what of it."""
+    named = [row.partition(", ") for row in rows]
+    return ", ".join(f"`{key}` ({what})" if what else f"`{key}`" for key, _, what in named)
+
+
+def _own_names() -> str:
+    entries: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in ENTRIES.items():
+        entries.setdefault(entry.own, []).append(name)
+    return "; ".join(f"{_keys(own)} ({', '.join(names)})" for own, names in entries.items() if own)
+
+
 OTHERS = (
-    Other(("version",), ENTRIES, REFUSED),
-    Other(("megatron_cache",), ENTRIES, REFUSED),
+    Other(("version",), tuple(ENTRIES), REFUSED),
+    Other(("megatron_cache",), tuple(ENTRIES), REFUSED),
     Other(("seq_len",), FRAMEWORKS, REFUSED, "The framework's own sequence length holds: a different one raises."),
     Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),
     Other(
@@ -74,16 +90,17 @@ OTHERS = (
     Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
     Other(("outputs.loss_weight",), ("Automodel",), REFUSED, "Its losses take no weights."),
     Other(
-        ("outputs.fields, of an entry's own name",), [name for name, entry in ENTRIES.items() if entry.own], REFUSED,
-        "A field may not have a name that the entry gives to something else: "
-        + "; ".join(f"{name}: {', '.join(f'`{own}`' for own in entry.own)}" for name, entry in ENTRIES.items() if entry.own)
-        + ".",
+        ("outputs.fields, of an entry's own name",), tuple(OWN_NAMES), REFUSED,
+        f"A field may not have the name of something else that the entry gives: {_own_names()}.",
     ),
     Other(
         tuple(f"loader.{name}" for name in READING), WITHOUT_THREADS, SAYS,
         "The trainer's DataLoader reads, in worker processes or in the training process: set its own options.",
     ),
-    Other(("loader.pin_memory",), ENTRIES, SAYS, "Without an accelerator; with one, where conceptloader's loader reads."),
+    Other(
+        ("loader.pin_memory",), tuple(ENTRIES), SAYS,
+        "Without an accelerator; with one it has its effect where conceptloader's own loader reads.",
+    ),
     Other(
         ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE, "OLMo-core"), REFUSED,
         "There `conceptloader.trace.BatchRecorder` records what is trained.",
@@ -104,48 +121,45 @@ def expected(row: str, entry: str) -> str:
 
 HEAD = """# Which key works where
 
-Made by `python -m tests.entries.table --write` from the table that [tests](../tests/entries) run; nobody edits it. Each cell is a training of that entry with the key and one without.
+Made by `python -m tests.entries.table --write` from the table that [tests](../tests/entries) run; nobody edits it.
+For each cell they train with the key and without it. [Configuration](configuration.md) says what each key means.
 
-- *yes*: the key has its effect. Batches equal those of the plain reader under the same configuration, and differ from those without the key; keys about running have another effect that is compared.
+- *yes*: the key has its effect. Batches equal those of the plain reader under the same configuration, and differ from
+  those without the key; of keys about running, another effect is compared.
 - *raises*: a `ConfigError` that names the key, before the first batch.
 - *warns*: the key has no effect there, and a warning says so at the start.
-- *given*: there is nothing to do, see the note.
+- *given*: there is nothing for the key to do, as the note says.
 
-No key is without an effect silently. [Configuration](configuration.md) says what each key means.
+{everywhere}
 """
+TAKEN_OVER = "`order: megatron` takes over a run of Megatron-LM's own loader, and raises elsewhere."
 UNSHOWN = ("version", "megatron_cache")
 WORDS = {EFFECT: "yes", REFUSED: "raises", SAYS: "warns", SILENT: "given"}
 
 
-def columns() -> list[list[str]]:
-    """Entries in which every key has the same outcome, and the same note."""
-    found: dict[tuple[object, ...], list[str]] = {}
-    for entry in ENTRIES:
-        found.setdefault(tuple(_other(row, entry) for row in ROWS), []).append(entry)
-    return list(found.values())
-
-
 def page() -> str:
     """docs/entries.md."""
-    groups, notes = columns(), list[str]()
-    lines = [f"| | {' | '.join(', '.join(group) for group in groups)} |", f"| --- {'| --- ' * len(groups)}|"]
+    shown = [row for row in ROWS if row not in UNSHOWN]
+    everywhere = [row for row in shown if not any(_other(row, entry) for entry in ENTRIES)]
+    rest = [row for row in shown if row not in everywhere]
+    columns: dict[tuple[Other | None, ...], list[str]] = {}  # entries in which every key has the same outcome
+    for entry in ENTRIES:
+        columns.setdefault(tuple(_other(row, entry) for row in rest), []).append(entry)
+    others = [other for row in zip(*columns, strict=True) for other in row if other]
+    notes = [note for note in dict.fromkeys(other.note for other in others) if note]
 
-    def shown(row: str, entry: str) -> str:
-        other = _other(row, entry)
-        if other is None or not other.note:
-            return WORDS[expected(row, entry)]
-        if other.note not in notes:
-            notes.append(other.note)
-        return f"{WORDS[other.outcome]} ({notes.index(other.note) + 1})"
+    def word(other: Other | None) -> str:
+        number = f" ({notes.index(other.note) + 1})" if other and other.note else ""
+        return WORDS[other.outcome if other else EFFECT] + number
 
-    rows = [(row.split(".")[0].split(":")[0], row) for row in ROWS if row not in UNSHOWN]
-    cells = [(key, row, [shown(row, group[0]) for group in groups]) for key, row in rows]
-    for (_, found), together in groupby(cells, lambda cell: (cell[0], cell[2])):
-        keys = ", ".join(f"`{row}`" for _, row, _ in together)
-        lines.append(f"| {keys} | {' | '.join(found)} |")
+    titles = " | ".join(", ".join(entries) for entries in columns.values())
+    lines = [f"| | {titles} |", f"| --- {'| --- ' * len(columns)}|"]
+    cells = zip(rest, ([word(other) for other in row] for row in zip(*columns, strict=True)), strict=True)
+    for (_, words), together in groupby(cells, lambda cell: (re.split("[.:]", cell[0])[0], cell[1])):
+        lines.append(f"| {_keys(row for row, _ in together)} | {' | '.join(words)} |")
     numbered = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
-    more = "`order: megatron` with `megatron_cache` takes over a run of Megatron-LM's own loader, in Megatron-LM only."
-    return f"{HEAD}\n" + "\n".join(lines) + f"\n\n{numbered}\n\n{more}\n"
+    first = f"**In every entry**, yes: {_keys(everywhere)}. {TAKEN_OVER}"
+    return HEAD.format(everywhere=textwrap.fill(first, 120)) + "\n" + "\n".join(lines) + f"\n\n{numbered}\n"
 
 
 def main() -> None:

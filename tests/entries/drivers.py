@@ -11,9 +11,8 @@ import importlib
 import itertools
 import sys
 import types
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,20 +164,18 @@ def around(entry: "Entry") -> Iterator[None]:
 
 @contextmanager
 def one_rank(megatron: bool) -> Iterator[None]:
-    """A process group of this process alone, and Megatron's groups."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    """A process group of this process alone, and Megatron's groups, if there are none yet."""
+    with ExitStack() as made:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            made.callback(dist.destroy_process_group)
         if megatron:
             from megatron.core import parallel_state
 
-            parallel_state.initialize_model_parallel()
-    try:
+            if not parallel_state.model_parallel_is_initialized():
+                parallel_state.initialize_model_parallel()
+                made.callback(parallel_state.destroy_model_parallel)
         yield
-    finally:
-        if megatron:
-            parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
 
 
 def _megatron_config(config: Config) -> Any:

@@ -1,0 +1,131 @@
+"""Small datasets in which every key of a configuration has something to change."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import conceptloader as cl
+from tests.entries.drivers import EOD, OWN_NAMES, SEQ_LEN, VOCABULARY
+
+TOPICS = [f"topic-{k}" for k in range(8)]
+SHORT = 12
+"""Documents of dataset `short`."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where everything lies. config: the base configuration. known: what was computed of configurations before."""
+
+    root: Path
+    config: dict[str, Any]
+    known: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, make: Callable[[], Any], *key: Any) -> Any:
+        """What `make` gives, which is made once for each key."""
+        text = json.dumps(key)
+        if text not in self.known:
+            self.known[text] = make()
+        return self.known[text]
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def file(self, name: str, text: str) -> str:
+        (self.root / name).write_text(text)
+        return self.path(name)
+
+
+def write(root: Path) -> Corpus:
+    """Datasets a and b, and others, each for a key."""
+    _dataset(root / "a", 1)
+    _dataset(root / "b", 2)
+    _dataset(root / "other-a", 3)
+    _dataset(root / "short", 4, count=SHORT)
+    _dataset(root / "another-tokenizer", 2, tokenizer="another")
+    _dataset(root / "another-vocabulary", 2, topics=[name.upper() for name in TOPICS])
+    _dataset(root / "pickled", 2, pickled=True)
+    _dataset(root / "unweighted", 2, weighted=False)
+    _dataset(root / "named", 2, fields=sorted({name for names in OWN_NAMES.values() for name in names}))
+    _dataset(root / "elsewhere" / "part", 2)
+    cl.concat([root / "elsewhere" / "part"], root / "here" / "joined")
+    _dataset(root / "corrupt", 2)
+    file = next((root / "corrupt").rglob("*.stream.bin"))
+    data = bytearray(file.read_bytes())
+    data[0] ^= 1
+    file.write_bytes(data)
+    datasets = {name: {"path": str(root / name), "weight": weight} for name, weight in (("a", 0.4), ("b", 0.6))}
+    config = {"seq_len": SEQ_LEN, "seed": 5, "datasets": datasets}
+    return Corpus(root, config)
+
+
+def _dataset(
+    path: Path,
+    seed: int,
+    *,
+    count: int = 60,
+    tokenizer: str = "words",
+    topics: list[str] = TOPICS,
+    pickled: bool = False,
+    weighted: bool = True,
+    fields: list[str] = [],  # noqa: B006
+) -> None:
+    """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
+
+    Tracks: topic, spans of one or two concepts; length, a number for each document. Fields: weight and parity.
+    """
+    rng = np.random.default_rng(seed)
+    tracks = {
+        "topic": cl.TrackOptions(vocabulary=topics),
+        "length": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        **({"anything": cl.TrackOptions(codec="pickle")} if pickled else {}),
+    }
+    types = {**({"weight": "f4"} if weighted else {}), "parity": "u1", **dict.fromkeys(fields, "u1")}
+    options = cl.BuildOptions(
+        tokenizer=cl.Tokenizer(name=tokenizer, vocab_size=VOCABULARY, eos_id=EOD), tracks=tracks, fields=types
+    )
+    build = cl.create_writer(path, options, plan=[None])
+    with build.shard(0) as writer:
+        for number in range(count):
+            size = int(rng.integers(3, 60))
+            tokens = [*rng.integers(0, EOD, size - 1).tolist(), EOD]
+            edges = sorted({0, size, *rng.integers(0, size, 4).tolist()})
+            spans: dict[str, list[Any]] = {
+                "topic": [
+                    (start, stop, sorted(rng.choice(len(topics), int(rng.integers(1, 4)), replace=False).tolist()))
+                    for start, stop in pairwise(edges)
+                    if (start + number) % 3
+                ],
+                "length": [(0, size // 2, np.array([size / 8], "f4"))],
+            }
+            if pickled:
+                spans["anything"] = [(0, size, {"number": number})]
+            values = {"weight": np.array(tokens) % 5 / 4, "parity": np.array(tokens) % 2}
+            writer.add_document(
+                tokens, spans, f"{path.name}-{number}",
+                {name: values.get(name, values["parity"]) for name in types},
+            )  # fmt: skip
+    cl.finalize(path)
+
+
+def learned(corpus: Corpus, batch: int) -> str:
+    """The folder of a run with learned weights, of steps of `batch` samples."""
+    folder = corpus.root / "learned"
+    if folder.exists():
+        return str(folder)
+    folder.mkdir()
+    loader = cl.batches({**corpus.config, "mixing": {"odm": {}}}, micro_batch_size=batch)
+    loader.log_start(folder, 0)
+    for step, _ in zip(range(5), loader, strict=False):
+        loader.observe({"a": 1.0 + step, "b": 5.0 - step})
+    return str(folder)
+
+
+def state_at(corpus: Corpus, samples: int, **config: Any) -> str:
+    """A file that holds the state of a run after so many samples."""
+    state = cl.batches({**corpus.config, **config}, micro_batch_size=4).state_dict_at(samples)
+    return corpus.file(f"state-{samples}-{len(config)}.json", json.dumps(state))

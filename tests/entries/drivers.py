@@ -1,0 +1,650 @@
+"""A driver for each entry: a configuration through it into a training, as that trainer does it.
+
+A driver trains `Taken.steps` steps of `BATCH` samples on one rank and notes what the model was given, in the common
+names: those of a plain batch, but `targets` for labels and loss mask together, which many trainers get as one.
+
+Megatron-Bridge, NeMo Automodel, OLMo-core and torchtitan are not installed with the others: their drivers have
+stand-ins for the classes that the adapters derive from, and do what the trainers do with them.
+"""
+
+import importlib
+import itertools
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from torch.nn.functional import cross_entropy
+
+import conceptloader as cl
+
+VOCABULARY, EOD, SEQ_LEN, BATCH, IGNORED = 256, 255, 16, 4, -100
+Config = Mapping[str, Any]
+Patch = pytest.MonkeyPatch
+LOGITS = torch.randn((VOCABULARY, VOCABULARY), generator=torch.Generator().manual_seed(3))
+"""Of the model of all trainings, by the input token. It does not learn, so that losses depend on data alone."""
+
+
+@dataclass
+class Taken:
+    """What a training was given.
+
+    folder: of its checkpoints. names: of a batch, which its model is to get besides inputs and targets. workers: of the
+    trainer's DataLoader, where the launcher gives it data.
+
+    Attributes:
+        batches: Of the model, by step.
+        losses: That were trained on, by step.
+        metrics: What the trainer's loggers were given, by step.
+    """
+
+    folder: Path
+    steps: int = 4
+    names: tuple[str, ...] = ()
+    workers: int = 0
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+    def take(self, batch: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+        """Note a batch; renamed: the common name of what the trainer calls otherwise. Returns it in common names."""
+        found = {renamed.get(name, name): as_array(value) for name, value in batch.items()}
+        if "targets" not in found:
+            mask = found.get("loss_mask", np.ones(1))
+            found["targets"] = np.where(mask != 0, found["labels"], IGNORED)
+        self.batches.append(found)
+        return found
+
+    @property
+    def done(self) -> bool:
+        return len(self.batches) == self.steps
+
+
+def as_array(value: Any) -> Any:
+    """A copy of it in numpy: memory of batches is used again."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float):
+        return np.array(value)
+    return value
+
+
+def token_losses(batch: Mapping[str, Any]) -> torch.Tensor:
+    """[B, S], 0 where a target is ignored."""
+    inputs, targets = (torch.as_tensor(np.asarray(batch[name])).long() for name in ("input_ids", "targets"))
+    return cross_entropy(LOGITS[inputs].transpose(1, 2), targets, reduction="none", ignore_index=IGNORED)
+
+
+def mean_losses(batch: Mapping[str, Any], names: list[str]) -> dict[str, float]:
+    """Mean loss of each dataset."""
+    losses = cl.DatasetLosses(names)
+    losses.add(torch.as_tensor(batch["dataset_id"]).long(), token_losses(batch), mask_of(batch))
+    return losses.finish()
+
+
+def mask_of(batch: Mapping[str, Any]) -> torch.Tensor:
+    return torch.as_tensor(batch["targets"] != IGNORED).float()
+
+
+def loss_of(batch: Mapping[str, Any], factors: Mapping[str, float] | None = None, names: Any = ()) -> float:
+    """The mean loss of a batch, or with a factor for each dataset, that of docs/mixing-and-resuming.md."""
+    weights = mask_of(batch)
+    if factors is not None:
+        by_id = torch.tensor([factors[name] for name in names])
+        weights = weights * by_id[torch.as_tensor(batch["dataset_id"]).long()][:, None]
+    return float((token_losses(batch) * weights).sum() / weights.sum().clamp(min=1e-9))
+
+
+def learns_loss(config: Config) -> bool:
+    return (config.get("mixing") or {}).get("doremi", {}).get("apply") == "loss"
+
+
+# Loops of one's own.
+
+
+def _loop(make: Callable[..., Any]) -> "Driver":
+    """Over a loader of conceptloader's own, as docs/mixing-and-resuming.md has it."""
+
+    def drive(config: Config, taken: Taken, patch: Patch) -> None:
+        loader = make(config, micro_batch_size=BATCH)
+        loader.log_start(taken.folder, 0)
+        names = loader.blend.config.names
+        with loader:
+            for batch in loader:
+                given = taken.take(batch)
+                taken.losses.append(loss_of(given, loader.loss_weights() if learns_loss(config) else None, names))
+                if hasattr(loader, "acknowledge"):
+                    loader.acknowledge(batch["consumed_samples"])
+                if loader.mixing is not None:
+                    loader.observe(mean_losses(given, names))
+                if taken.done:
+                    break
+
+    return drive
+
+
+def samples(config: Config, taken: Taken, patch: Patch) -> None:
+    dataset = cl.SampleDataset(config)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, collate_fn=cl.collate_fn)
+    for batch in itertools.islice(loader, taken.steps):
+        taken.take(batch)
+
+
+def grain(config: Config, taken: Taken, patch: Patch) -> None:
+    source = cl.GrainSource(config)
+    for index in range(taken.steps):
+        sample = source[index]
+        whole = {f"{name.removesuffix('_offsets')}_{part}" for name in sample for part in ("offsets", "values")}
+        whole = {name for name in whole if name.endswith("_offsets") or f"{name[:-7]}_offsets" in sample}
+        taken.take({
+            name: [value] if name.endswith("_records") else value if name in whole else np.asarray(value)[None]
+            for name, value in sample.items()
+        })  # fmt: skip
+
+
+# Megatron-LM.
+
+
+@contextmanager
+def around(entry: "Entry") -> Iterator[None]:
+    """What the trainings of an entry have around them, once for all of them: making process groups takes long."""
+    if entry.title.startswith(("Megatron", "nanotron")):
+        with one_rank(entry.title.startswith("Megatron")):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def one_rank(megatron: bool) -> Iterator[None]:
+    """A process group of this process alone, and Megatron's groups, if there are none yet."""
+    with ExitStack() as made:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            made.callback(dist.destroy_process_group)
+        if megatron:
+            from megatron.core import parallel_state
+
+            if not parallel_state.model_parallel_is_initialized():
+                parallel_state.initialize_model_parallel()
+                made.callback(parallel_state.destroy_model_parallel)
+        yield
+
+
+def _megatron_config(config: Config) -> Any:
+    from tests.megatron.stock import Tokenizer, dataset_config
+
+    tokenizer = Tokenizer()
+    tokenizer.eod, tokenizer.vocab_size = EOD, VOCABULARY
+    return dataset_config(SEQ_LEN, tokenizer=tokenizer, random_seed=1234)
+
+
+MEGATRON_NAMES = {"tokens": "input_ids"}
+
+
+def megatron(config: Config, taken: Taken, patch: Patch) -> None:
+    from conceptloader.integrations.megatron_lm import MegatronData
+
+    sizes = [taken.steps * BATCH, 0, 0]
+    data = MegatronData(_written(config, taken), _megatron_config(config), sizes, micro_batch_size=BATCH)
+    iterator = data.iterator(data.datasets()[0])
+    for _ in range(taken.steps):
+        given = taken.take(data.get_batch(iterator), **MEGATRON_NAMES)
+        taken.losses.append(loss_of(given))
+
+
+def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
+    """What the launcher's patches call in Megatron's training loop; real ones are in tests/megatron."""
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+
+    from conceptloader.integrations.megatron_lm import launch
+    from conceptloader.integrations.megatron_lm.dataset import data_loader
+
+    written: dict[int, dict[str, Any]] = {}
+    args = SimpleNamespace(
+        rank=0, world_size=1, save=str(taken.folder), load=None, micro_batch_size=BATCH, global_batch_size=BATCH,
+        data_parallel_size=1, seq_length=SEQ_LEN, iteration=0, curr_iteration=0, consumed_train_samples=0, split=None,
+        rampup_batch_size=None, decrease_batch_size_if_needed=False, num_workers=taken.workers,
+        dataloader_type="single", train_samples=None, train_iters=taken.steps, padded_vocab_size=VOCABULARY,
+        phase_transition_iterations=None, tensorboard_log_interval=1,
+    )  # fmt: skip
+    board = SimpleNamespace(add_scalar=lambda name, value, step: written.setdefault(step, {}).update({name: value}))
+    stand_in(
+        patch, "megatron.training", get_args=lambda: args, get_tensorboard_writer=lambda: board,
+        get_wandb_writer=lambda: None,
+    )  # fmt: skip
+    applied: list[Any] = []
+    upstream = launch.MEGATRON
+    patch.setattr(type(upstream), "apply", lambda self, patches: applied.extend(patches))
+    given, _ = launch.take_options(["--conceptloader-config", _written(config, taken)])
+    assert given is not None
+    run = launch.Run(given)
+    patch.setattr(launch, "_run", run)
+    builder = SimpleNamespace(
+        cls=GPTDataset, config=_megatron_config(config), sizes=[taken.steps * BATCH, 0, 0],
+        is_built_on_rank=lambda: True,
+    )  # fmt: skip
+    train = run.build(None, builder)[0]  # type: ignore[arg-type]
+    iterator = run.iterator(None, iter(data_loader(train, BATCH, args.consumed_train_samples, taken.workers)))
+    (after_step,) = [one.by for one in applied] or [lambda stock: None]
+    for step in range(taken.steps):
+        args.curr_iteration = step
+        stock = next(iterator)
+        found = taken.take({**stock, **(launch.concepts(iterator) or {})}, **MEGATRON_NAMES)
+        if "dataset_id" in found:
+            launch.add_losses(torch.as_tensor(found["dataset_id"]).long(), token_losses(found), mask_of(found))
+        taken.losses.append(loss_of(found))
+        args.consumed_train_samples += BATCH
+        after_step(lambda *_, **__: None)
+    taken.metrics += written.values()
+
+
+# nanotron.
+
+
+NANOTRON_NAMES = {"label_ids": "labels", "label_mask": "loss_mask"}
+
+
+def _nanotron_stands_in(patch: Patch) -> None:
+    stand_in(patch, "nanotron.parallel.pipeline_parallel.tensor_pointer", TensorPointer=None)
+    section = type("NanosetDatasetsArgs", (), {"__annotations__": {}})
+    patch.setitem(sys.modules, "nanotron.config", types.ModuleType("nanotron.config"))
+    sys.modules["nanotron.config"].NanosetDatasetsArgs = dataclass(section)  # type: ignore[attr-defined]
+
+
+def nanotron(config: Config, taken: Taken, patch: Patch) -> None:
+    from conceptloader.integrations.nanotron_lm import build_dataloader
+    from tests.nanotron.support import context
+
+    _nanotron_stands_in(patch)
+    loader = build_dataloader(
+        _written(config, taken), seq_len=SEQ_LEN, micro_batch_size=BATCH, global_batch_size=BATCH,
+        parallel_context=context(), input_pp_rank=0, output_pp_rank=0, position_ids=True, steps=taken.steps,
+        model_inputs=dict.fromkeys(_further(taken, "position_ids"), "last"), run_log=taken.folder,
+    )  # fmt: skip
+    for batch in itertools.islice(loader, taken.steps):
+        taken.losses.append(loss_of(taken.take(batch, **NANOTRON_NAMES)))
+
+
+def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
+    """What the launcher's patches call in nanotron's training loop; real ones are in tests/nanotron."""
+    from conceptloader.integrations.nanotron_lm import launch, losses, options
+    from tests.nanotron.support import context
+
+    _nanotron_stands_in(patch)
+    options.args_class.cache_clear()
+    inputs = dict.fromkeys(_further(taken, "position_ids"), "last")
+    section = {"type": "conceptloader", **config, "nanotron": {"model_inputs": inputs}}
+    section["nanotron"]["loss_per_dataset"] = "mixing" in config
+    root = {"data_stages": [{"name": "first", "data": {"dataset": section}}]}
+    parsed = options.replace_in(root)["data_stages"][0]["data"]["dataset"]
+    run = launch.Run()
+    run.start(
+        SimpleNamespace(
+            data_stages=[SimpleNamespace(name="first", data=SimpleNamespace(dataset=parsed))],
+            tokens=SimpleNamespace(micro_batch_size=BATCH),
+            model=SimpleNamespace(model_config=SimpleNamespace(vocab_size=VOCABULARY)),
+            checkpoints=SimpleNamespace(checkpoints_path=str(taken.folder)),
+        ),
+        None,
+    )
+    place: Any = {"parallel_context": context()}
+    dataset, _ = run.get_tb_datasets(
+        None, config=parsed, global_batch_size=BATCH, sequence_length=SEQ_LEN, train_steps=taken.steps,  # type: ignore[arg-type]
+        current_iteration=0, seed=42, consumed_samples=0, consumed_tokens_per_dataset_folder={},
+        last_stages_consumed_tokens_per_dataset_folder={}, **place,
+    )  # fmt: skip
+    loader = run.get_tb_dataloader(
+        None, dataset=dataset, micro_batch_size=BATCH, num_workers=taken.workers, consumed_samples=0, input_pp_rank=0,  # type: ignore[arg-type]
+        output_pp_rank=0, use_position_ids=True, dataloader_pin_memory=False, **place,
+    )  # fmt: skip
+    if dataset.loss_per_dataset is not None:
+        dataset.loss_per_dataset._losses = cl.DatasetLosses(dataset.blend.config.names)  # no groups of nanotron's
+    said = taken.metrics
+    patch.setattr(losses, "log", lambda what, prefix, values: said.append(values) if prefix == "data/" else None)
+    for batch in itertools.islice(loader, taken.steps):
+        given = taken.take(batch, **NANOTRON_NAMES)
+        every = token_losses(given).requires_grad_()
+        taken.losses.append(float(losses.masked_mean(None, every, mask_of(given).bool(), torch.float)))
+        dataset.update_consumption_metrics(0, BATCH, SEQ_LEN)
+
+
+# Trainers.
+
+
+def lightning(config: Config, taken: Taken, patch: Patch) -> None:
+    import lightning.pytorch as pl
+    from lightning.pytorch.loggers.logger import DummyLogger
+
+    from conceptloader.integrations.lightning_lm import ConceptDataModule
+
+    class Model(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            given, data = taken.take(batch), self.trainer.datamodule
+            names = data.loader.blend.config.names
+            if "dataset_id" in batch:
+                data.losses.add(batch["dataset_id"], token_losses(given), mask_of(given))
+            taken.losses.append(loss_of(given, data.loader.loss_weights() if learns_loss(config) else None, names))
+            return self.weight * 0
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    class Logger(DummyLogger):  # type: ignore[misc]
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            taken.metrics.append(metrics)
+
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, max_steps=taken.steps, max_epochs=-1, logger=Logger(),
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
+    )  # fmt: skip
+    data = ConceptDataModule(config, micro_batch_size=BATCH, global_batch_size=BATCH, run_log=str(taken.folder))
+    trainer.fit(Model(), datamodule=data)
+
+
+class _Table(torch.nn.Module):
+    """LOGITS as a model of transformers. taken: where its batches go."""
+
+    def __init__(self, taken: Taken) -> None:
+        super().__init__()
+        self.weight, self.taken = torch.nn.Parameter(torch.zeros(())), taken
+
+    def forward(self, input_ids: Any, labels: Any, shift_labels: Any, **more: Any) -> dict[str, Any]:
+        given = self.taken.take({"input_ids": input_ids, "targets": shift_labels, **more})
+        loss = torch.tensor(loss_of(given)) + self.weight * 0
+        return {"loss": loss, "logits": LOGITS[input_ids] + self.weight * 0}
+
+
+def _transformers(trainer: Any, config: Config, taken: Taken, patch: Patch, arguments: Any, **options: Any) -> None:
+    settings: Any = {
+        "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "max_steps": taken.steps,
+        "per_device_train_batch_size": BATCH, "logging_steps": 1,
+    }  # fmt: skip
+    patch.setattr("gc.collect", lambda *_: 0)  # the Trainer calls it in each launch, which takes most of the time
+    run = trainer(
+        _Table(taken), arguments(str(taken.folder), **settings), train_dataset=cl.SampleDataset(config),
+        model_inputs=_further(taken, "position_ids"), **options,
+    )  # fmt: skip
+    run.train()
+    logged = [line for line in run.state.log_history if "loss" in line]
+    taken.losses += [line["loss"] for line in logged]
+    taken.metrics += [found for line in logged if (found := {k: v for k, v in line.items() if k.startswith("data/")})]
+
+
+def transformers(config: Config, taken: Taken, patch: Patch) -> None:
+    from transformers import TrainingArguments
+
+    from conceptloader.integrations.transformers_lm import ConceptTrainer
+
+    _transformers(ConceptTrainer, config, taken, patch, TrainingArguments)
+
+
+def trl(config: Config, taken: Taken, patch: Patch) -> None:
+    from trl import SFTConfig
+
+    from conceptloader.integrations.transformers_lm import ConceptSFTTrainer
+    from tests.trainers.test_sft import tokenizer
+
+    _transformers(ConceptSFTTrainer, config, taken, patch, SFTConfig, processing_class=tokenizer())
+
+
+def accelerate(config: Config, taken: Taken, patch: Patch) -> None:
+    from accelerate import Accelerator
+    from accelerate.tracking import GeneralTracker
+
+    from conceptloader.integrations.accelerate_lm import AcceleratedLoader
+
+    class Tracker(GeneralTracker):  # type: ignore[misc]
+        name, requires_logging_directory, tracker = "own", False, None
+
+        def __init__(self) -> None:
+            super().__init__()
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None: ...
+
+        def log(self, values: dict[str, Any], step: int | None, **_: Any) -> None:
+            taken.metrics.append(values)
+
+    accelerator = Accelerator(cpu=True, log_with=Tracker())
+    accelerator.init_trackers("run")
+    model = accelerator.prepare(torch.nn.Linear(1, 1))
+    loader = AcceleratedLoader(accelerator, config, micro_batch_size=BATCH)
+    loader.log_start(taken.folder, 0)
+    names = loader.blend.config.names
+    with loader:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                given = taken.take(batch)
+                taken.losses.append(loss_of(given, loader.loss_weights() if learns_loss(config) else None, names))
+            if loader.mixing is not None:
+                loader.observe(mean_losses(given, names))
+            if taken.done:
+                break
+
+
+class _OlmoBase:
+    """olmo_core/data/data_loader.py: TextDataLoaderBase."""
+
+    def __init__(self, *, collator: Any, work_dir: str, global_batch_size: int, **_: Any) -> None:
+        self.dp_world_size, self.dp_rank = 1, 0
+        self.rank_batch_size, self.batches_processed, self.tokens_processed = global_batch_size, 0, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self._iter_batches():  # type: ignore[attr-defined]
+            self.batches_processed += 1
+            yield batch
+
+
+class _OlmoConfig:
+    """olmo_core/data/data_loader.py: DataLoaderConfig."""
+
+    def __class_getitem__(cls, _: Any) -> type:
+        return cls
+
+    @classmethod
+    def register(cls, _: str) -> Callable[[type], type]:
+        return lambda made: made
+
+
+def olmo(config: Config, taken: Taken, patch: Patch) -> None:
+    module = stand_in(patch, "olmo_core.data.collator", DataCollator=lambda **_: None)
+    stand_in(patch, "olmo_core.data.data_loader", DataLoaderConfig=_OlmoConfig, TextDataLoaderBase=_OlmoBase)
+    stand_in(patch, "olmo_core.distributed.parallel", get_dp_process_group=None)
+    stand_in(patch, "olmo_core.distributed.utils", get_rank=None, get_world_size=None)
+    module = adapter(patch, "olmo_lm")
+    inputs = tuple(_further(taken, "cu_seqlens", "sample_index"))
+    data = module.ConceptDataLoader(
+        _written(config, taken), global_batch_size=BATCH * config["seq_len"], model_inputs=inputs,
+        work_dir=str(taken.folder),
+    )  # fmt: skip
+    data.reshuffle(1)
+    for batch in data:
+        if "doc_lens" in batch:
+            ends = np.cumsum([n for row in batch.pop("doc_lens").tolist() for n in row if n])
+            batch["cu_seqlens"] = np.array([0, *ends], np.int32)
+        given = taken.take(batch, labels="targets", index="sample_index")
+        factors = data.loader.loss_weights() if learns_loss(config) else None
+        taken.losses.append(loss_of(given, factors, data.blend.config.names))
+        if data.loader.mixing is not None:
+            data.observe(mean_losses(given, data.blend.config.names))
+        if taken.done:
+            break
+    data.loader.close()
+
+
+def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
+    from tests.trainers.test_contracts import TITANS, TitanBase, TitanSteps
+
+    steps = TitanSteps()
+    stand_in(patch, "torchtitan.observability", structured_logger=steps)
+    stand_in(patch, TITANS["main"], BaseDataLoader=TitanBase)
+    module = adapter(patch, "torchtitan_lm")
+    options = module.ConceptDataLoader.Config(
+        config=_written(config, taken), model_inputs=tuple(_further(taken, "position_ids")),
+        run_log=str(taken.folder), global_batch_size=BATCH,
+    )  # fmt: skip
+    data = module.ConceptDataLoader(
+        options, dp_world_size=1, dp_rank=0, tokenizer=None, max_context_length=SEQ_LEN,
+        num_tokens_per_batch=BATCH * SEQ_LEN,
+    )  # fmt: skip
+    batches = iter(data)
+    for steps.step in range(1, taken.steps + 1):
+        inputs, targets = next(batches)
+        flat = {
+            name: value.unflatten(0, (BATCH, SEQ_LEN)) if value.dim() and len(value) == BATCH * SEQ_LEN else value
+            for name, value in {**inputs, "targets": targets}.items()
+        }
+        given = taken.take(flat, input="input_ids", positions="position_ids")
+        factors = data.loader.loss_weights() if learns_loss(config) else None
+        taken.losses.append(loss_of(given, factors, data.loader.blend.config.names))
+        if data.loader.mixing is not None:
+            data.observe(mean_losses(given, data.loader.blend.config.names))
+    data.close()
+
+
+def bridge(config: Config, taken: Taken, patch: Patch) -> None:
+    from tests.trainers.test_contracts import BridgeBase, Context, single
+
+    stand_in(patch, "megatron.bridge.data.base", DatasetProvider=BridgeBase)
+    provider = adapter(patch, "bridge_lm").ConceptProvider(
+        config=_written(config, taken), seq_length=SEQ_LEN, state=str(taken.folder),
+        model_inputs=_further(taken, "position_ids"),
+    )  # fmt: skip
+    dataset, *_ = provider.build_datasets(Context(train_samples=taken.steps * BATCH, valid_samples=0))
+    for batch in itertools.islice(single(dataset, 0, 0, 1, BATCH), taken.steps):
+        taken.take(batch, **MEGATRON_NAMES)
+
+
+def automodel(config: Config, taken: Taken, patch: Patch) -> None:
+    from conceptloader.integrations.automodel_lm import AutomodelSamples
+
+    dataset = AutomodelSamples(config)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, collate_fn=cl.collate_fn)
+    for batch in itertools.islice(loader, taken.steps):
+        taken.take(batch, labels="targets")
+
+
+def _written(config: Config, taken: Taken) -> str:
+    """For an entry that takes a file."""
+    path = taken.folder / "run.yaml"
+    path.write_text(yaml.safe_dump(dict(config)))
+    return str(path)
+
+
+def _further(taken: Taken, *given: str) -> list[str]:
+    """What the model gets only if it is asked for. given: names that it gets in any case."""
+    return [name for name in taken.names if name not in ("input_ids", "targets", "labels", "loss_mask", *given)]
+
+
+def stand_in(patch: Patch, module: str, **names: Any) -> None:
+    """Modules that have only these names, down to `module`; packages that are stood in for already stay."""
+    parts = module.split(".")
+    for k in range(1, len(parts) + 1):
+        name = ".".join(parts[:k])
+        present = sys.modules.get(name)
+        if k < len(parts) and present is not None and (getattr(present, "_stands_in", False) or name == "megatron"):
+            continue
+        made = types.ModuleType(name)
+        made.__path__ = []
+        made.__dict__.update({"_stands_in": True, **(names if k == len(parts) else {})})
+        patch.setitem(sys.modules, name, made)
+
+
+def adapter(patch: Patch, name: str) -> Any:
+    """The module `data` of an adapter, imported over stand-ins."""
+    for loaded in [one for one in sys.modules if f"integrations.{name}" in one]:
+        patch.delitem(sys.modules, loaded)
+    return importlib.import_module(f"conceptloader.integrations.{name}.data")
+
+
+Driver = Callable[[Config, Taken, Patch], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A way into a training.
+
+    Attributes:
+        title: On the page.
+        classes: Public names that it is of.
+        needs: A package without which it is not driven.
+        micro: Samples of a batch.
+        lag: Steps from the one after which weights are decided to the one before that from which on they hold.
+        own: Names of a batch that it gives itself.
+        end_known: It knows how long the run is.
+    """
+
+    title: str
+    drive: Driver
+    classes: tuple[str, ...]
+    needs: str = ""
+    micro: int = BATCH
+    lag: int = 0
+    own: tuple[str, ...] = ()
+    end_known: bool = False
+
+
+OWN_NAMES: dict[str, tuple[str, ...]] = {
+    "TrainedLoader": ("consumed_samples",),
+    "Lightning": ("consumed_samples",),
+    "Hugging Face": ("consumed_samples", "shift_labels"),
+    "TRL": ("consumed_samples", "shift_labels"),
+    "Accelerate": ("consumed_samples",),
+    "OLMo-core": ("consumed_samples", "index", "instance_mask", "doc_lens", "max_doc_lens"),
+    "torchtitan": ("input", "positions"),
+    "Megatron own script": ("attention_mask",),
+    "Megatron launcher": ("attention_mask",),
+    "nanotron own script": ("input_mask", "label_ids", "label_mask"),
+    "nanotron YAML": ("input_mask", "label_ids", "label_mask"),
+}
+_IN = "conceptloader.integrations."
+ENTRIES: dict[str, Entry] = {
+    name: Entry(**{"own": OWN_NAMES.get(name, ()), "title": name, **given})
+    for name, given in {
+        "make_dataloader": {"drive": _loop(cl.make_dataloader), "classes": ("conceptloader.Loader",)},
+        "batches": {"drive": _loop(cl.batches), "classes": ("conceptloader.NumpyLoader",)},
+        "TrainedLoader": {"drive": _loop(cl.TrainedLoader), "classes": ("conceptloader.TrainedLoader",)},
+        "SampleDataset": {"drive": samples, "classes": ("conceptloader.SampleDataset",)},
+        "GrainSource": {"drive": grain, "classes": ("conceptloader.GrainSource",), "micro": 1},
+        "Megatron launcher": {
+            "drive": megatron_launched, "classes": (f"{_IN}megatron_lm.install",), "needs": "megatron", "lag": 1,
+            "end_known": True,
+        },
+        "Megatron own script": {
+            "drive": megatron, "classes": (f"{_IN}megatron_lm.MegatronData",), "needs": "megatron", "end_known": True,
+        },
+        "nanotron YAML": {
+            "drive": nanotron_launched, "classes": (f"{_IN}nanotron_lm.install",), "lag": 1, "end_known": True,
+        },
+        "nanotron own script": {
+            "drive": nanotron, "classes": (f"{_IN}nanotron_lm.build_dataloader",), "end_known": True,
+        },
+        "Lightning": {
+            "drive": lightning, "classes": (f"{_IN}lightning_lm.ConceptDataModule",), "needs": "lightning", "lag": 1,
+        },
+        "Hugging Face": {
+            "drive": transformers, "classes": (f"{_IN}transformers_lm.ConceptTrainer",), "needs": "transformers",
+        },
+        "TRL": {"drive": trl, "classes": (f"{_IN}transformers_lm.ConceptSFTTrainer",), "needs": "trl"},
+        "Accelerate": {
+            "drive": accelerate, "classes": (f"{_IN}accelerate_lm.AcceleratedLoader",), "needs": "accelerate",
+        },
+        "OLMo-core": {
+            "drive": olmo, "classes": (f"{_IN}olmo_lm.ConceptDataLoader", f"{_IN}olmo_lm.ConceptDataLoaderConfig"),
+        },
+        "torchtitan": {"drive": torchtitan, "classes": (f"{_IN}torchtitan_lm.ConceptDataLoader",)},
+        "Bridge": {"drive": bridge, "classes": (f"{_IN}bridge_lm.ConceptProvider",), "end_known": True},
+        "Automodel": {"drive": automodel, "classes": (f"{_IN}automodel_lm.AutomodelSamples",)},
+    }.items()
+}  # fmt: skip

@@ -1,0 +1,663 @@
+"""A row for each key: what it changes in the base configuration, and how its effect is seen.
+
+Data are compared with those of the plain reader (conceptloader/testing/plain.py) under the same configuration, and have
+to differ from those without the key. Keys about running have another effect, which is seen in other ways.
+"""
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.batch import loader as batch_loader
+from conceptloader.batch.open import batch_layout
+from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
+from conceptloader.mixing.controller import shares
+from conceptloader.mixing.kinds import learning
+from tests.entries.corpus import Corpus, learned, state_at
+from tests.entries.drivers import BATCH, Entry, Taken, loss_of, mean_losses
+
+EFFECT, REFUSED, SAYS, SILENT = "effect", "raises", "warns", "no effect"
+ORDERED = ("input_ids", "targets", "sample_index", "dataset_id")
+Change = Mapping[str, Any]
+Made = Change | Callable[[Corpus], Change]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a configuration in an entry: what was taken, the error that ended it, and what was logged."""
+
+    taken: Taken
+    error: BaseException | None
+    warned: frozenset[str]
+    logged: int  # steps of which metrics went to the log
+    reading: dict[str, Any] = field(default_factory=dict)  # options of the threads that read ahead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A key.
+
+    Attributes:
+        key: Its name, and what of it, if it has several rows.
+        leaves: Keys of the schema of which it is a test; by default `key`.
+        change: What sets it.
+        base: What both configurations have besides.
+        seen: Names of a batch by which its effect is seen.
+        steps: Of the training.
+        named: Words one of which an error or a warning has to hold; by default the last name in `key`.
+        judge: What became of it.
+    """
+
+    key: str
+    change: Made
+    leaves: tuple[str, ...] = ()
+    base: Made = field(default_factory=dict)
+    seen: tuple[str, ...] = ORDERED
+    steps: int = 4
+    named: tuple[str, ...] = ()
+    judge: Callable[["Row", Entry, Corpus, Callable[..., Run]], str]
+
+    def configs(self, corpus: Corpus) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Without the key, and with it."""
+        base = merged(corpus.config, _made(self.base, corpus))
+        return base, merged(base, _made(self.change, corpus))
+
+    def names(self, text: str) -> bool:
+        return any(name in text for name in self.named or (self.key.split(" ")[0].rpartition(".")[2],))
+
+    def refused(self, run: Run) -> str:
+        """REFUSED for an error as it should be, else what is wrong with it; nothing for a run that has not failed."""
+        if run.error is None:
+            return ""
+        said = f"{type(run.error).__name__}: {run.error}"
+        if not isinstance(run.error, ConfigError | ResumeError) or not self.names(said):
+            return f"fails: {said:.300}"
+        return f"raises after {len(run.taken.batches)} batches: {said:.300}" if run.taken.batches else REFUSED
+
+
+def _made(given: Made, corpus: Corpus) -> Change:
+    return given(corpus) if callable(given) else given
+
+
+def merged(config: Change, change: Change) -> dict[str, Any]:
+    """`change` put into it, in sections too; None takes a key out."""
+    found = dict(config)
+    for key, value in change.items():
+        if isinstance(value, Mapping) and isinstance(found.get(key), Mapping):
+            found[key] = merged(found[key], value)
+        else:
+            found[key] = value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+# What should come.
+
+
+@dataclass
+class Reference:
+    """Batches of a configuration, and losses of its training, without any entry."""
+
+    batches: list[dict[str, Any]]
+    losses: list[float]
+
+
+def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) -> Reference:
+    """What comes of a configuration in this entry."""
+    micro, lag = entry.micro, entry.lag * ("mixing" in config)
+    found: Reference = corpus.once(lambda: _computed(row, entry, config), "reference", config, row.steps, micro, lag)
+    return found
+
+
+def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
+    total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
+    if "mixing" in config:
+        return _mixed(config, row.steps, entry)
+    blend, start = cl.open_blend(config).continued()
+    reader = cl.testing.PlainReader(blend.order, blend.views, batch_layout(blend))
+    for first in range(start, start + total, entry.micro):
+        taken.take(reader.read(np.arange(first, first + entry.micro, dtype=np.uint64)))
+    return Reference(taken.batches, [loss_of(batch) for batch in taken.batches])
+
+
+def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
+    """With weights set by hand, where the configuration says that they change."""
+    ((kind, options),) = config["mixing"].items()
+    plain = {key: value for key, value in config.items() if key != "mixing"}
+    loader = cl.batches({**plain, "loader": {"prefetch_batches": 0}}, micro_batch_size=1, global_batch_size=BATCH)
+    names, taken, losses, factors = loader.blend.config.names, Taken(None), list[float](), None  # type: ignore[arg-type]
+    controller = None
+    if kind == "file":
+        loader.set_weights(FILE_WEIGHTS, at=(2 + entry.lag) * BATCH)
+    elif kind == "replay":
+        log = cl.RunLog(options)
+        changes = [one.phase for one in log.phases(log.spec_at(log.starts[-1])) if one.phase.start]
+        for phase in changes:
+            weights = {name.partition("@")[0]: float(weight) for name, weight in phase.weights.items()}
+            loader.set_weights(weights, at=phase.start)
+    else:
+        controller = learning(kind, options, shares({name: plain["datasets"][name]["weight"] for name in names}), None)
+    batches = iter(loader)
+    for step in range(steps):
+        rows = [next(batches) for _ in range(BATCH)]
+        given = taken.take({name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
+        if options and isinstance(options, Mapping) and options.get("apply") == "loss":
+            factors = controller.loss_weights()  # type: ignore[union-attr]
+        losses.append(loss_of(given, factors, names))
+        if controller is not None:
+            weights = controller.observe(step, mean_losses(given, names))
+            if weights is not None:
+                loader.set_weights(weights, at=(step + 1 + entry.lag) * BATCH)
+    loader.close()
+    per_batch = BATCH // entry.micro
+    split = [
+        {name: value[k * entry.micro : (k + 1) * entry.micro] for name, value in batch.items()}
+        for batch in taken.batches
+        for k in range(per_batch)
+    ]
+    return Reference(split, losses)
+
+
+def differs(one: list[dict[str, Any]], other: list[dict[str, Any]], names: tuple[str, ...]) -> str:
+    """The first name by which two lists of batches differ, of those that both have; "" for none."""
+    if len(one) != len(other):
+        return f"{len(one)} batches, not {len(other)}"
+    for name in names:
+        for number, (a, b) in enumerate(zip(one, other, strict=True)):
+            if (name in a) != (name in b):
+                return f"no {name}"
+            if name in a and not _same(a[name], b[name]):
+                return f"{name} of batch {number}"
+    return ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and bool(np.array_equal(one, other))
+    return repr(one) == repr(other)
+
+
+# What is seen.
+
+
+def unseen(row: Row, base: Run, found: Run) -> str:
+    """Of a key without an effect."""
+    return SAYS if any(row.names(text) for text in found.warned - base.warned) else SILENT
+
+
+def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """Batches are those of the plain reader, and others than without the key."""
+    before, after = row.configs(corpus)
+    base, found = run(before), run(after)
+    if problem := row.refused(found) or row.refused(base):
+        return problem
+    expected, plain = reference(row, entry, corpus, after).batches, reference(row, entry, corpus, before).batches
+    assert differs(expected, plain, row.seen), "this change changes nothing"
+    if wrong := differs(base.taken.batches, plain, ORDERED):
+        return f"wrong without the key: {wrong}"
+    wrong = differs(found.taken.batches, expected, row.seen)
+    if not wrong and differs(found.taken.batches, base.taken.batches, row.seen):
+        return EFFECT
+    if not differs(found.taken.batches, base.taken.batches, (*row.seen, *ORDERED)):
+        return unseen(row, base, found)
+    return f"wrong: {wrong}"
+
+
+def gate(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """An error without the key, and the plain reader's batches with it."""
+    before, after = row.configs(corpus)
+    base, found = run(before), run(after)
+    if problem := row.refused(found):
+        return problem
+    if not isinstance(base.error, ConceptloaderError):
+        return f"accepted without the key: {base.error!r:.200}"
+    wrong = differs(found.taken.batches, reference(row, entry, corpus, after).batches, row.seen)
+    return f"wrong: {wrong}" if wrong else EFFECT
+
+
+def absent(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """An array is not in the batch, or not there to be asked for; the rest is as it was."""
+    (name,) = row.seen
+    before, after = row.configs(corpus)
+    base, found = run(before), run(after, asked=(*ORDERED, name))
+    if isinstance(found.error, ConfigError) and f"unknown key of a batch {name!r}" in found.error.found:
+        asked, found = True, run(after, asked=tuple(one for one in ORDERED if one != name))
+    else:
+        asked = False
+    if problem := row.refused(found):
+        return problem
+    if wrong := differs(found.taken.batches, base.taken.batches, tuple(one for one in ORDERED if one != name)):
+        return f"wrong: {wrong}"
+    if asked or (name in base.taken.batches[0] and not any(name in batch for batch in found.taken.batches)):
+        return EFFECT
+    return unseen(row, base, found)
+
+
+def trained(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """Losses that are trained on are those of a loop by hand, and others than without the key."""
+    before, after = row.configs(corpus)
+    base, found = run(before), run(after)
+    if problem := row.refused(found) or row.refused(base):
+        return problem
+    if np.allclose(found.taken.losses, base.taken.losses, rtol=1e-6):
+        return unseen(row, base, found)
+    expected = reference(row, entry, corpus, after)
+    if wrong := differs(found.taken.batches, expected.batches, row.seen):
+        return f"wrong: {wrong}"
+    return EFFECT if np.allclose(found.taken.losses, expected.losses, rtol=1e-5) else "wrong: losses"
+
+
+def measured(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """Metrics of each step reach the trainer's logger, or the log where there is none."""
+    before, after = row.configs(corpus)
+    base, found = run(before), run(after)
+    if problem := row.refused(found):
+        return problem
+    assert not base.taken.metrics
+    assert not base.logged
+    steps = [line.get("data/consumed_samples", line.get("consumed_samples")) for line in found.taken.metrics]
+    if found.logged or steps[: row.steps] == list(range(BATCH, BATCH * row.steps + 1, BATCH)):  # some read ahead
+        return EFFECT
+    if steps:
+        return f"wrong: {steps}"
+    return unseen(row, base, found)
+
+
+def recorded(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """A batch log with every sample."""
+    found = run(row.configs(corpus)[1])
+    if problem := row.refused(found):
+        return problem
+    folder = found.taken.folder / "conceptloader_batches"
+    if not folder.exists():
+        return unseen(row, run(row.configs(corpus)[0]), found)
+    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()[1:]]
+    samples = sorted(sample for line in lines for sample in line["samples"])
+    return EFFECT if samples[: row.steps * BATCH] == list(range(row.steps * BATCH)) else f"wrong: {samples}"
+
+
+def reading(option: str) -> Callable[[Row, Entry, Corpus, Callable[..., Run]], str]:
+    """An option of the threads that read ahead is another one."""
+
+    def judge(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+        before, after = row.configs(corpus)
+        base, found = run(before), run(after)
+        if problem := row.refused(found):
+            return problem
+        if found.reading:
+            return EFFECT if found.reading[option] != base.reading[option] else SILENT
+        return unseen(row, base, found)
+
+    return judge
+
+
+def ended(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """An error at the first sample too many, or, where the end of the run is known, at launch."""
+    before, after = row.configs(corpus)
+    found = run(after)
+    order = cl.open_blend(before).order
+    most = after["datasets"]["a"]["max_epochs"] * order.sizes[0]
+    limit = next(n for n in range(row.steps * BATCH) if order.counts(n + 1)[0] > most)
+    assert limit >= BATCH
+    if found.error is None:
+        return unseen(row, run(row.configs(corpus)[0]), found)
+    if not isinstance(found.error, ConfigError) or not row.names(str(found.error)):
+        return f"fails: {found.error!r:.300}"
+    batches = len(found.taken.batches)
+    right = batches == 0 or (not entry.end_known and batches == limit // entry.micro)
+    return EFFECT if right else f"raises after {batches} batches, not {limit // entry.micro}"
+
+
+def invalid(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    return row.refused(run(row.configs(corpus)[1])) or SILENT
+
+
+def pinned(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """Without an accelerator there is nothing to pin for."""
+    if torch.cuda.is_available():
+        pytest.skip("an accelerator is there, and memory is pinned")
+    found = run(row.configs(corpus)[1])
+    if problem := row.refused(found):
+        return problem
+    return unseen(row, run(row.configs(corpus)[0]), found)
+
+
+def own_names(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """A field of a name that the entry gives itself."""
+    outcomes = set()
+    for name in entry.own:
+        only = replace(row, named=(name,))
+        config = merged(row.configs(corpus)[0], {"outputs": {"fields": {name: "inputs"}}})
+        found = run(config, asked=(*ORDERED, name))
+        outcome = only.refused(found)
+        if not outcome:
+            expected = reference(row, entry, corpus, config).batches
+            lacking = differs(found.taken.batches, expected, (name,))
+            outcome = f"{SILENT} ({name}: {lacking})" if lacking else EFFECT
+        outcomes.add(outcome)
+    return " / ".join(sorted(outcomes)) or EFFECT
+
+
+@contextmanager
+def listening(patch: pytest.MonkeyPatch) -> Any:
+    """Collects what conceptloader logs, and what its reading threads are started with: yields (records, options)."""
+    records: list[logging.LogRecord] = []
+    options: dict[str, Any] = {}
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    class Spy(Prefetcher[Any, Any]):
+        def __init__(self, *args: Any, **given: Any) -> None:
+            options.update(given)
+            super().__init__(*args, **given)
+
+    patch.setattr(batch_loader, "Prefetcher", Spy)
+    handler, logger = Handler(), logging.getLogger("conceptloader")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield records, options
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def drive(entry: Entry, config: dict[str, Any], taken: Taken) -> Run:
+    """A configuration through an entry."""
+    error = None
+    with pytest.MonkeyPatch.context() as patch, listening(patch) as (records, options):
+        try:
+            entry.drive(config, taken, patch)
+        except Exception as raised:
+            error = raised
+    warned = frozenset(record.getMessage() for record in records if record.levelno >= logging.WARNING)
+    logged = sum("micro batches ahead" in record.getMessage() for record in records)
+    return Run(taken, error, warned, logged, options)
+
+
+# The rows.
+
+
+def _of(dataset: str, **keys: Any) -> Change:
+    return {"datasets": {dataset: keys}}
+
+
+def _weightless(corpus: Corpus, **more: Any) -> Change:
+    return {"datasets": {name: {"weight": None} for name in ("a", "b")}, **more}
+
+
+def _excluded(take: str, **what: Any) -> Change:
+    return {"exclude": [{"at": 6, "dataset": "a", "take": take, **what}]}
+
+
+def _ids(corpus: Corpus) -> list[str]:
+    return [f"a-{k}" for k in range(0, 60, 2)]
+
+
+def _subset(corpus: Corpus) -> str:
+    path = corpus.root / "half-of-a"
+    if not path.exists():
+        from conceptloader.cli import main
+
+        assert main(["filter", corpus.path("a"), "--out", str(path), "--where", "tokens > 45"]) == 0
+    return str(path)
+
+
+FILE_WEIGHTS = {"a": 7.0, "b": 1.0}
+TOPIC: Change = {"tracks": {"topic": {}}}
+PADDED = ("topic_span_index", "topic_num_spans", "topic_spans", "topic_ids")
+
+
+class Alternating:
+    """A controller of a user's: in each step another weight."""
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float], state: Any = None) -> "Alternating":
+        return cls()
+
+    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
+        return {"a": 0.9, "b": 0.1} if step % 2 else {"a": 0.1, "b": 0.9}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+def row(key: str, change: Made, judge: Any = data, **more: Any) -> Row:
+    return Row(**{"key": key, "leaves": (key.split(" ")[0],), "change": change, "judge": judge, **more})
+
+
+DOREMI = {"reference": {"a": 3.0, "b": 6.0}}
+WEIGHTED = {"outputs": {"loss_weight": {"name": "weight"}}}
+ROWS: dict[str, Row] = {
+    one.key: one
+    for one in (
+        row("version", {"version": 2}, invalid),
+        row("seed", {"seed": 6}),
+        row("seq_len", {"seq_len": 32}),
+        row("block", {"block": 8}),
+        row("order", lambda c: _weightless(c, order="sequential")),
+        row("datasets.*.path", lambda c: _of("a", path=c.path("other-a"))),
+        row("datasets.*.weight", _of("a", weight=6)),
+        row("datasets.*.split", _of("a", split=[0.5, 1])),
+        row("datasets.*.tracks", _of("a", tracks=[]), base=TOPIC, seen=PADDED),
+        row("datasets.*.max_epochs", _of("a", max_epochs=0.05), ended, steps=6),
+        row(
+            "datasets.*.allow_pickle", _of("b", allow_pickle=True), gate, seen=(*ORDERED, "anything_records"),
+            base=lambda c: {
+                "datasets": {"b": {"path": c.path("pickled"), "weight": None}, "a": None},
+                "tracks": {"anything": {"layout": "records"}},
+            },
+            named=("allow_pickle", "layout", "records"),
+        ),
+        row("split_documents", {"split_documents": [0.5, 1]}),
+        row("weights", lambda c: _weightless(c, weights="by_size"), named=("weights",)),
+        row("temperature", {"temperature": 3.0}),
+        row("phases", {"phases": [{"start": 6, "weights": {"a": 1}}]}, leaves=("phases.start", "phases.weights")),
+        row(
+            "phases.ramp", {"phases": [{"start": 2, "weights": {"a": 9, "b": 1}, "ramp": {"samples": 12}}]},
+            base={"phases": [{"start": 2, "weights": {"a": 9, "b": 1}}]}, leaves=("phases.ramp.samples",),
+            steps=6,
+        ),
+        row(
+            "phases.ramp.shape",
+            {"phases": [{"start": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40, "shape": "cosine"}}]},
+            base={"phases": [{"start": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40}}]}, steps=10,
+        ),
+        row("mixing: odm", {"mixing": {"odm": {}}}, leaves=("mixing",), steps=6, named=("mixing",)),
+        row("mixing: doremi", {"mixing": {"doremi": DOREMI}}, leaves=("mixing",), steps=6, named=("mixing",)),
+        row(
+            "mixing: doremi, apply: loss", {"mixing": {"doremi": {**DOREMI, "apply": "loss"}}}, trained,
+            leaves=("mixing",), named=("mixing", "apply"),
+        ),
+        row(
+            "mixing: module:Class", {"mixing": {"tests.entries.rows:Alternating": {}}}, leaves=("mixing",), steps=6,
+            named=("mixing",),
+        ),
+        row(
+            "mixing: file", lambda c: {"mixing": {"file": c.file("weights.yaml", "{a: 7, b: 1}")}},
+            leaves=("mixing",), steps=6, named=("mixing",),
+        ),
+        row(
+            "mixing: replay", lambda c: {"mixing": {"replay": learned(c, batch=6)}}, leaves=("mixing",), steps=6,
+            named=("mixing",),
+        ),
+        row("skip", {"skip": [{"at": 5, "count": 7}]}, leaves=("skip.at", "skip.count")),
+        row(
+            "quarantine.tokens", {"quarantine": [{"dataset": "a", "tokens": [100, 1500]}]},
+            leaves=("quarantine.dataset", "quarantine.tokens"), named=("quarantine",),
+        ),
+        row(
+            "quarantine.file", lambda c: {"quarantine": [{"dataset": "a", "file": c.file("bad.txt", "100 1500\n")}]},
+            named=("quarantine",),
+        ),
+        row(
+            "exclude.ids, take: sample", lambda c: _excluded("sample", ids=_ids(c)),
+            leaves=("exclude.at", "exclude.dataset", "exclude.ids", "exclude.take"), named=("exclude",),
+        ),
+        row(
+            "exclude.ids, take: own", lambda c: _excluded("own", ids=_ids(c)), leaves=("exclude.take",),
+            named=("exclude",),
+        ),
+        row(
+            "exclude.file", lambda c: _excluded("own", file=c.file("ids.txt", "\n".join(_ids(c)))), named=("exclude",)
+        ),
+        row("exclude.subset", lambda c: _excluded("own", subset=_subset(c)), named=("exclude",), steps=6),
+        row(
+            "exclude.concept.name, take: sample",
+            _excluded("sample", concept={"track": "topic", "name": "topic-3"}),
+            leaves=("exclude.concept.track", "exclude.concept.name"), named=("exclude",),
+        ),
+        row(
+            "exclude.concept.id, take: own", _excluded("own", concept={"track": "topic", "id": 3}),
+            leaves=("exclude.concept.id",), named=("exclude",),
+        ),
+        row(
+            "exclude.concept.id, take: labels", _excluded("labels", concept={"track": "topic", "id": 3}),
+            leaves=("exclude.take",), named=("exclude",),
+        ),
+        row("packing", {"packing": {}}, leaves=()),
+        row("packing.bins", {"packing": {"bins": 3}}, base={"packing": {}}),
+        row("packing.overflow", {"packing": {"overflow": "truncate"}}, base={"packing": {}}),
+        row(
+            "on_seq_len_change", {"on_seq_len_change": "restart"}, gate,
+            base=lambda c: {"continue_from": state_at(c, 24, seq_len=32)},
+        ),
+        row(
+            "allow_mixed_tokenizers", {"allow_mixed_tokenizers": True}, gate,
+            base=lambda c: _of("b", path=c.path("another-tokenizer")),
+        ),
+        row(
+            "allow_mixed_vocabularies", {"allow_mixed_vocabularies": True}, gate, seen=(*ORDERED, "topic_ids"),
+            base=lambda c: {**TOPIC, **_of("b", path=c.path("another-vocabulary"))},
+        ),
+        row(
+            "allowed_roots", lambda c: {"allowed_roots": [c.path("elsewhere")]}, gate,
+            base=lambda c: _of("b", path=c.path("here/joined")),
+        ),
+        row(
+            "megatron_cache", lambda c: _weightless(c, order="megatron", megatron_cache=c.path("cache")), invalid,
+            named=("megatron", "order"),
+        ),
+        row("continue_from", lambda c: {"continue_from": state_at(c, 24)}),
+        row("outputs.shared_labels", {"outputs": {"shared_labels": True}}, seen=("tokens",)),
+        row("outputs.loss_mask", {"outputs": {"loss_mask": False}}, absent, seen=("loss_mask",)),
+        row("outputs.position_ids: document", {"outputs": {"position_ids": "document"}}, seen=("position_ids",),
+            leaves=("outputs.position_ids",), named=("position_ids",)),
+        row("outputs.position_ids: off", {"outputs": {"position_ids": "off"}}, absent, seen=("position_ids",),
+            leaves=("outputs.position_ids",), named=("position_ids",)),
+        row("outputs.document_ids", {"outputs": {"document_ids": True}}, seen=("document_ids",)),
+        row("outputs.cu_seqlens", {"outputs": {"cu_seqlens": True}}, seen=("cu_seqlens",)),
+        row("outputs.mask_document_boundaries", {"outputs": {"mask_document_boundaries": True}}),
+        row("outputs.dataset_id", {"outputs": {"dataset_id": False}}, absent, seen=("dataset_id",)),
+        row("outputs.sample_index", {"outputs": {"sample_index": False}}, absent, seen=("sample_index",)),
+        row("outputs.sample_seed", {"outputs": {"sample_seed": True}}, seen=("sample_seed",)),
+        row("outputs.loss_on_eos", {"outputs": {"loss_on_eos": False}}),
+        row(
+            "outputs.ignore_index", {"outputs": {"ignore_index": -7}}, base={"outputs": {"loss_on_eos": False}},
+            seen=("labels",),
+        ),
+        row(
+            "outputs.loss_weight: field", {"outputs": {"loss_weight": "weight"}}, seen=("loss_weight",),
+            leaves=("outputs.loss_weight.name",), named=("loss_weight",),
+        ),
+        row(
+            "outputs.loss_weight.missing", {"outputs": {"loss_weight": {"missing": 0.5}}}, gate,
+            seen=("loss_weight",), named=("loss_weight",),
+            base=lambda c: {**WEIGHTED, **_of("b", path=c.path("unweighted"))},
+        ),
+        row(
+            "outputs.loss_weight.outside", {"outputs": {"loss_weight": {"name": "length", "outside": 0.25}}},
+            seen=("loss_weight",), named=("loss_weight",),
+        ),
+        row(
+            "outputs.loss_weight.concepts",
+            {"outputs": {"loss_weight": {"name": "topic", "concepts": {"topic-1": 0}, "inside": 0.5, "outside": 1}}},
+            leaves=("outputs.loss_weight.concepts", "outputs.loss_weight.inside"), seen=("loss_weight",),
+            named=("loss_weight",),
+        ),
+        row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
+        row(
+            "outputs.fields, of an entry's own name", {}, own_names, leaves=("outputs.fields",),
+            base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
+        ),
+        row("tracks", TOPIC, leaves=(), seen=PADDED),
+        row(
+            "tracks.*.layout: ragged", {"tracks": {"topic": {"layout": "ragged"}}}, leaves=("tracks.*.layout",),
+            seen=("topic_span_index", "topic_values", "topic_offsets"), named=("layout", "ragged", "no row"),
+        ),
+        row(
+            "tracks.*.layout: records", {"tracks": {"topic": {"layout": "records"}}}, leaves=("tracks.*.layout",),
+            seen=("topic_span_index", "topic_records"), named=("layout", "records", "moves only tensors"),
+        ),
+        row(
+            "tracks.*.max_spans", {"tracks": {"topic": {"max_spans": 1, "overflow": "truncate"}}}, base=TOPIC,
+            leaves=("tracks.*.max_spans",), seen=PADDED,
+        ),
+        row(
+            "tracks.*.max_concepts", {"tracks": {"topic": {"max_concepts": 1, "overflow": "truncate"}}}, base=TOPIC,
+            seen=PADDED,
+        ),
+        row(
+            "tracks.*.overflow", {"tracks": {"topic": {"overflow": "mark"}}},
+            base={"tracks": {"topic": {"max_spans": 1, "overflow": "truncate"}}}, seen=PADDED,
+        ),
+        row("loader.num_threads", {"loader": {"num_threads": 3}}, reading("threads")),
+        row("loader.prefetch_batches", {"loader": {"prefetch_batches": 2}}, reading("depth")),
+        row("loader.prefetch_bytes", {"loader": {"prefetch_bytes": 1 << 20}}, reading("most")),
+        row("loader.warn_after_s", {"loader": {"warn_after_s": 7}}, reading("warn_after_s")),
+        row("loader.timeout_s", {"loader": {"timeout_s": 70}}, reading("timeout_s")),
+        row("loader.pin_memory", {"loader": {"pin_memory": True}}, pinned),
+        row(
+            "loader.verify_files", {"loader": {"verify_files": False}}, gate,
+            base=lambda c: _of("b", path=c.path("corrupt")),
+        ),
+        row("loader.batch_log", {"loader": {"batch_log": True}}, recorded),
+        row("metrics", {"metrics": True}, measured),
+    )
+}  # fmt: skip
+
+
+@dataclass
+class Runs:
+    """The runs of an entry, each once."""
+
+    entry: Entry
+    corpus: Corpus
+    done: dict[str, Run] = field(default_factory=dict, repr=False)
+
+    def outcome(self, row: Row) -> str:
+        """Of the cell."""
+
+        def run(config: dict[str, Any], asked: tuple[str, ...] = ()) -> Run:
+            wanted = asked or tuple(dict.fromkeys((*row.seen, *ORDERED)))
+            known = self.corpus.once(lambda: _names(config), "names", config) if not asked else None
+            names = tuple(name for name in wanted if known is None or name in known)
+            key = json.dumps([config, names, row.steps])
+            if key not in self.done:
+                folder = Path(tempfile.mkdtemp(dir=self.corpus.root))
+                taken = Taken(folder, row.steps * BATCH // self.entry.micro, names)
+                self.done[key] = drive(self.entry, config, taken)
+            return self.done[key]
+
+        return row.judge(row, self.entry, self.corpus, run)
+
+
+def _names(config: dict[str, Any]) -> set[str] | None:
+    """Of a batch; None for a configuration that cannot be opened."""
+    try:
+        return batch_layout(cl.open_blend(config)).names()
+    except ConceptloaderError:
+        return None

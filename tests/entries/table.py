@@ -1,0 +1,173 @@
+"""What is expected of each cell: the table that the tests run, and that docs/entries.md is made from.
+
+python -m tests.entries.table            fails unless the page is what the table says
+python -m tests.entries.table --write    writes it
+"""
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from tests.entries.drivers import ENTRIES, OWN_NAMES
+from tests.entries.rows import EFFECT, REFUSED, ROWS, SAYS, SILENT
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "entries.md"
+
+
+@dataclass(frozen=True)
+class Other:
+    """Cells in which a key does not have its effect.
+
+    rows: by the beginning of their keys. outcome: SILENT only where there is nothing to do, as `note` says, which is
+    shown below the table.
+    """
+
+    rows: tuple[str, ...]
+    entries: tuple[str, ...]
+    outcome: str
+    note: str = ""
+
+
+MEGATRON = ("Megatron launcher", "Megatron own script")
+NANOTRON = ("nanotron YAML", "nanotron own script")
+FRAMEWORKS = (*MEGATRON, *NANOTRON, "torchtitan", "Bridge")
+HUGGING_FACE = ("Hugging Face", "TRL")
+SOURCES = ("SampleDataset", "GrainSource", "Bridge", "Automodel")
+OWN_SCRIPTS = ("Megatron own script", "nanotron own script")
+WITHOUT_THREADS = (*SOURCES, *MEGATRON, *NANOTRON)
+READING = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
+LEARNED = ("mixing: odm", "mixing: doremi", "mixing: module:Class", "mixing: file")
+
+
+def _keys(rows: Iterable[str]) -> str:
+    """As they are shown: a key, and in brackets what of it."""
+    named = [row.partition(", ") for row in rows]
+    return ", ".join(f"`{key}` ({what})" if what else f"`{key}`" for key, _, what in named)
+
+
+def _own_names() -> str:
+    entries: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in ENTRIES.items():
+        entries.setdefault(entry.own, []).append(name)
+    return "; ".join(f"{_keys(own)} ({', '.join(names)})" for own, names in entries.items() if own)
+
+
+OTHERS = (
+    Other(("version",), tuple(ENTRIES), REFUSED),
+    Other(("megatron_cache",), tuple(ENTRIES), REFUSED),
+    Other(("seq_len",), FRAMEWORKS, REFUSED, "The framework's own sequence length holds: a different one raises."),
+    Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),
+    Other(
+        ("mixing: doremi, apply: loss",), ("Megatron launcher", "nanotron YAML", *HUGGING_FACE), REFUSED,
+        "The trainer computes the loss.",
+    ),
+    Other(
+        ("datasets.*.allow_pickle", "tracks.*.layout: records"), (*MEGATRON, *NANOTRON, "torchtitan"), REFUSED,
+        "Records are Python objects, and the trainer moves tensors only.",
+    ),
+    Other(("tracks.*.layout: ragged",), (*MEGATRON, "OLMo-core"), REFUSED, "The trainer takes a row for each sample."),
+    Other(("outputs.shared_labels", "outputs.loss_mask", "outputs.ignore_index"), FRAMEWORKS, REFUSED),
+    Other(
+        ("outputs.loss_mask",), (*HUGGING_FACE, "OLMo-core"), SILENT,
+        "The model gets labels with -100 and no mask.",
+    ),
+    Other(
+        ("outputs.ignore_index",), (*HUGGING_FACE, "OLMo-core", "Automodel"), SILENT,
+        "Labels without a loss are -100 in any case.",
+    ),
+    Other(("outputs.position_ids: document",), MEGATRON, REFUSED, "`--reset-position-ids` says it."),
+    Other(("outputs.position_ids: off",), MEGATRON, SILENT, "Megatron makes its own positions."),
+    Other(
+        ("outputs.position_ids: document",), ("OLMo-core",), REFUSED,
+        "Models of OLMo-core take no positions; `outputs.cu_seqlens` separates documents.",
+    ),
+    Other(("outputs.position_ids: off",), (*NANOTRON, "torchtitan"), REFUSED, "Where the model takes positions."),
+    Other(("outputs.cu_seqlens",), ("GrainSource",), REFUSED, "It is of a batch, and grain makes batches itself."),
+    Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
+    Other(("outputs.loss_weight",), ("Automodel",), REFUSED, "Its losses take no weights."),
+    Other(
+        ("outputs.fields, of an entry's own name",), tuple(OWN_NAMES), REFUSED,
+        f"A field may not have the name of something else that the entry gives: {_own_names()}.",
+    ),
+    Other(
+        tuple(f"loader.{name}" for name in READING), WITHOUT_THREADS, SAYS,
+        "The trainer's DataLoader reads, in worker processes or in the training process: set its own options.",
+    ),
+    Other(
+        ("loader.pin_memory",), tuple(ENTRIES), SAYS,
+        "Without an accelerator; with one it has its effect where conceptloader's own loader reads.",
+    ),
+    Other(
+        ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE, "OLMo-core"), REFUSED,
+        "There `conceptloader.trace.BatchRecorder` records what is trained.",
+    ),
+    Other(("metrics",), (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),
+)  # fmt: skip
+
+
+def _other(row: str, entry: str) -> Other | None:
+    return next((one for one in OTHERS if row.startswith(one.rows) and entry in one.entries), None)
+
+
+def expected(row: str, entry: str) -> str:
+    """The outcome of a cell."""
+    other = _other(row, entry)
+    return EFFECT if other is None else other.outcome
+
+
+HEAD = """# Which key works where
+
+Made by `python -m tests.entries.table --write` from the table that [tests](../tests/entries) run; nobody edits it.
+For each cell they train with the key and without it. [Configuration](configuration.md) says what each key means.
+
+- *yes*: the key has its effect. Batches equal those of the plain reader under the same configuration, and differ from
+  those without the key; of keys about running, another effect is compared.
+- *raises*: a `ConfigError` that names the key, before the first batch.
+- *warns*: the key has no effect there, and a warning says so at the start.
+- *given*: there is nothing for the key to do, as the note says.
+
+{everywhere}
+"""
+TAKEN_OVER = "`order: megatron` takes over a run of Megatron-LM's own loader, and raises elsewhere."
+UNSHOWN = ("version", "megatron_cache")
+WORDS = {EFFECT: "yes", REFUSED: "raises", SAYS: "warns", SILENT: "given"}
+
+
+def page() -> str:
+    """docs/entries.md."""
+    shown = [row for row in ROWS if row not in UNSHOWN]
+    everywhere = [row for row in shown if not any(_other(row, entry) for entry in ENTRIES)]
+    rest = [row for row in shown if row not in everywhere]
+    columns: dict[tuple[Other | None, ...], list[str]] = {}  # entries in which every key has the same outcome
+    for entry in ENTRIES:
+        columns.setdefault(tuple(_other(row, entry) for row in rest), []).append(entry)
+    others = [other for row in zip(*columns, strict=True) for other in row if other]
+    notes = [note for note in dict.fromkeys(other.note for other in others) if note]
+
+    def word(other: Other | None) -> str:
+        number = f" ({notes.index(other.note) + 1})" if other and other.note else ""
+        return WORDS[other.outcome if other else EFFECT] + number
+
+    titles = " | ".join(", ".join(entries) for entries in columns.values())
+    lines = [f"| | {titles} |", f"| --- {'| --- ' * len(columns)}|"]
+    cells = zip(rest, ([word(other) for other in row] for row in zip(*columns, strict=True)), strict=True)
+    for (_, words), together in groupby(cells, lambda cell: (re.split("[.:]", cell[0])[0], cell[1])):
+        lines.append(f"| {_keys(row for row, _ in together)} | {' | '.join(words)} |")
+    numbered = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
+    first = f"**In every entry**, yes: {_keys(everywhere)}. {TAKEN_OVER}"
+    return HEAD.format(everywhere=textwrap.fill(first, 120)) + "\n" + "\n".join(lines) + f"\n\n{numbered}\n"
+
+
+def main() -> None:
+    if "--write" in sys.argv:
+        PAGE.write_text(page())
+    elif PAGE.read_text() != page():
+        sys.exit("docs/entries.md is not what the table says: run `python -m tests.entries.table --write`")
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,7 @@ class AcceleratedLoader(TrainedLoader):
         super()._begin(consumed, step_start, step)
         # Gradients of a step that was begun are gone, so that accumulation starts at its first micro batch.
         self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
-        self._accumulated = 0  # micro batches since then, counted here: `step` is reset by others
+        self._accumulated = 0  # micro batches since then; counted here, because Accelerate resets its `step`
 
     @contextmanager
     def _accumulate(self, *models: Any) -> Iterator[None]:
@@ -82,14 +82,14 @@ class AcceleratedLoader(TrainedLoader):
         self._accumulated += 1
         if before >= self._handed_out:
             return  # no batch of this loader; consumed_samples raises
-        position, accumulate = self.position_after(self._accumulated), self.accelerator.gradient_accumulation_steps
+        position, accumulate = self.position_after(self._accumulated), self.micro_batches_per_step
         steps, done = self.accelerator.sync_gradients, self._accumulated % accumulate or accumulate
         if steps != (done == accumulate) and not (steps and position == self.plan.stop):
             raise ConfigError(
                 "accelerator.step",
-                f"{'an' if steps else 'no'} optimizer step after {done} micro batches of a global batch: Accelerate has "
-                "reset its count, as at the end of another prepared DataLoader, or by free_memory()",
-                f"one after {accumulate}, as gradient_accumulation_steps says",
+                f"{'an' if steps else 'no'} optimizer step after {done} micro batches of a global batch: Accelerate "
+                "has reset its count, as at the end of another prepared DataLoader, or by free_memory()",
+                f"one after {accumulate}, the gradient_accumulation_steps that this loader began with",
                 f"give the Accelerator a GradientAccumulationPlugin(num_steps={accumulate}, sync_with_dataloader=False)"
                 ", call free_memory() only between steps, and resume from the last checkpoint",
             )

@@ -209,7 +209,7 @@ class ConceptTrainer(transformers.Trainer):
         super().log({**logs, **({} if tracked is None else tracked.flat())}, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's own."""
+        """The Trainer's own; each call is a launch."""
         self._loader = None
         return super().train(*args, **kwargs)
 
@@ -231,7 +231,7 @@ class ConceptTrainer(transformers.Trainer):
                 "auto_find_batch_size",
                 f"memory ran out at {self._loader.consumed_samples} samples, and the Trainer begins again with "
                 f"{micro} a process: it would train {self._loader.trained_here} of them twice",
-                fix=f"set per_device_train_batch_size={micro}, and begin again or resume from a checkpoint of that size",
+                fix=f"set per_device_train_batch_size={micro}, and begin again",
             )
         epoch = len(self.train_dataset) // batch * batch
         if not epoch:

@@ -60,7 +60,8 @@ def test_loaders_made_in_every_epoch_go_on(config: str, manual: bool) -> None:
     made.fit_loop.max_epochs = 4
     made.fit(model, datamodule=data)
     assert model.seen == list(range(4 * epoch))
-    assert data.loader is not None and data.loader.consumed_samples == 4 * epoch
+    assert data.loader is not None
+    assert data.loader.consumed_samples == 4 * epoch
 
 
 def test_accumulation_that_changes(config: str) -> None:
@@ -68,4 +69,5 @@ def test_accumulation_that_changes(config: str) -> None:
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO)
     with raises(ConfigError, "Trainer(accumulate_grad_batches=...)", "4", "2"):
         trainer(max_steps=4, accumulate_grad_batches=2).fit(model, datamodule=data)
-    assert data.loader is not None and data.loader.consumed_samples == 4 * MICRO
+    assert data.loader is not None
+    assert data.loader.consumed_samples == 4 * MICRO

@@ -35,7 +35,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
     sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
     records = {"tracks": {"topic": {"layout": "records"}}}
-    kinds = {"plain": {}, "records": records, "indexed": {"outputs": {"sample_index": True}}, "in order": sequential, "weighted": {"outputs": {"loss_weight": "weight"}}}
+    kinds = {
+        "plain": {},
+        "records": records,
+        "indexed": {"outputs": {"sample_index": True}},
+        "in order": sequential,
+        "weighted": {"outputs": {"loss_weight": "weight"}},
+    }
     paths = {kind: write_config(folder / f"{kind}.yaml", seq_len=16, **more) for kind, more in kinds.items()}
     return lambda kind="plain", samples=None: cl.SampleDataset(str(paths[kind]), samples)
 
@@ -118,7 +124,8 @@ def test_a_batch_size_found_by_trial(data: Any, tmp_path: Path, at: int) -> None
         assert model.seen == list(range(16))
         model.seen.clear()
     trainer.train()  # a run of its own
-    assert model.seen == list(range(len(model.seen))) and len(model.seen) >= 4 * 7
+    assert model.seen == list(range(len(model.seen)))
+    assert len(model.seen) >= 4 * 7
 
 
 def test_names_of_tensors(make: Any, data: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
@@ -180,9 +180,19 @@ class BaseLoader(Shown, Generic[B]):
         count = self.run.micro_batches()
         if count is None:
             raise UnboundedLoaderError(
-                "Loader", "a run without an end has no length", fix="give make_dataloader num_samples, or count steps"
+                "Loader",
+                "a run without an end has no length",
+                fix="give num_samples, or count steps; a DataLoader takes a conceptloader.SampleDataset",
             )
         return count
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """For torch's DataLoader, which takes it for a dataset."""
+        raise ConfigError(
+            "Loader",
+            f"found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
+            fix="a Loader yields whole batches: iterate over it directly, or wrap conceptloader.SampleDataset",
+        )
 
     def __bool__(self) -> bool:
         """True, also without a length."""

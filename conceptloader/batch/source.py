@@ -85,7 +85,7 @@ class GrainSource(SampleSource):
         ReadError: A file cannot be read.
     """
 
-    entry = Entry(name="GrainSource")
+    entry = Entry(name="GrainSource", lacks={"cu_seqlens": "it is of a batch, and grain makes batches itself"})
 
     def __len__(self) -> int:
         """Samples from index 0 to the end of the run."""

@@ -3,8 +3,8 @@
 import json
 import logging
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from conceptloader.blend import Config
@@ -30,6 +30,7 @@ class Entry:
         name: For messages.
         carries: What it carries out; a configuration that asks for more raises.
         keys: Names that it gives to arrays of its own in a batch.
+        lacks: Keys of `outputs` that it has no place for, and why.
         allow: How accepted differences are given to it: {json} stands for a list of their names, {words} for the names.
         fix: What to do for what it does not carry out.
     """
@@ -37,6 +38,7 @@ class Entry:
     name: str
     carries: frozenset[Part] = frozenset()
     keys: frozenset[str] = frozenset()
+    lacks: Mapping[str, str] = field(default_factory=dict)
     allow: str = "allow_changed={json}"
     fix: str = "omit it, or train with make_dataloader or an adapter that has it (docs/entries.md)"
 
@@ -64,6 +66,9 @@ class Entry:
             part: Part | None = "threads" if name in _OF_THREADS else "pin_memory" if name == "pin_memory" else None
             if part is not None and part not in self.carries and os.environ.get("RANK", "0") == "0":
                 logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
+        for name, why in self.lacks.items():
+            if getattr(config.outputs, name):
+                raise ConfigError(f"outputs.{name}", f"found in a configuration for {self.name}", fix=f"omit it: {why}")
         for name in config.outputs.fields:
             if name in self.keys:
                 raise ConfigError(

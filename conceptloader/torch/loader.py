@@ -1,8 +1,9 @@
 """Batches for plain PyTorch: a loader that prefetches."""
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,8 @@ from conceptloader.run.ranks import Alone, Ranks
 from conceptloader.run.training import Task
 from conceptloader.torch.agreement import GroupRanks, require_same
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
+
+logger = logging.getLogger(__name__)
 
 
 class Loader(BaseLoader[TensorBatch]):
@@ -88,22 +91,17 @@ class Loader(BaseLoader[TensorBatch]):
             batch_transform=batch_transform,
             allow_changed=allow_changed,
         )
-        if self.device.type == "cuda" or (self.blend.config.loader.pin_memory and torch.cuda.is_available()):
+        pins = self.blend.config.loader.pin_memory
+        if self.device.type == "cuda" or (pins and torch.cuda.is_available()):
             self._allocate = pinned_block
+        elif pins and not dp_rank:
+            logger.warning("loader.pin_memory: has no effect, no CUDA device is there")
         if self.device.type == "cuda":  # a copy of one micro batch is under way behind the one that is yielded
             self.run.on_the_way = self.run.partition.group
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop and without check_ranks."""
         return {**super().__getstate__(), "check_ranks": False}
-
-    def __getitem__(self, index: Any) -> NoReturn:
-        """For torch's DataLoader, which takes it for a dataset."""
-        raise ConfigError(
-            "Loader",
-            f"found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
-            fix="a Loader yields whole batches: iterate over it directly, or wrap conceptloader.SampleDataset",
-        )
 
     def _converted(self, batch: Batch) -> TensorBatch:
         return to_tensors(batch)

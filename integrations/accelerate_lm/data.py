@@ -84,14 +84,14 @@ class AcceleratedLoader(TrainedLoader):
         self._accumulated += 1
         if before >= self.run.yielded:
             return  # no batch of this loader; consumed_samples raises
-        position, accumulate = self.position_after(self._accumulated), self.accelerator.gradient_accumulation_steps
+        position, accumulate = self.position_after(self._accumulated), self.micro_batches_per_step
         steps, done = self.accelerator.sync_gradients, self._accumulated % accumulate or accumulate
         if steps != (done == accumulate) and not (steps and position == self.plan.stop):
             raise ConfigError(
                 "accelerator.step",
                 f"{'an' if steps else 'no'} optimizer step after {done} micro batches of a global batch: Accelerate "
                 "has reset its count, as at the end of another prepared DataLoader, or by free_memory()",
-                f"one after {accumulate}, as gradient_accumulation_steps says",
+                f"one after {accumulate}, the gradient_accumulation_steps that this loader began with",
                 f"give the Accelerator a GradientAccumulationPlugin(num_steps={accumulate}, sync_with_dataloader=False)"
                 ", call free_memory() only between steps, and resume from the last checkpoint",
             )

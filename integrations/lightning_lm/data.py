@@ -139,7 +139,7 @@ class ConceptDataModule(pl.LightningDataModule):
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
         self.loader.loggers = self.trainer.loggers
         if before is not None:
-            if before.steps == self.trainer.global_step:
+            if before.steps == steps_made(self.trainer):
                 self.loader.load_state_dict(before.state_dict())
             before.close()
         return self.loader
@@ -157,6 +157,13 @@ class ConceptDataModule(pl.LightningDataModule):
     def teardown(self, stage: str) -> None:
         if self.loader is not None:
             self.loader.close()
+
+
+def steps_made(trainer: Any) -> int:
+    """Optimizer steps since the beginning of the run, as Lightning has counted them."""
+    # With manual optimization, global_step counts the steps of all optimizers, and each batch is a step.
+    automatic = trainer.lightning_module.automatic_optimization
+    return int(trainer.global_step if automatic else trainer.fit_loop.epoch_loop.batch_progress.total.started)
 
 
 class Acknowledge(pl.Callback):
@@ -177,14 +184,16 @@ class Acknowledge(pl.Callback):
         """Lightning's position has to be the loader's; its count of batches becomes one of the present size."""
         loader, progress = self._loader, trainer.fit_loop.epoch_loop.batch_progress
         loader.check_accumulation(trainer.accumulate_grad_batches, "Trainer(accumulate_grad_batches=...)")
-        # With manual optimization, global_step counts the steps of all optimizers, and each batch is a step.
-        automatic = pl_module.automatic_optimization
-        loader.check_step(trainer.global_step if automatic else progress.total.ready)
+        loader.check_step(steps_made(trainer))
         limited = self._is_limited(trainer.num_training_batches)
         if progress.total.ready:
             self._convert(progress, limited)
         if self._data.run_log is not None:
             loader.log_start(self._data.run_log, loader.steps or 0)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """With reload_dataloaders_every_n_epochs this is another loader."""
+        self._loader.check_step(steps_made(trainer))
 
     def _is_limited(self, batches: int | float) -> bool:
         """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
@@ -222,6 +231,7 @@ class Acknowledge(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A step is done with its last micro batch."""
+        self._loader.check_accumulation(trainer.accumulate_grad_batches, "Trainer(accumulate_grad_batches=...)")
         if trainer.fit_loop._should_accumulate():
             return
         if not isinstance(batch, Mapping) or POSITION not in batch:

@@ -19,16 +19,19 @@ from .takeover_reader import StockSplit
 
 logger = logging.getLogger(__name__)
 
+_LACKS = {"cu_seqlens": "--dataloader-inter-document-masking says it"}
 MEGATRON_LM = Entry(
     name="Megatron-LM",
     carries=frozenset({"weights", "losses", "metrics"}),
     keys=frozenset(STOCK_KEYS),
+    lacks=_LACKS,
     allow="--conceptloader-allow-changed {words}",
     fix="omit it",
 )
 OWN_SCRIPT = Entry(
     name="MegatronData",
     keys=frozenset(STOCK_KEYS),
+    lacks=_LACKS,
     allow="accept={json}",
     fix="omit it, or start the script with conceptloader.launch, which is told of each step",
 )

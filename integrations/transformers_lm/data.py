@@ -70,6 +70,11 @@ class _Loader(TrainedLoader):
         super().__init__(*args, **options)
         self.datasets: deque[torch.Tensor] = deque()  # of batches that the model has not seen, with a mixing
 
+    @property
+    def trained_here(self) -> int:
+        """Samples over all processes since this launch began."""
+        return self.consumed_samples - self._began
+
     def saw(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
         """The model's output [B, S, V] for the next batch: its losses, by sample to spare memory."""
         rows = [cross_entropy(a.float(), b, reduction="none") for a, b in zip(logits.detach(), targets, strict=True)]
@@ -210,6 +215,11 @@ class ConceptTrainer(transformers.Trainer):
         tracked = self._loader.tracked if self._loader is not None and "loss" in logs else None
         super().log({**logs, **({} if tracked is None else tracked.flat())}, *args, **kwargs)
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own; each call is a launch."""
+        self._loader = None
+        return super().train(*args, **kwargs)
+
     def get_train_dataloader(self) -> Any:
         """The loader of this process, from sample 0 on; Progress puts it where the checkpoint was."""
         if self.train_dataset is None:
@@ -222,6 +232,13 @@ class ConceptTrainer(transformers.Trainer):
                 f"found {self.args.world_size} processes, of which some read the same samples (tensor, context or "
                 "sequence parallelism)",
                 fix="it assigns samples to all of them",
+            )
+        if self.args.auto_find_batch_size and self._loader is not None and self._loader.trained_here:
+            raise ConfigError(
+                "auto_find_batch_size",
+                f"memory ran out at {self._loader.consumed_samples} samples, and the Trainer begins again with "
+                f"{micro} a process: it would train {self._loader.trained_here} of them twice",
+                fix=f"set per_device_train_batch_size={micro}, and begin again",
             )
         epoch = len(self.train_dataset) // batch * batch
         if not epoch:

@@ -306,7 +306,7 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         output_pp_rank=0, use_position_ids=True, dataloader_pin_memory=False, **place,
     )  # fmt: skip
     if dataset.loss_per_dataset is not None:
-        dataset.loss_per_dataset._losses = cl.DatasetLosses(dataset.blend.config.names)  # no groups of nanotron's
+        dataset.loss_per_dataset._losses = cl.DatasetLosses(dataset.run.blend.config.names)  # no groups of nanotron's
     said = taken.metrics
     patch.setattr(losses, "log", lambda what, prefix, values: said.append(values) if prefix == "data/" else None)
     for batch in itertools.islice(loader, taken.steps):

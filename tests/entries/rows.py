@@ -24,6 +24,8 @@ from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.mixing.controller import shares
 from conceptloader.mixing.kinds import learning
+from conceptloader.run.entry import ANY
+from conceptloader.run.training import TrainingRun
 from tests.entries.corpus import Corpus, learned, state_at
 from tests.entries.drivers import BATCH, Entry, Taken, loss_of, mean_losses
 
@@ -123,7 +125,8 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
     total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
     if "mixing" in config:
         return _mixed(config, row.steps, entry)
-    blend, start = cl.open_blend(config).continued()
+    run = TrainingRun(config, ANY, partition=cl.Partition(micro_batch_size=1, dp_size=1), rule=None)
+    blend, start = run.blend, run.count_start
     reader = cl.testing.PlainReader(blend.order, blend.views, batch_layout(blend))
     for first in range(start, start + total, entry.micro):
         taken.take(reader.read(np.arange(first, first + entry.micro, dtype=np.uint64)))

@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from conceptloader.integrations.accelerate_lm import AcceleratedLoader  # noqa: E402
 
 MICRO = 4
+PLUGIN = "GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)"
 
 
 @pytest.fixture
@@ -96,15 +97,14 @@ def test_count_reset_between_steps(config: str, tmp_path: Path, accumulate: int)
 def test_step_within_a_global_batch(config: str, tmp_path: Path) -> None:
     """It is refused before it is made; what the error says to do is enough."""
     script = Script(config, 3)
-    plugin = "GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)"
     other = script.prepared(8)
-    with raises(ConfigError, "accelerator.step", "an optimizer step after 2 micro batches", fix=plugin) as caught:
+    with raises(ConfigError, "accelerator.step", "an optimizer step after 2 micro batches", fix=PLUGIN):
         script.train(batch for _, batch in zip(other, script.loader, strict=False))
     script.check()
     assert len(script.steps) == 2
     script.accelerator.save_state(tmp_path / "state")
-    assert plugin in caught.value.fix
-    script = Script(config, 3, gradient_accumulation_plugin=eval(plugin, {**globals()}))
+    plugin = GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)
+    script = Script(config, 3, gradient_accumulation_plugin=plugin)
     script.accelerator.load_state(tmp_path / "state")
     other = script.prepared(8)
     for _ in range(3):
@@ -124,6 +124,15 @@ def test_free_memory_within_a_global_batch(config: str, begun: int) -> None:
         script.train(script.loader)
     script.check()
     assert len(script.steps) == 1
+
+
+def test_accumulation_that_changes(config: str) -> None:
+    script = Script(config, 2)
+    script.train(itertools.islice(script.loader, 4))
+    script.accelerator.gradient_accumulation_steps = 4
+    with raises(ConfigError, "accelerator.step", "no optimizer step after 2 micro", "after 2"):
+        script.train(script.loader)
+    script.check()
 
 
 def test_blocks_without_a_batch_of_their_own(config: str) -> None:

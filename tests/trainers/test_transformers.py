@@ -1,6 +1,7 @@
 """Arguments of ConceptTrainer: what is applied, and what is refused before a step is made."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     kinds = {
         "plain": {},
         "records": records,
+        "indexed": {"outputs": {"sample_index": True}},
         "in order": sequential,
         "weighted": {"outputs": {"loss_weight": "weight"}},
     }
@@ -94,6 +96,36 @@ def test_smoothing_that_leaves_out_targets(make: Any) -> None:
     model.config = transformers.PretrainedConfig()
     with raises(ConfigError, "label_smoothing_factor", "0.1", "0"):
         make(model, smoothing=0.1)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_batch_size_found_by_trial(data: Any, tmp_path: Path, at: int) -> None:
+    """The Trainer begins again with less, where memory ran out: nothing that was trained is trained twice."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen, self.full = torch.nn.Linear(1, 1), list[int](), True
+
+        def forward(self, sample_index: Any, **_: Any) -> dict[str, Any]:
+            if self.full and len(self.seen) == at * 8:
+                self.full = False
+                raise RuntimeError("CUDA out of memory.")
+            self.seen += sample_index.tolist()
+            return {"loss": self.layer(torch.ones(1)).sum()}
+
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], max_steps=4,
+        per_device_train_batch_size=8, disable_tqdm=True, save_strategy="no", auto_find_batch_size=True)  # fmt: skip
+    model = Model()
+    trainer = ConceptTrainer(model, arguments, train_dataset=data("indexed"), model_inputs=["sample_index"])
+    if at:
+        with raises(ConfigError, "auto_find_batch_size", "16 samples", fix="per_device_train_batch_size"):
+            trainer.train()
+        assert model.seen == list(range(16))
+        model.seen.clear()
+    trainer.train()  # a run of its own
+    assert model.seen == list(range(len(model.seen)))
+    assert len(model.seen) >= 4 * 7
 
 
 def test_names_of_tensors(make: Any, data: Any) -> None:

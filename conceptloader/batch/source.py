@@ -33,9 +33,8 @@ class SampleSource:
         self, config: ConfigLike, num_samples: int | None = None, *, allow_changed: Collection[str] = ()
     ) -> None:
         partition = Partition(micro_batch_size=1, dp_size=1)
-        # What is read through another front end, as ConceptTrainer does, is checked there.
+        # What another front end reads, as ConceptTrainer does with its train_dataset, is checked there.
         self.run = TrainingRun(config, ANY, partition=partition, rule=None, allow_changed=allow_changed)
-        self.run.require_known()
         self._checked = False
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
@@ -62,6 +61,7 @@ class SampleSource:
         """The batch of these samples. Raises ConfigError for an invalid index."""
         if not self._checked:
             self.entry.check(self.blend.config)
+            self.run.require_known()
             self._checked = True
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
         self.run.check_reads(max(samples, default=0) + 1)

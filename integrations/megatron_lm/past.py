@@ -33,7 +33,7 @@ OWN_SCRIPT = Entry(
     keys=frozenset(STOCK_KEYS),
     lacks=_LACKS,
     allow="accept={json}",
-    fix="omit it, or start the script with conceptloader.launch, which is told of each step",
+    fix="omit it, or start the script with conceptloader.launch, which reports each step",
 )
 """Of a script on megatron-core alone."""
 EVALUATION = Entry(name="an evaluation in Megatron-LM", fix="omit it: this is no training")

@@ -45,7 +45,7 @@ OWN_SCRIPT = Entry(
     name="build_dataloader",
     fix="omit it, or train with nanotron main and its launcher, which calls back after each step",
 )
-"""Of a script that is told nothing of steps."""
+"""Of a script that reports no steps."""
 
 
 class StageDataset(Dataset[Any]):

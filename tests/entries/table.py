@@ -66,7 +66,8 @@ OTHERS = (
         "The trainer computes the loss.",
     ),
     Other(
-        ("datasets.*.allow_pickle", "tracks.*.layout: records"), (*MEGATRON, *NANOTRON, "torchtitan"), REFUSED,
+        ("datasets.*.allow_pickle", "tracks.*.layout: records"),
+        (*MEGATRON, *NANOTRON, *HUGGING_FACE, "torchtitan", "OLMo-core", "Bridge"), REFUSED,
         "Records are Python objects, and the trainer moves tensors only.",
     ),
     Other(("tracks.*.layout: ragged",), (*MEGATRON, "OLMo-core"), REFUSED, "The trainer takes a row for each sample."),

@@ -77,8 +77,11 @@ def test_a_checkpoint_to_continue_from_may_be_gone_once_there_are_own_ones(confi
             ask()
     loader.load_state_dict(state)
     assert (loader.run.count_start, taken(loader, 1)) == (16, list(range(24, 32)))
+    source = cl.GrainSource(moved)
     with raises(ResumeError, "continue_from"):
-        cl.SampleDataset(moved)
+        source[0]
+    source.load_state_dict(state)
+    assert int(source[0]["sample_index"]) == 24
 
 
 @pytest.mark.parametrize("kind", [cl.batches, TrainedLoader, cl.SampleDataset], ids=lambda kind: kind.__name__)

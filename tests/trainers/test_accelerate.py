@@ -14,6 +14,7 @@ from tests.raises import raises
 
 accelerate = pytest.importorskip("accelerate")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
+from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
 
 from conceptloader.integrations.accelerate_lm import AcceleratedLoader  # noqa: E402
 

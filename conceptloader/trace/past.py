@@ -129,7 +129,7 @@ class _Past:
 
     def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
         """Log a warning if the given configuration would continue the order of the last launch in another way."""
-        if self.given is None:
+        if self.given in (None, self._config(last)):
             return
         now = open_blend(self.given, self._opened(self.given)).spec
         changed = ["quarantine"] * (spec.quarantine != now.quarantine)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ from conceptloader.trace import (
     trace_step,
     trace_steps,
 )
+from conceptloader.viewer.pages import PAGES
+from conceptloader.viewer.source import Looked, Query
 from tests.raises import raises
 
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
@@ -147,9 +150,8 @@ def test_each_launch_answers_for_what_it_trained(
     chosen = life.only_before(FIRST)
     later = more(life)
     life.launch(LAST, allow, **later)
-    log, config = life.folder / "log", life.configure(**{**later, "seed": 5})  # edited once more
+    log, config = life.folder / "log", life.configure(**later)
     run = open_run(config if with_config else None, log)
-    assert len(list(run.eras())) == (1 if change in ("nothing", "a later phase") else 2)
 
     for step, rows in life.seen.items():
         traced = trace_step(run, step)
@@ -162,6 +164,7 @@ def test_each_launch_answers_for_what_it_trained(
         ids = [(one.sample, [part.id for part in one.documents] or [None]) for one in traced]
         assert by_table == {(sample, one) for sample, those in ids for one in those}
 
+    assert len(list(run.eras())) == (1 if change in ("nothing", "a later phase") else 2)
     whole = [one for step in range(LAST) for one in trace_step(run, step)]
     for document in {chosen, "web-0", "books-3", *(["page-1"] if change == "data" else [])}:
         expected = [one.sample for one in whole if document in {part.id for part in one.documents}]
@@ -190,6 +193,21 @@ def test_each_launch_answers_for_what_it_trained(
     concepts = [one.sample for one in locate_concept(run, "concepts", "concept-1", LAST * BATCH) if one.inputs]
     having = [one for one in whole if any("concept-1" in (s.names or ()) for s in one.spans.get("concepts", []))]
     assert sorted(concepts) == [one.sample for one in having]
+
+    names = [one.dataset for one in whole]
+    for end in (3, FIRST * BATCH, LAST * BATCH - 5):
+        assert +Counter(dict(zip(run.drawn.names, run.drawn.counts(end), strict=True))) == Counter(names[:end])
+    looked = Looked(title="run", run=run, log=str(log), samples=LAST * BATCH)
+    step = PAGES["step"](looked, Query({"n": "2"}))
+    assert [(one["sample"], one["d"], one["i"]) for one in step["samples"]] == [
+        (one.sample, one.dataset, one.window) for one in trace_step(run, 2)
+    ]
+    window = next(one for one in whole if one.dataset == "books" and one.tokens is not None)
+    times = PAGES["seen"](looked, Query({"d": "books", "i": str(window.window), "until": str(LAST * BATCH)}))["seen"]
+    alike = [one.sample for one in whole if (one.dataset, one.window) == ("books", window.window) and one.tokens]
+    assert [one["sample"] for one in times] == alike
+    counts = {one["name"]: one["counts"][-1] for one in PAGES["mixture"](looked, Query({}))["members"]}
+    assert counts == Counter(names)
 
     sources = exposure(run, until=LAST).sources().to_pylist()
     tokens = sum(part.inputs[1] - part.inputs[0] for one in whole for part in one.documents if part.inputs)

@@ -18,7 +18,6 @@ from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.order.progress.runlog import EARLIER
 from conceptloader.trace.bulk import document_ids, sample_ranges
 from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
 from conceptloader.trace.run import Member, Run
@@ -277,12 +276,7 @@ def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[
     if until is None:
         stop = num_samples or 0
         return [(era, max(0, era.first), min(stop, era.stop), None) for era in run.eras(0, max(1, stop))]
-    begun = run.steps.segments[0].start
-    if begun.consumed:
-        found = (
-            f"it begins at sample {begun.consumed} (step {begun.step}): what was trained before is not counted by step"
-        )
-        raise ConfigError("run log", found, fix=f"{EARLIER}, or count samples of the order: --samples (num_samples)")
+    run.at(0)  # or else what was seen before the run log begins is missing
     ranges = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
     return ranges or [(run.at(0), 0, 0, None)]
 

@@ -106,7 +106,7 @@ class _Past:
         """The run, with an era for each order or set of masks that samples were trained with."""
         history, eras = self.runs.history, list[Era]()
         for spec, segments in self._groups(history.segments):
-            first = min(one.start.consumed for one in segments) if segments[0] is not history.segments[0] else 0
+            first = min(one.start.consumed for one in segments)
             stop = max(_end(one, history.segments) for one in segments)
             opened = partial(self._open, spec, segments, first, stop)
             eras.append(Era(first, stop, segments[0].start.step, opened))

@@ -382,6 +382,27 @@ def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureF
         assert [one.sample for one in trace_step(whole, step)] == life.seen[step][0]
 
 
+def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    life.launch(FIRST, log="old")
+    chosen, later, ids = life.only_before(FIRST), quarantined(life), life.folder / "ids.txt"
+    life.launch(LAST, log="new", **later)
+    ids.write_text(chosen)
+    words = ["forget", "--ids", ids, "--until", LAST, "--check", "--run-log"]
+    for config in ([], [life.configure(**later)]):
+        assert main([*map(str, [*words, life.folder / "new", *config])]) == 2
+        assert "the folder of checkpoints from which this run was resumed" in capsys.readouterr().err
+    assert main([*map(str, [*words, life.folder / "old"])]) == 1
+    run = open_run(None, life.folder / "new")
+    assert [[one.sample for one in trace_step(run, step)] for step in range(FIRST, LAST)] == [
+        [sample for sample, *_ in life.seen[step]] for step in range(FIRST, LAST)
+    ]
+    for ask in (lambda: locate_document(run, chosen, 80), lambda: exposure(run, until=LAST), lambda: run.at(3)):
+        with raises(ConfigError, "sample", "begins at sample 48", fix="--planned"):
+            ask()
+    found, skipped = find_checkpoints(run, life.folder / "new")
+    assert ([one.step for one in found], skipped) == (list(range(FIRST + 1, LAST + 1)), {})
+
+
 def test_what_the_log_keeps_of_a_configuration(life: Life) -> None:
     other = {"document_ids": True, "loss_on_eos": False}
     life.launch(2)

@@ -61,7 +61,9 @@ def find_checkpoints(
     found, skipped, orders = list[Checkpoint](), dict[str, str](), dict[int, OrderSpec]()
 
     def whole_of(era: Run) -> OrderSpec:
-        return orders.setdefault(id(era.blend), whole_order(era))
+        if id(era.blend) not in orders:
+            orders[id(era.blend)] = whole_order(era)
+        return orders[id(era.blend)]
 
     for path in paths:
         try:

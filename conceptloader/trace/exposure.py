@@ -254,8 +254,8 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     known: dict[tuple[int, int], Windows] = {}
     for era, low, high, plan in _ranges(run, until, num_samples):
         for index, member in enumerate(era.members):
-            if member is not None and (id(era.blend), index) not in known:
-                known[id(era.blend), index] = one = Windows(era, member)
+            if member is not None and (id(era), index) not in known:
+                known[id(era), index] = one = Windows(era, member)
                 windows.append(one)
         for at in range(low, high, _SAMPLES):
             samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
@@ -267,7 +267,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
                 era.member(index)  # whose dataset has left is an error
                 chosen = np.flatnonzero(members == index)
                 drawn = numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen]
-                known[id(era.blend), index].add(*drawn)
+                known[id(era), index].add(*drawn)
     return Exposure(run, windows)
 
 
@@ -283,7 +283,7 @@ def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[
 
 def latest(some: Sequence[Windows]) -> list[Windows]:
     """Of what was seen of a dataset, that of the last era: its windows are an epoch."""
-    return [one for one in some if one.run.blend is some[-1].run.blend]
+    return [one for one in some if one.run is some[-1].run]
 
 
 def _documents(member: Member) -> tuple[int, int]:

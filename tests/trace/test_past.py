@@ -5,6 +5,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,34 @@ def test_a_dataset_that_was_rebuilt(life: Life) -> None:
     for config in (None, life.configure()):
         with raises(ResumeError, "datasets.web.stream_fingerprint", fix="restore the dataset"):
             open_run(config, life.folder / "log")
+
+
+def test_tracks_that_were_changed_since(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    life.launch(2)
+    log = life.folder / "log"
+    open_run(None, log)
+    assert not caplog.records
+    shutil.rmtree(life.folder / "web")
+    documents = [replace(one, spans={}) for one in random_documents(200, seed=1, prefix="web")]
+    write_dataset(life.folder / "web", documents, shards=2)
+    open_run(None, log)
+    assert [record.getMessage() for record in caplog.records] == [
+        "datasets.web: its tracks have changed since the launch of step 0; spans are shown as they are now"
+    ]
+
+
+def test_masks_that_came_and_went(life: Life) -> None:
+    """The first and the third launch have one order and one set of masks, the second another."""
+    life.launch(FIRST)
+    chosen, other = life.only_before(FIRST), quarantined(life)
+    life.launch(LAST, **other)
+    life.launch(LAST + 4)
+    run = open_run(None, life.folder / "log")
+    assert [era.first for era in run.eras()] == [0, FIRST * BATCH, LAST * BATCH]
+    rows = exposure(run, until=LAST + 4).sources().to_pylist()
+    whole = exposure(open_run(life.configure()), num_samples=(LAST + 4) * BATCH).sources().to_pylist()
+    assert [row["size"] for row in rows] == [row["size"] for row in whole]
+    assert excluded_since(run, chosen) == {}
 
 
 def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureFixture[str]) -> None:

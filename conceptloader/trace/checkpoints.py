@@ -61,14 +61,16 @@ def find_checkpoints(
     found, skipped, orders = list[Checkpoint](), dict[str, str](), dict[int, OrderSpec]()
 
     def whole_of(era: Run) -> OrderSpec:
-        return orders.setdefault(id(era.blend), whole_order(era))
+        if id(era.blend) not in orders:
+            orders[id(era.blend)] = whole_order(era)
+        return orders[id(era.blend)]
 
     for path in paths:
         try:
             found.append(_checkpoint(run, whole_of, path, logged))
         except NoState:
             continue
-        except (ResumeError, OSError) as error:
+        except (ConfigError, ResumeError, OSError) as error:
             skipped[str(path)] = str(error)
     if not found:
         listed = "".join(f"\n  {why}" for why in skipped.values())
@@ -114,7 +116,7 @@ def _checkpoint(run: Run, whole_of: Callable[[Run], OrderSpec], path: Path, logg
     """Raises ResumeError if the run cannot resume from it."""
     file, state = locate_state(path)
     where, consumed = str(path), state.between_steps(str(path))
-    whole = whole_of(run.at(max(0, consumed - 1)))
+    whole = whole_of(run.at(consumed - (consumed > run.begin)))
     try:
         planned = tuple(phase for phase in whole.phases if phase.start not in whole.live)
         resume(state.spec, replace(whole, phases=planned, live=()) if whole.live else whole, consumed)

@@ -79,7 +79,7 @@ def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
         ConfigError: If steps are not known, or a dataset that was read has left a configuration.
     """
     ranges, last = list(sample_ranges(run, 0, stop)), -1
-    for _, group in groupby(ranges, lambda one: id(one[3].blend)):
+    for _, group in groupby(ranges, lambda one: id(one[3])):
         pieces = list(group)
         era = pieces[0][3]
         candidates = _candidates(era, other, max(high for _, high, *_ in pieces))

@@ -18,7 +18,6 @@ from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.order.progress.runlog import EARLIER
 from conceptloader.trace.bulk import document_ids, sample_ranges
 from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
 from conceptloader.trace.run import Member, Run
@@ -255,8 +254,8 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     known: dict[tuple[int, int], Windows] = {}
     for era, low, high, plan in _ranges(run, until, num_samples):
         for index, member in enumerate(era.members):
-            if member is not None and (id(era.blend), index) not in known:
-                known[id(era.blend), index] = one = Windows(era, member)
+            if member is not None and (id(era), index) not in known:
+                known[id(era), index] = one = Windows(era, member)
                 windows.append(one)
         for at in range(low, high, _SAMPLES):
             samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
@@ -268,7 +267,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
                 era.member(index)  # whose dataset has left is an error
                 chosen = np.flatnonzero(members == index)
                 drawn = numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen]
-                known[id(era.blend), index].add(*drawn)
+                known[id(era), index].add(*drawn)
     return Exposure(run, windows)
 
 
@@ -277,19 +276,14 @@ def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[
     if until is None:
         stop = num_samples or 0
         return [(era, max(0, era.first), min(stop, era.stop), None) for era in run.eras(0, max(1, stop))]
-    begun = run.steps.segments[0].start
-    if begun.consumed:
-        found = (
-            f"it begins at sample {begun.consumed} (step {begun.step}): what was trained before is not counted by step"
-        )
-        raise ConfigError("run log", found, fix=f"{EARLIER}, or count samples of the order: --samples (num_samples)")
+    run.at(0)  # or else what was seen before the run log begins is missing
     ranges = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
     return ranges or [(run.at(0), 0, 0, None)]
 
 
 def latest(some: Sequence[Windows]) -> list[Windows]:
     """Of what was seen of a dataset, that of the last era: its windows are an epoch."""
-    return [one for one in some if one.run.blend is some[-1].run.blend]
+    return [one for one in some if one.run is some[-1].run]
 
 
 def _documents(member: Member) -> tuple[int, int]:

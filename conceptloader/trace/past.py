@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,8 @@ def open_run(
     """A run from its run log, or as a configuration plans it.
 
     Args:
-        config: The configuration file. With a run log of release 0.3 or later it may be omitted; it says where the
-            data are now.
+        config: The configuration file. With a run log it says only where the data are now, and may be omitted, unless
+            release 0.2.0 wrote the log.
         log: Directory or file of the run log: each launch answers for what it trained, and the last one for what
             follows.
         planned: The configuration answers for all samples, whatever the run log says; that has the steps.
@@ -57,10 +57,11 @@ def open_run(
         The run.
 
     Raises:
-        ConfigError: An option or argument breaks a rule; or what a launch masked cannot be found out any more.
+        ConfigError: An option or argument breaks a rule.
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
-        ResumeError: If a dataset has been rebuilt since a launch.
+        ResumeError: If a dataset has been rebuilt since the last launch, or files with what it masked were edited; what
+            an earlier launch read is looked for when it is asked for.
     """
     if log is None or planned:
         if config is None:
@@ -106,9 +107,9 @@ class _Past:
         """The run, with an era for each order or set of masks that samples were trained with."""
         history, eras = self.runs.history, list[Era]()
         for spec, segments in self._groups(history.segments):
-            first = min(one.start.consumed for one in segments) if segments[0] is not history.segments[0] else 0
+            first = min(one.start.consumed for one in segments)
             stop = max(_end(one, history.segments) for one in segments)
-            opened = partial(self._open, spec, segments, first, stop)
+            opened = cache(partial(self._open, spec, segments, first, stop))
             eras.append(Era(first, stop, segments[0].start.step, opened))
         run = eras[-1].open()
         return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
@@ -129,7 +130,7 @@ class _Past:
 
     def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
         """Log a warning if the given configuration would continue the order of the last launch in another way."""
-        if self.given is None:
+        if self.given in (None, self._config(last)):
             return
         now = open_blend(self.given, self._opened(self.given)).spec
         changed = ["quarantine"] * (spec.quarantine != now.quarantine)
@@ -153,12 +154,10 @@ class _Past:
         for segment in reversed(segments):
             end = _end(segment, segments)
             spec = self.runs.spec_at(segment.start, None if end == EVERY else end)
-            if (
-                groups
-                and self._alike(segment, groups[-1][1][-1])
-                and (self._deciding(spec, end) == self._deciding(groups[-1][0], end))
-            ):
-                groups[-1][1].insert(0, segment)
+            later, after = groups[-1] if groups else (None, [])
+            alike = later is not None and self._alike(segment, after[-1])
+            if later is not None and alike and self._deciding(spec, end) == self._deciding(later, end):
+                after.insert(0, segment)
             else:
                 groups.append((spec, [segment]))
         return groups[::-1]
@@ -211,6 +210,13 @@ class _Past:
                 masks, holes = self._masks(spec, [one for one in (own, self.given) if one is not None], datasets)
             except ConceptloaderError as error:
                 raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error
+            for member in spec.members.values():
+                dataset = datasets.get(member.dataset)
+                if dataset is not None and dataset.tracks_fingerprint != member.tracks_fingerprint:
+                    logger.warning(
+                        "datasets.%s: its tracks have changed since the launch of step %d; spans are shown as they are "
+                        "now", member.dataset, start.step,
+                    )  # fmt: skip
             phases = self.runs.known_phases(spec)
             self._blends[key] = Blend(
                 config=config, datasets=datasets, masks=masks, spec=spec, holes=holes, logged_phases=phases

@@ -82,7 +82,7 @@ class Run:
     Attributes:
         blend: The order of the samples and their data; of several orders, the last.
         history: Steps of past starts, and those that follow the last. Without one there are samples but no steps.
-        first: The first sample that `blend` answers for.
+        first: The first sample that `blend` answers for; what was before is not known if there are no parts.
         stop: The one after the last.
         parts: All eras, if there are several.
         launched: The run of the order that a launch had, also for steps that a later one re-ran; None without a run
@@ -100,8 +100,14 @@ class Run:
     def _eras(self) -> tuple[Era, ...]:
         return self.parts or (Era(self.first, self.stop, 0, lambda: self),)
 
+    @property
+    def begin(self) -> int:
+        """The first sample that anything is known of: a run log may begin with a run that came from elsewhere."""
+        return self._eras[0].first
+
     def eras(self, low: int = 0, high: int = EVERY) -> Iterator["Run"]:
         """Runs of one order that together answer for samples [low, high). Raises ConfigError as `at`."""
+        self._check_known(low)
         for era in self._eras:
             if era.first < high and low < era.stop:
                 yield era.open()._knowing(max(low, era.first))
@@ -112,7 +118,9 @@ class Run:
         Raises:
             ConfigError: If nothing says what the sample was.
         """
-        return [era for era in self._eras if era.first <= sample < era.stop][-1].open()._knowing(sample)
+        self._check_known(sample)
+        stops = min(sample, EVERY - 1)
+        return [era for era in self._eras if era.first <= stops < era.stop][-1].open()._knowing(sample)
 
     def at_step(self, step: int) -> "Run":
         """The run of one order that a step was trained in.
@@ -122,6 +130,12 @@ class Run:
         """
         first = self.steps.range_of(step)[0]
         return [era for era in self._eras if era.step <= step][-1].open()._knowing(first)
+
+    def _check_known(self, sample: int) -> None:
+        if sample < self.begin:
+            found = f"the run log begins at sample {self.begin}, and what decided those before may have been another"
+            fix = f"{EARLIER}; or ask what the configuration plans: --planned"
+            raise ConfigError(f"sample {sample}", found, fix=fix)
 
     def _knowing(self, sample: int) -> "Run":
         known = self.blend.order.known[0] if isinstance(self.blend.order, Mixture) else 0

@@ -79,7 +79,7 @@ def mixture(looked: Looked, query: Query) -> dict[str, Any]:
 
 def _phases(run: Run, x: list[int]) -> list[dict[str, Any]]:
     """Those in force at some of the samples x; of weights that were set live, with reason and losses."""
-    eras = [(at, run.at(at)) for at in x]
+    eras = [(at, run.at(max(at, run.begin))) for at in x]
     found = {(id(era.blend), one.phase.start): one for at, era in eras for one in era.phases_in(at, at + 1)}
     return [{**plain(one.phase), "why": one.why, "losses": dict(one.losses)} for one in found.values()]
 

@@ -9,6 +9,7 @@ that was worth: how much higher the loss of just these documents is at the end.
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -126,6 +127,9 @@ def main() -> None:
     touched = [one["step"] for one in plan["steps"]]
     start = plan["checkpoint"] and plan["checkpoint"]["path"]
     print(f"forget: steps {touched} of {STEPS}, again from {start or 'step 0'}: {plan['replayed']:.0%} of the run")
+    if start is not None:  # what was before it is in the log of the first run
+        (folder / "forgot").mkdir()
+        shutil.copy2(folder / "whole/conceptloader_runs.jsonl", folder / "forgot")
     forgot = train(folder, "without.yaml", "forgot", start)
     compare(whole, forgot, touched)
     ask(folder, "forget", "without.yaml", "--ids", "ids.txt", "--run-log", "forgot", "--until", str(STEPS), "--check")

@@ -166,6 +166,8 @@ def test_a_run_starts_again_before_the_documents(
     assert new.read_text().startswith("# ours\n")
 
     again = Training(folder)
+    (folder / "again").mkdir()
+    shutil.copy2(runs / "conceptloader_runs.jsonl", folder / "again")
     again.train("without.yaml", "again", STEPS, runs / f"{start:05d}.pt")
     changed = [step for step in again.seen if not all(map(torch.equal, again.seen[step], trained.seen[step]))]
     assert changed == sorted(wanted)

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ from conceptloader.trace import (
     trace_step,
     trace_steps,
 )
+from conceptloader.viewer.pages import PAGES
+from conceptloader.viewer.source import Looked, Query
 from tests.raises import raises
 
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
@@ -147,9 +151,8 @@ def test_each_launch_answers_for_what_it_trained(
     chosen = life.only_before(FIRST)
     later = more(life)
     life.launch(LAST, allow, **later)
-    log, config = life.folder / "log", life.configure(**{**later, "seed": 5})  # edited once more
+    log, config = life.folder / "log", life.configure(**later)
     run = open_run(config if with_config else None, log)
-    assert len(list(run.eras())) == (1 if change in ("nothing", "a later phase") else 2)
 
     for step, rows in life.seen.items():
         traced = trace_step(run, step)
@@ -162,6 +165,7 @@ def test_each_launch_answers_for_what_it_trained(
         ids = [(one.sample, [part.id for part in one.documents] or [None]) for one in traced]
         assert by_table == {(sample, one) for sample, those in ids for one in those}
 
+    assert len(list(run.eras())) == (1 if change in ("nothing", "a later phase") else 2)
     whole = [one for step in range(LAST) for one in trace_step(run, step)]
     for document in {chosen, "web-0", "books-3", *(["page-1"] if change == "data" else [])}:
         expected = [one.sample for one in whole if document in {part.id for part in one.documents}]
@@ -190,6 +194,21 @@ def test_each_launch_answers_for_what_it_trained(
     concepts = [one.sample for one in locate_concept(run, "concepts", "concept-1", LAST * BATCH) if one.inputs]
     having = [one for one in whole if any("concept-1" in (s.names or ()) for s in one.spans.get("concepts", []))]
     assert sorted(concepts) == [one.sample for one in having]
+
+    names = [one.dataset for one in whole]
+    for end in (3, FIRST * BATCH, LAST * BATCH - 5):
+        assert +Counter(dict(zip(run.drawn.names, run.drawn.counts(end), strict=True))) == Counter(names[:end])
+    looked = Looked(title="run", run=run, log=str(log), samples=LAST * BATCH)
+    step = PAGES["step"](looked, Query({"n": "2"}))
+    assert [(one["sample"], one["d"], one["i"]) for one in step["samples"]] == [
+        (one.sample, one.dataset, one.window) for one in trace_step(run, 2)
+    ]
+    window = next(one for one in whole if one.dataset == "books" and one.tokens is not None)
+    times = PAGES["seen"](looked, Query({"d": "books", "i": str(window.window), "until": str(LAST * BATCH)}))["seen"]
+    alike = [one.sample for one in whole if (one.dataset, one.window) == ("books", window.window) and one.tokens]
+    assert [one["sample"] for one in times] == alike
+    counts = {one["name"]: one["counts"][-1] for one in PAGES["mixture"](looked, Query({}))["members"]}
+    assert counts == Counter(names)
 
     sources = exposure(run, until=LAST).sources().to_pylist()
     tokens = sum(part.inputs[1] - part.inputs[0] for one in whole for part in one.documents if part.inputs)
@@ -323,6 +342,34 @@ def test_a_dataset_that_was_rebuilt(life: Life) -> None:
             open_run(config, life.folder / "log")
 
 
+def test_tracks_that_were_changed_since(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    life.launch(2)
+    log = life.folder / "log"
+    open_run(None, log)
+    assert not caplog.records
+    shutil.rmtree(life.folder / "web")
+    documents = [replace(one, spans={}) for one in random_documents(200, seed=1, prefix="web")]
+    write_dataset(life.folder / "web", documents, shards=2)
+    open_run(None, log)
+    assert [record.getMessage() for record in caplog.records] == [
+        "datasets.web: its tracks have changed since the launch of step 0; spans are shown as they are now"
+    ]
+
+
+def test_masks_that_came_and_went(life: Life) -> None:
+    """The first and the third launch have one order and one set of masks, the second another."""
+    life.launch(FIRST)
+    chosen, other = life.only_before(FIRST), quarantined(life)
+    life.launch(LAST, **other)
+    life.launch(LAST + 4)
+    run = open_run(None, life.folder / "log")
+    assert [era.first for era in run.eras()] == [0, FIRST * BATCH, LAST * BATCH]
+    rows = exposure(run, until=LAST + 4).sources().to_pylist()
+    whole = exposure(open_run(life.configure()), num_samples=(LAST + 4) * BATCH).sources().to_pylist()
+    assert [row["size"] for row in rows] == [row["size"] for row in whole]
+    assert excluded_since(run, chosen) == {}
+
+
 def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
     """Weights that were set live before are in the log of the old folder only: what it decided is not known here."""
 
@@ -362,6 +409,27 @@ def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureF
     whole = open_run(None, life.folder / "old")
     for step in range(FIRST):
         assert [one.sample for one in trace_step(whole, step)] == life.seen[step][0]
+
+
+def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
+    life.launch(FIRST, log="old")
+    chosen, later, ids = life.only_before(FIRST), quarantined(life), life.folder / "ids.txt"
+    life.launch(LAST, log="new", **later)
+    ids.write_text(chosen)
+    words = ["forget", "--ids", ids, "--until", LAST, "--check", "--run-log"]
+    for config in ([], [life.configure(**later)]):
+        assert main([*map(str, [*words, life.folder / "new", *config])]) == 2
+        assert "the folder of checkpoints from which this run was resumed" in capsys.readouterr().err
+    assert main([*map(str, [*words, life.folder / "old"])]) == 1
+    run = open_run(None, life.folder / "new")
+    assert [[one.sample for one in trace_step(run, step)] for step in range(FIRST, LAST)] == [
+        [sample for sample, *_ in life.seen[step]] for step in range(FIRST, LAST)
+    ]
+    for ask in (lambda: locate_document(run, chosen, 80), lambda: exposure(run, until=LAST), lambda: run.at(3)):
+        with raises(ConfigError, "sample", "begins at sample 48", fix="--planned"):
+            ask()
+    found, skipped = find_checkpoints(run, life.folder / "new")
+    assert ([one.step for one in found], skipped) == (list(range(FIRST + 1, LAST + 1)), {})
 
 
 def test_what_the_log_keeps_of_a_configuration(life: Life) -> None:

@@ -427,7 +427,8 @@ class Config(Section):
             "weights": self.weights == "by_size",
         }
         unused["metrics"] = self.order == "megatron" and self.metrics
-        unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
+        for name, dataset in self.datasets.items():
+            unused |= {f"datasets.{name}.weight": dataset.weight, f"datasets.{name}.max_epochs": dataset.max_epochs}
         for key, found in unused.items():
             if found:
                 raise ConfigError(key, f"found with order {self.order}, which takes none", fix="omit it")

@@ -1,7 +1,7 @@
 """Opening a run: what each launch has trained by the run log, or what a configuration says.
 
 The log has the order of each launch, with fingerprints of its data and masks, and its configuration. A configuration
-file may have been edited since: beside a log it says where the data are now, and nothing about the past.
+file may have been edited since: with a log it says where the data are now, and nothing about the past.
 """
 
 import logging
@@ -51,7 +51,7 @@ def open_run(
             release 0.2.0 wrote the log.
         log: Directory or file of the run log: each launch answers for what it trained, and the last one for what
             follows.
-        planned: The configuration answers for all samples, whatever the run log says; that has the steps.
+        planned: The configuration answers for all samples, the run log has their steps alone.
 
     Returns:
         The run.

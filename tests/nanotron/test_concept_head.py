@@ -91,7 +91,7 @@ def _assert_concepts(batch: dict[str, Any], row: int, dataset: Any, start: int) 
 
 def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Layout) -> None:
     """What the batches of the ranks on the last stage hold is what the command says of the step (it counts from 0)."""
-    args = ["trace", str(checkpoints / "conceptloader.yaml"), "--run-log", str(checkpoints), "--step", str(step - 1)]
+    args = ["trace", "--run-log", str(checkpoints), "--step", str(step - 1)]
     done = subprocess.run([sys.executable, "-m", "conceptloader", *args, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     samples = json.loads(done.stdout)["samples"]

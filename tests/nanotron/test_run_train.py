@@ -37,6 +37,12 @@ LAYOUTS = {
 PLAN: dict[str, Any] = {"micro_batch": 2, "micro_batches": 2}
 
 
+def logged_config(folder: Path) -> Any:
+    """The configuration of the last launch that the run log in a folder knows."""
+    log = RunLog(folder)
+    return log.config(log.starts[-1])
+
+
 def succeeds(folder: Path, config: dict[str, Any], **options: Any) -> support.Result:
     result = support.run_train(folder, config, **options)
     assert result.returncode == 0, result.output[-4000:]
@@ -232,10 +238,10 @@ def test_a_dataset_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture
     first = succeeds(tmp_path / "a", {**config, "s3_upload": upload})
     assert "data_stages[0]: its dataset_folder is read by conceptloader" in first.output
     assert not (checkpoints / "3").exists()
-    used = yaml.safe_load((checkpoints / "conceptloader.yaml").read_text())["datasets"]
+    used = logged_config(checkpoints)["datasets"]
     places = {name: Path(used[name]["path"]) for name in weights}
     assert [(place / "manifest.json").exists() for place in places.values()] == [True, True]
-    assert main(["trace", str(checkpoints / "conceptloader.yaml"), "--run-log", str(checkpoints), "--step", "3"]) == 0
+    assert main(["trace", "--run-log", str(checkpoints), "--step", "3"]) == 0
     assert "books" in capsys.readouterr().out
     oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / name for name in weights])
     assert_seen(first, oracle, Layout(pp=2), range(1, 5), start=0, **PLAN)
@@ -268,7 +274,7 @@ def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
     assert not (tmp_path / "c" / "3" / "conceptloader.json").exists()
     accepted = {**section, "nanotron": {"allow_changed": ["unverified"]}}
     ours = succeeds(tmp_path / "b", config(accepted, steps=5, resume=True))
-    used = yaml.safe_load((tmp_path / "c" / "conceptloader.yaml").read_text())["datasets"]
+    used = logged_config(tmp_path / "c")["datasets"]
     places = {name: Path(used[name]["path"]) for name in weights}
     oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / "s3" / name for name in weights])
     assert_seen(ours, oracle, Layout(), range(4, 6), start=12, **PLAN)

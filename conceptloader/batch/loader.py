@@ -206,7 +206,6 @@ class BaseLoader(Shown, Generic[B]):
         run = self.run
         if self._ahead is not None:
             self.close()
-        run.require_known()
         begin = self.begins_at
         if run.passes and not run.fresh:
             run.next_pass()
@@ -218,6 +217,7 @@ class BaseLoader(Shown, Generic[B]):
             if self.dp_rank == 0:
                 run.look_ahead()
             self._compare_ranks()
+        run.require_known()
         run.restart(begin)
         if self._record is not None and begin < self._noted:  # what was yielded and not trained comes again
             self._begin_record()

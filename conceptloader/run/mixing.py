@@ -90,10 +90,11 @@ class Mixing:
                 self._compare(saved.options)
 
     @classmethod
-    def resumed(cls: type[M], blend: Blend, saved: Any, fresh: bool = False, allow: str = "") -> "M | None":
-        """That of a configuration, with the state that a checkpoint has of it; None without a section `mixing`.
+    def resumed(cls: type[M], blend: Blend, saved: Any, allow: str | None = None) -> "M | None":
+        """That of a configuration, with the state that a checkpoint has of it; None without a controller.
 
-        fresh: it begins again. allow: how that is asked for.
+        allow: how to begin again where the state is that of another one; None if that is asked for. A state that fits
+        is kept in any case, since options stay in scripts that are restarted.
 
         Raises:
             ResumeError: If the checkpoint has that of another controller.
@@ -102,12 +103,19 @@ class Mixing:
         if isinstance(saved, Mapping):
             saved = {"options": None, **saved}
         found = None if saved is None else _saved(SavedMixing, saved)
-        if found is not None and found.kind != kind and not fresh:
+        if found is not None and found.kind != kind and allow is not None:
             raise ResumeError(
-                "mixing", f"saved {found.kind}, now {kind or 'none'}",
-                fix=f"go back to it, or begin again with {allow}",
-            )  # fmt: skip
-        return cls(blend, None if fresh else found) if blend.config.has_controller else None
+                "mixing", f"saved {found.kind}, now {kind or 'none'}", fix=f"go back to it, or begin again with {allow}"
+            )
+        if not blend.config.has_controller:
+            return None
+        try:
+            return cls(blend, found if found is None or found.kind == kind else None)
+        except ResumeError as error:
+            if allow is not None:
+                raise
+            logger.warning("mixing: begins again, as accepted: %s", error)
+            return cls(blend)
 
     @property
     def weighs_losses(self) -> bool:

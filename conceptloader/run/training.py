@@ -113,9 +113,8 @@ class TrainingRun:
             begin = {"step_start": state.consumed, "step": 0}  # the trainer counts its steps from 0 again
             self.resume(replace(state, more={**state.more, **begin}), f"continue_from {path}")
         else:
-            self.mixing = None if self._missing else Mixing.resumed(self.blend, None)
+            self.mixing = None if self._missing else self._checked(Mixing.resumed(self.blend, None))
             self._stand(as_count(consumed, "consumed_samples", 0))
-            self._check_mixing()
         self._check_end()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,9 +155,10 @@ class TrainingRun:
                 fix="lower global_batch_size, or set last_batch to partial",
             )
 
-    def _check_mixing(self) -> None:
-        if self.mixing is not None and self.mixing.weighs_losses:
-            self.entry.check_loss_weights(self.mixing.kind)
+    def _checked(self, mixing: Mixing | None) -> Mixing | None:
+        if mixing is not None and mixing.weighs_losses:
+            self.entry.check_loss_weights(mixing.kind)
+        return mixing
 
     def require_known(self) -> None:
         """Raise ResumeError while the checkpoint of `continue_from` is gone and no other state was loaded."""
@@ -172,7 +172,11 @@ class TrainingRun:
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """What has to be equal on all ranks of this run when they begin to read. more: JSON of the front end."""
-        run = {"num_samples": self.num_samples, "last_batch": self.last_batch, "epoch_samples": self.epoch_samples}
+        run: dict[str, Any] = {"num_samples": self.num_samples, "last_batch": self.last_batch}
+        run |= {
+            "epoch_samples": self.epoch_samples,
+            "checkpoint to continue from": "gone" if self._missing else "there",
+        }
         return start_facts(self.blend, global_batch_size=self._rule.rule, **run, **more)
 
     # Position
@@ -383,15 +387,14 @@ class TrainingRun:
             blend = self.blend.resume(saved.spec, consumed, allow_changed=allowed, new_stage=new_stage)
         except ChangedPast as error:
             raise ResumeError("", error.refusal + self.entry.allowing(error.keys)) from error
-        fresh = new_stage or "mixing" in allowed
-        mixing = Mixing.resumed(blend, saved.more.get("mixing"), fresh, self.entry.allowing(["mixing"]))
+        allow = None if "mixing" in allowed else self.entry.allowing(["mixing"])
+        found = None if new_stage else saved.more.get("mixing")
+        mixing = self._checked(Mixing.resumed(blend, found, allow))
         self._check_end_known(blend)
-        reader = read(blend)
+        reader, count_start = read(blend), saved.count("count_start", where, 0)
         self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
-        self.blend, self.mixing, self.fresh, self._missing = blend, mixing, True, None
-        self.count_start = saved.count("count_start", where, 0)
+        self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
         self._earlier.clear()
-        self._check_mixing()
         return reader
 
     # Weights

@@ -73,7 +73,7 @@ class _Loader(TrainedLoader):
     @property
     def trained_here(self) -> int:
         """Samples over all processes since this launch began."""
-        return self.consumed_samples - self._began
+        return self.consumed_samples - self.run.began
 
     def saw(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
         """The model's output [B, S, V] for the next batch: its losses, by sample to spare memory."""

@@ -97,6 +97,21 @@ def test_the_mixing_of_a_checkpoint_is_not_dropped(config: Config, tmp_path: Pat
         kind({**config, "mixing": {"doremi": {}}, "continue_from": str(path)}, **options)
 
 
+def test_an_accepted_mixing_begins_again_once(config: Config, caplog: pytest.LogCaptureFixture) -> None:
+    """The option stays in a script that is restarted; what was learned since stays, too."""
+    options = {"micro_batch_size": 8, "allow_changed": ["mixing"]}
+    first = cl.batches({**config, **ODM}, **options)
+    for k, _ in zip(range(3), first, strict=False):
+        first.observe({"books": 1.0 + k, "web": 2.0})
+    again = cl.batches({**config, **ODM}, **options)
+    again.load_state_dict(first.state_dict())
+    assert (again.mixing and again.mixing.state()) == (first.mixing and first.mixing.state())
+    other = cl.batches({**config, "mixing": {"odm": {"smoothing": None}}}, **options)
+    other.load_state_dict(first.state_dict())
+    assert other.mixing and other.mixing.steps == 0
+    assert "begins again, as accepted" in caplog.text
+
+
 def test_what_may_differ_is_said_once_for_both_doors(config: Config, saved: Path) -> None:
     other = {**config, "seed": 4}
     with raises(ResumeError, found='allow_changed=["seed"]'):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 MODULES = [
-    "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/format",
+    "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/run", "conceptloader/format",
     "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
 ]  # fmt: skip
 
@@ -89,6 +89,11 @@ ELSEWHERE = {
     "order/partition": "order/test_partition.py loader/test_state.py",
     "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
     "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
+    "run/training": "run loader/test_state.py loader/test_weights.py loader/test_move.py loader/test_loader.py",
+    "run/mixing": "mixing run",
+    "run/weights": "loader/test_weights.py",
+    "run/entry": "run/test_entry.py entries",
+    "run/ranks": "run/test_ranks.py",
     "storage": "remote",
     "storage/handles": "storage batch/test_files.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
@@ -104,6 +109,7 @@ _WIDE = {
     "kernels": "golden order batch packing corruption/test_engine.py loader faults remote",
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
+    "run": "run loader mixing trainers entries",
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
     "trace",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",

@@ -24,6 +24,10 @@ def test_a_mixture_that_learns(tmp_path: Path, data: dict[str, Path]) -> None:
     refused = support.run_train(tmp_path / "refused", support.config(tmp_path / "x", learns, pp=2))
     assert "nanotron.loss_per_dataset" in refused.output
     learns["nanotron"] = {"loss_per_dataset": True}
+    workers = support.config(tmp_path / "w", learns, pp=3)  # of which one rank needs no data
+    workers["data_stages"][0]["data"]["num_loading_workers"] = 1
+    refused = support.run_train(tmp_path / "workers", workers)
+    assert refused.output.count("mixing.odm: found num_loading_workers: 1") >= 3
     whole = support.run_train(tmp_path / "whole", support.config(tmp_path / "a", learns, pp=2, resume=True))
     assert whole.returncode == 0, whole.output[-4000:]
     learned = set_there(tmp_path / "a")

@@ -83,7 +83,8 @@ class TrainingRun:
         last_batch: LastBatch | None = None,
         allow_changed: Collection[str] = (),
     ) -> None:
-        self.blend, self.entry, self.partition = open_blend(config), entry, partition
+        self.blend = self._configured = open_blend(config)  # the latter as it is without a past
+        self.entry, self.partition = entry, partition
         self._rule, self._counts_steps = rule or BatchSchedule.constant(partition.group), rule is not None
         entry.check(self.blend.config)
         self.allow_changed = frozenset(as_names(allow_changed, "allow_changed"))
@@ -384,7 +385,7 @@ class TrainingRun:
                 where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
             )
         try:
-            blend = self.blend.resume(saved.spec, consumed, allow_changed=allowed, new_stage=new_stage)
+            blend = self._configured.resume(saved.spec, consumed, allow_changed=allowed, new_stage=new_stage)
         except ChangedPast as error:
             raise ResumeError("", error.refusal + self.entry.allowing(error.keys)) from error
         allow = None if "mixing" in allowed else self.entry.allowing(["mixing"])

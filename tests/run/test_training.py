@@ -125,6 +125,22 @@ def test_what_may_differ_is_said_once_for_both_doors(config: Config, saved: Path
         cl.batches(other, micro_batch_size=8, allow_changed="seed")
 
 
+def test_back_to_a_state_before_weights_were_set(config: Config) -> None:
+    """On the loader that set them, which resumes what the configuration says, not what it has come to."""
+    loader = cl.batches(config, micro_batch_size=8)
+    states = []
+    for k, _ in zip(range(4), loader, strict=False):
+        states.append(loader.state_dict())
+        loader.set_weights({"books": 1 + k, "web": 2})
+    for k, state in enumerate(states):
+        new = cl.batches(config, micro_batch_size=8)
+        for one in (loader, new):
+            one.load_state_dict(state)
+        assert loader.state_dict() == new.state_dict() == state
+        assert loader.blend.spec == new.blend.spec
+        assert taken(loader, 3) == list(range(8 * k + 8, 8 * k + 32))
+
+
 def test_an_error_of_the_reader_changes_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = cl.batches(config, micro_batch_size=8)
     state = cl.batches(config, micro_batch_size=8).state_dict_at(24)

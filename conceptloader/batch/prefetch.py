@@ -31,7 +31,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
 
     With depth 0 nothing is prefetched: a thread reads when it is asked to, so that the consumer can watch it, and be
     interrupted. What `read` or `tasks` raises is raised here, in its turn. Threads end with `close`, when the iterator
-    is no longer referenced, and with the process; none is waited for longer than a second.
+    is no longer referenced, and with the process, which waits for none longer than two seconds.
 
     where: thread identifier -> what it is reading, for the warning after warn_after_s of waiting, and for the ReadError
     after timeout_s. name: of the reader, for messages.

@@ -1,10 +1,11 @@
 """Threads that wait, for requests and for reads.
 
 Daemons, so that one which hangs does not keep the process from ending; the end of the process waits for none of them
-longer than a second.
+longer than two seconds.
 """
 
 import atexit
+import ctypes
 import os
 import threading
 import time
@@ -120,11 +121,23 @@ def shared_threads(name: str, size: int) -> Threads:
 
 @atexit.register
 def _stop_all() -> None:
-    """Before the interpreter goes: a thread that comes back to it from a read ends the process with an abort."""
+    """Before the interpreter goes.
+
+    A thread that needs it afterwards is killed, and if that happens in C++, as in torch, the process aborts. So what is
+    still at work after a second gets an exception: it leaves before its next line, also where a read ends late.
+    """
     groups = list(_all)
     for group in groups:
         group.stop()
+    threads = [thread for group in groups for thread in group.threads]
+    _join(threads)
+    for thread in threads:
+        if thread.is_alive() and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    _join(threads)
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
     deadline = time.monotonic() + _JOIN_S
-    for group in groups:
-        for thread in group.threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

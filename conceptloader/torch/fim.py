@@ -132,7 +132,7 @@ class FillInMiddle:
                 arrays["labels"][k, row.loss == 0] = self.ignore_index
             sequences.append(row.borders[1:] + k * size)
         arrays["cu_seqlens"] = np.concatenate(sequences).astype(np.int32)
-        longest = {"max_seqlen": int(np.diff(arrays["cu_seqlens"]).max())} if "max_seqlen" in batch else {}
+        longest = {"max_seqlen": int(np.diff(arrays["cu_seqlens"]).max(initial=0))} if "max_seqlen" in batch else {}
         return {**batch, **{name: torch.from_numpy(array) for name, array in arrays.items()}, **longest}
 
     def row(self, sample: int, inputs: Ints, labels: Ints, loss: npt.NDArray[np.float32], borders: Ints) -> Row:

@@ -114,3 +114,16 @@ def random_case(path: Path, seed: int) -> Case:
     chosen = rng.integers(0, 2, size) if min(s.count for s in views) else np.full(size, int(views[0].count == 0))
     windows = np.array([rng.integers(0, views[k].count) for k in chosen.tolist()], np.uint64)
     return Case(views, known, layout, chosen, windows, rng.integers(0, 1 << 40, size).astype(np.uint64))
+
+
+def write_scattered(path: Path, step: int) -> None:
+    """A document of 30 spans of 4 tokens, whose records are `step` apart, in threes."""
+    options = cl.BuildOptions(
+        token_type="u2", tracks={"concepts": cl.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
+    )
+    builder = cl.create_writer(path, options)
+    with builder.shard(0) as writer:
+        numbers = [writer.add_record("concepts", np.full(3, k)) for k in range(5000)]
+        spans = [(4 * k, 4 * k + 4, numbers[step * (k % 3) + k // 3]) for k in range(30)]
+        writer.add_document(np.arange(121), spans={"concepts": spans})
+    cl.finalize(path)

@@ -21,7 +21,7 @@ from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.testing import PlainReader
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, write_scattered
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build, join
 from tests.raises import raises
@@ -171,16 +171,7 @@ def test_reads_of_a_window_are_few_and_counted(tmp_path):
 
 @pytest.mark.parametrize("far", [False, True])
 def test_far_apart_records_are_read_in_groups_and_near_ones_together(tmp_path, far):
-    options = cl.BuildOptions(
-        token_type="u2", tracks={"concepts": cl.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
-    )
-    builder = cl.create_writer(tmp_path / "a", options)
-    with builder.shard(0) as writer:
-        numbers = [writer.add_record("concepts", np.full(3, k)) for k in range(5000)]
-        step = 1600 if far else 2
-        spans = [(4 * k, 4 * k + 4, numbers[step * (k % 3) + k // 3]) for k in range(30)]
-        writer.add_document(np.arange(121), spans={"concepts": spans})
-    cl.finalize(tmp_path / "a")
+    write_scattered(tmp_path / "a", 1600 if far else 2)
     reader, plain = make_reader(cl.open_dataset(tmp_path / "a"), tracks=["concepts"])
     assert_same(read(reader, [0, 1, 2]), read(plain, [0, 1, 2]))
     assert cost(lambda: read(reader, [0, 1, 2]))[0] == 3 * (1 + 2 * (3 if far else 1))

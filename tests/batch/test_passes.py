@@ -18,7 +18,7 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import PlainReader, random_documents, write_dataset
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, write_scattered
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
@@ -74,15 +74,25 @@ def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path) -> Non
     assert handles.count <= 160
 
 
-@pytest.mark.parametrize("kind", ["windows", "packs"])
-def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many shards, tracks and spans there are: one for each thing that is found by another."""
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A dataset in a store, of which blocks of 24 bytes are kept, and not for long."""
     monkeypatch.setattr(blocks, "_MEMORY_BLOCK", 24)  # or else a block is often all of a file
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "777")  # a cache of its own
+
+    def put(path: Path) -> Any:
+        bucket = f"memory://{uuid.uuid4().hex}"
+        fsspec.filesystem("memory").put(str(path), f"{bucket}/a", recursive=True)
+        return cl.open_dataset(f"{bucket}/a")
+
+    return put
+
+
+@pytest.mark.parametrize("kind", ["windows", "packs"])
+def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, store: Any) -> None:
+    """However many shards, tracks and spans there are: one for each thing that is found by another."""
     write_dataset(tmp_path / "a", random_documents(300, seed=2, mean_length=40), shards=20, encoding="spans")
-    bucket = f"memory://{uuid.uuid4().hex}"
-    fsspec.filesystem("memory").put(str(tmp_path / "a"), f"{bucket}/a", recursive=True)
-    near, far = cl.open_dataset(tmp_path / "a"), cl.open_dataset(f"{bucket}/a")
+    near, far = cl.open_dataset(tmp_path / "a"), store(tmp_path / "a")
     view = make_view("x", near, 0, 0, 100, SEQ_LEN)
     if kind == "packs":
         view = make_packs(tmp_path / "a", SEQ_LEN, 64)
@@ -94,6 +104,30 @@ def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, monkeypatch: 
     found = BatchReader(NO_ORDER, views, layout, handles=passes).read(samples, picked=picked)
     assert_same(found, PlainReader(None, [view], layout).read(samples, picked=picked))
     assert passes.begun == {"windows": 5, "packs": 7}[kind]
+
+
+def test_records_far_apart_are_asked_for_in_one_round(tmp_path: Path, store: Any) -> None:
+    write_scattered(tmp_path / "a", 1600)
+    near = make_view("x", cl.open_dataset(tmp_path / "a"), 0, 0, 5, SEQ_LEN)
+    passes, view = Passes(1000), dataclasses.replace(near, dataset=store(tmp_path / "a"))
+    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(near), handles=passes), windows(near)
+    found = reader.read(samples, picked=picked)
+    assert_same(found, PlainReader(None, [near], reader.layout).read(samples, picked=picked))
+    assert passes.begun == 4  # the stream, the index, the data
+
+
+def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path: Path, store: Any) -> None:
+    view = shards(tmp_path / "a", 3)
+    reader = BatchReader(NO_ORDER, [dataclasses.replace(view, dataset=store(tmp_path / "a"))], layout_of(view))
+    samples, picked = windows(view)
+    reader.read(samples, picked=picked)
+    [work] = reader._workspaces
+    buffer = np.full(96, 77, np.uint8)
+    work._call_with(buffer=buffer[:48])
+    found = reader.read(samples, picked=picked)
+    assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
+    assert (buffer[:48] != 77).any()
+    assert (buffer[48:] == 77).all()
 
 
 def test_what_stays_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,25 @@ next(ahead)
 """
 
 
+# A thread that is killed in code of torch, which may not be left by an exception, aborts the process.
+BUSY = """
+import time, torch
+from conceptloader.batch.prefetch import Prefetcher
+def read(task):
+    time.sleep(0.3 * (task % 5))
+    while True:
+        torch.ones(1000).clone().sum().item()
+ahead = Prefetcher(read, iter(range(100)), threads=10, depth=20)
+time.sleep(0.2)
+"""
+
+
+def test_threads_that_are_still_at_work_are_ended_before_the_interpreter_goes() -> None:
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("end", ["", "ahead.close()", "ahead.close(); del ahead", "raise SystemExit"])
 def test_threads_have_ended_when_the_interpreter_goes(end: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], capture_output=True, text=True, timeout=60)

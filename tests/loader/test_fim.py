@@ -241,3 +241,15 @@ def test_labels_that_are_ignored(tmp_path: Path) -> None:
     assert all(torch.equal(masked[name], plain[name]) for name in ("input_ids", "loss_mask", "cu_seqlens"))
     with raises(ConfigError, "fim", "found labels of -100,", fix="give FillInMiddle the same ignore_index"):
         FillInMiddle(**TOKENS)(batch)
+
+
+def test_a_rank_without_rows(tmp_path: Path) -> None:
+    """As in the last batch of an evaluation."""
+    write_dataset(tmp_path / "ds", random_documents(20, seed=3, mean_length=40))
+    config = {"seq_len": 16, "order": "sequential", "datasets": {"ds": {"path": str(tmp_path / "ds")}}}
+    fim = FillInMiddle(**TOKENS, eos=0, rate=1.0)
+    options = {"micro_batch_size": 1000, "dp_size": 2, "scheme": "contiguous"}
+    with cl.make_dataloader({**config, "outputs": {"cu_seqlens": True}}, dp_rank=1, **options) as loader:
+        [batch] = map(fim, loader)
+    assert batch["input_ids"].shape == (0, 16)
+    assert (batch["cu_seqlens"].tolist(), batch["max_seqlen"]) == ([0], 0)

@@ -55,7 +55,8 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
 ELSEWHERE = {
-    "batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_files.py faults/test_below.py",
+    "batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_files.py batch/test_pieces.py "
+    "faults/test_below.py",
     "batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py batch/test_pieces.py",
     "batch/after": "batch/test_fields.py batch/test_concept_weights.py loader/test_loader.py",
     "batch/held": "remote/test_loader.py batch/test_passes.py",
@@ -81,7 +82,8 @@ ELSEWHERE = {
     "ingest/build/trial": "cli/test_init_recipe.py",
     "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
     "ingest/index": "trace/test_index.py",
-    "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py batch/test_damage.py",
+    "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py batch/test_damage.py "
+    "batch/test_files.py batch/test_passes.py",
     "kernels/codecs": "ingest/test_digits.py trace/test_index.py",
     "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py order/test_inverse.py",
     "kernels/packing": "packing",

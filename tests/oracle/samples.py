@@ -189,6 +189,9 @@ class Oracle:
             data = read(Path(given["path"]))
             low, high = (cut(x, data) for x in given.get("split", (0, 1)))
             overflow = packing.get("overflow", "split")
+            if "split_documents" in config:
+                starts = [a for a, _ in Member(data, low, high, 1, None, overflow, set()).documents()]
+                low, high = ([*starts, high][round(x * len(starts))] for x in config["split_documents"])
             bad = {p for q in config.get("quarantine", ()) if q["dataset"] == name for p in range(*q["tokens"])}
             self.members[name] = Member(data, low, high, self.seq_len, packing.get("bins"), overflow, bad)
             entries = [entry for entry in config.get("exclude", ()) if entry.get("dataset", name) == name]

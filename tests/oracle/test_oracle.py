@@ -6,10 +6,10 @@ On few descriptors, with late storage, into memory that was written to; the plai
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from conceptloader.order import reference
 from conceptloader.storage.handles import HANDLES
 from tests.batch.compare import assert_same, plain_reader
 from tests.conftest import Tally
-from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
+from tests.oracle.corpora import CONCEPTS, DOCUMENTS, EOS, FIELDS, STREAMS, VIEWS, VOCAB, write_all
 from tests.oracle.data import read
+from tests.oracle.fim import fill_in_middle
+from tests.oracle.imported import CHATS, IMPORTED, write_imported
 from tests.oracle.samples import Oracle, Sample, excluded, meaning
 from tests.scale import SOAK, scaled
 
@@ -37,7 +39,13 @@ RULES = (((0, BATCH),), ((0, BATCH), (3 * BATCH, 2 * BATCH)), ((0, 2 * BATCH), (
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return lru_cache(None)(lambda seed: write_all(tmp_path_factory.mktemp(f"seed-{seed}-"), seed))
+    @lru_cache(None)
+    def written(seed: int) -> Path:
+        folder = write_all(tmp_path_factory.mktemp(f"seed-{seed}-"), seed)
+        write_imported(folder, seed)
+        return folder
+
+    return written
 
 
 def some(draw: st.DrawFn, values: Any, **how: Any) -> Any:
@@ -51,9 +59,13 @@ def weights(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
 
 
 @st.composite
-def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
+def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dict[str, Any]:
+    """imported: the folder has the datasets of `write_imported`, too."""
     kind = draw(st.sampled_from(["windows", "documents", "packs"]))
     kinds = {"windows": STREAMS, "documents": DOCUMENTS, "packs": (*STREAMS[:-1], *DOCUMENTS)}[kind]
+    if imported and draw(st.booleans()):
+        more = {"windows": IMPORTED, "documents": CHATS, "packs": (*IMPORTED, *CHATS)}[kind]
+        kinds = draw(st.sampled_from([more, (*kinds, *more)]))
     paths = {
         f"{name[::-1]}.{k}": name
         for k, name in enumerate(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4)))
@@ -67,6 +79,8 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         "loader": {"prefetch_batches": draw(st.integers(0, 3)), "num_threads": draw(st.integers(1, 3))},
         "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "sample_seed", "loss_on_eos")},
     }
+    if imported:
+        config |= {"allow_mixed_tokenizers": True, "allow_mixed_vocabularies": True}
     if kind == "packs":
         config["packing"] = {
             "bins": draw(st.sampled_from([2, 2, 3, 6])),
@@ -77,11 +91,16 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         trial = {**config["datasets"][name], "split": [low, high]}
         if low < high and min(Oracle({**config, "datasets": {name: trial}}).sizes.values()) > 0:
             config["datasets"][name] = trial
+    if imported and "flat" not in paths.values() and draw(st.integers(0, 3)) == 0:
+        low, high = sorted((draw(st.floats(0, 1)), draw(st.floats(0, 1))))
+        trial = {**config, "split_documents": [low, high]}
+        if low < high and min(Oracle(trial).sizes.values()) > 0:
+            config = trial
     sizes = Oracle(config).sizes
     for name in [name for name, size in sizes.items() if size < 1]:
         del config["datasets"][name], paths[name]
     if not paths:
-        return draw(configurations(folder))
+        return draw(configurations(folder, imported))
     config["order"] = draw(st.sampled_from(["shuffled", "shuffled", "sequential"]))
     if config["order"] != "sequential":
         config["block"] = draw(st.sampled_from([1, 2, 7, 64]))
@@ -107,7 +126,7 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         whole_shard = st.sampled_from([(a, b) for a, b in data.shards if a < b] or [(0, 1)])
         config["quarantine"].append({"dataset": name, "tokens": list(draw(some_tokens | whole_shard))})
     config["exclude"] = draw(exclusions(folder, paths))
-    add_outputs(draw, config, paths)
+    add_outputs(draw, config, paths, fim=imported and draw(st.integers(0, 5)) == 0)
     return config
 
 
@@ -131,32 +150,43 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
     return entries
 
 
-def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) -> None:
+def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], fim: bool) -> None:
+    """fim: those that fill-in-the-middle can be applied to."""
     outputs, packed = config["outputs"], "packing" in config
     outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
     outputs["mask_document_boundaries"] = draw(st.booleans())
     outputs["shared_labels"] = not packed and draw(st.booleans())
-    if set(paths.values()) <= {"bare", "flat"} and not packed and not config["quarantine"] and not config["exclude"]:
+    has = set(paths.values())
+    known = [read(Path(entry["path"])) for entry in config["datasets"].values()]
+    if (
+        not any("loss_mask" in data.fields for data in known)
+        and not packed
+        and not config["quarantine"]
+        and not config["exclude"]
+    ):
         needed = outputs["mask_document_boundaries"] or not outputs["loss_on_eos"]
         outputs["loss_mask"] = needed or draw(st.booleans())
     if outputs.get("loss_mask", True) and not outputs["shared_labels"]:
         outputs["ignore_index"] = draw(st.sampled_from([None, -100]))
-    has = set(paths.values())
-    if not has <= {"bare", "flat"}:
+    if any(data.spans for data in known):
         of_field, of_track = {"name": "weight", "missing": 3}, {"name": "numbers", "missing": 0.5, "outside": -2}
-        known = (read(Path(entry["path"])).codecs.get("numbers") for entry in config["datasets"].values())
-        numbers = {codec[1]["dtype"] for codec in known if codec}
+        numbers = {data.codecs["numbers"][1]["dtype"] for data in known if "numbers" in data.codecs}
         named = draw(
             st.dictionaries(st.sampled_from([f"concept-{k}" for k in range(CONCEPTS)]), st.sampled_from([0, 2.5]))
         )
         of_concepts = {"name": draw(st.sampled_from(TRACKS[:2])), "missing": 4, "outside": 1, "concepts": named}
         of_concepts |= {"inside": draw(st.sampled_from([0, 0.5]))} if draw(st.booleans()) else {}
-        known = [None, of_field, of_concepts, *[of_track] * (numbers <= {"f2", "f4"})]
-        outputs["loss_weight"] = draw(st.sampled_from(known))
-    if "flat" not in has:
+        weights = [of_field, *[of_concepts] * ("chunked" not in has), *[of_track] * (numbers <= {"f2", "f4"})]
+        there = {name for data in known for name in (*data.fields, *data.spans)}
+        outputs["loss_weight"] = draw(st.sampled_from([None, *(one for one in weights if one["name"] in there)]))
+    if all(FIELDS.keys() <= data.fields.keys() for data in known):
         outputs["fields"] = {name: draw(st.sampled_from(["inputs", "labels"])) for name in some(draw, FIELDS)}
     config["tracks"] = {}
-    for track in some(draw, TRACKS) if not has <= {"bare", "flat"} else []:
+    if fim:
+        outputs |= {"cu_seqlens": True, "shared_labels": False, "loss_mask": True, "loss_weight": None, "fields": {}}
+        return
+    tracks = {track for data in known for track in data.spans} & {*TRACKS}
+    for track in some(draw, tracks) if tracks else []:
         config["tracks"][track] = how = {}
         if track == "notes":
             how["layout"] = "records"
@@ -174,6 +204,8 @@ def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int |
     Returns: their number.
     """
     samples = [t % end if end else t for t in positions]
+    fim = fim_of(oracle.config) if "cu_seqlens" in batch else None
+    changed = fim(batch) if fim else {}
     batch = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in batch.items()}
     assert batch["sample_index"].tolist() == samples
     wanted = [oracle.sample(*both) for both in zip(samples, positions, strict=True)]
@@ -198,10 +230,39 @@ def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int |
     if "cu_seqlens" in names:
         assert batch["cu_seqlens"].tolist() == borders
         assert batch["max_seqlen"] == np.diff(borders).max(initial=0)
+    if fim:
+        check_filled(fim, changed, samples, wanted)
     for value in batch.values():
         if isinstance(value, np.ndarray):
             value[...] = 1  # as trainers may: it is in no later batch
     return len(samples)
+
+
+def fim_of(config: dict[str, Any]) -> cl.FillInMiddle | None:
+    """What every batch of the configuration is given to, too, if it may be."""
+    outputs = {"loss_mask": True, "loss_weight": None, **config["outputs"]}
+    if not outputs["cu_seqlens"] or not outputs["loss_mask"] or outputs["shared_labels"]:
+        return None
+    if config["tracks"] or outputs.get("fields") or outputs["loss_weight"]:
+        return None
+    marks = {"prefix": VOCAB, "middle": VOCAB + 1, "suffix": VOCAB + 2, "pad": VOCAB + 3}
+    ignored = outputs.get("ignore_index")
+    return cl.FillInMiddle(**marks, rate=0.6, spm_rate=0.4, seed=config["seed"], eos=EOS, ignore_index=ignored)
+
+
+def check_filled(fim: cl.FillInMiddle, batch: Any, samples: Sequence[int], wanted: Sequence[Sample]) -> None:
+    """wanted: the samples before."""
+    borders = [0]
+    for row, (t, sample) in enumerate(zip(samples, wanted, strict=True)):
+        arrays, sequences = fill_in_middle(fim, t, sample.arrays, sample.sequences)
+        size = len(arrays["labels"])
+        for name, value in arrays.items():
+            found = batch[name][row].numpy()
+            assert found.dtype == value.dtype, f"sample {t}: fill-in-the-middle: {name}"
+            assert found.tolist() == value.tolist(), f"sample {t}: fill-in-the-middle: {name}"
+        borders += [row * size + k for k in (*sequences[1:], size)]
+    assert batch["cu_seqlens"].tolist() == borders
+    assert batch["max_seqlen"] == np.diff(borders).max(initial=0)
 
 
 def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: Sample, where: str) -> None:
@@ -255,11 +316,16 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     """A run from its beginning, resumed a few times: on other ranks, with other weights, with a configuration that was
     edited ahead of the position."""
     state, at, checked, rule = None, 0, 0, draw(st.sampled_from(RULES))
-    resumes = draw(st.integers(0, 3))
+    resumes, learned = draw(st.integers(0, 3)), None
+    if len(oracle.sizes) > 1 and draw(st.integers(0, 2)) == 0:
+        given = {} if "weights" in config else {"weight": 1}
+        datasets = {name: {**given, **dataset} for name, dataset in config["datasets"].items()}
+        config = {**config, "datasets": datasets, "phases": [], "mixing": {f"{__name__}:Learned": {}}}
+        oracle, learned = Oracle(config), Learned(list(oracle.sizes))
     for number in range(resumes + 1):
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
         size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
-        end, tail = None, draw(st.sampled_from(["drop", "partial", *(() if oracle.live else ("wrap",))]))
+        end, tail = None, draw(st.sampled_from(["drop", "partial", *(() if oracle.live or learned else ("wrap",))]))
         if number == resumes and draw(st.booleans()):
             end = draw(st.integers(max(at + 1, 2 * BATCH), at + 50))
         blend = cl.open_blend(config)
@@ -292,7 +358,9 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
             for k, iterator in enumerate(iterators):
                 checked += check_batch(oracle, next(iterator), range(at + k, at + size * ranks, ranks))
             at += size * ranks
-            if draw(st.integers(0, 5)) == 0:
+            if learned is not None:
+                oracle = observe(learned, oracle, loaders, at, rule)
+            elif draw(st.integers(0, 5)) == 0:
                 oracle = set_weights(draw, oracle, loaders, at, size * ranks)
         states = [loader.state_dict() for loader in loaders]
         assert all(s == states[0] for s in states)
@@ -300,10 +368,51 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
         state = states[0]
         for loader in loaders:
             loader.close()
-        if draw(st.booleans()):
+        if learned is None and draw(st.booleans()):
             config = draw(edited(config, oracle, at))
             oracle = Oracle(config, oracle.live)
     return checked
+
+
+class Learned:
+    """A controller whose weights depend on all losses so far, and are none in every third step."""
+
+    def __init__(self, names: Sequence[str], losses: Mapping[str, float] | None = None) -> None:
+        self.names, self.losses, self.steps = names, dict(losses or {}), 0
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float], state: Mapping[str, float] | None = None) -> "Learned":
+        return cls(sorted(weights), state)
+
+    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
+        for name, loss in losses.items():
+            self.losses[name] = self.losses.get(name, 0) / 2 + loss
+        if step % 3 == 2:
+            return None
+        return {self.names[0]: 1000 + step, **{name: 1 + 10 * self.losses.get(name, 0) // 1 for name in self.names[1:]}}
+
+    def state(self) -> dict[str, float]:
+        return self.losses
+
+
+def observe(learned: Learned, oracle: Oracle, loaders: list[Any], at: int, rule: Sequence[tuple[int, int]]) -> Oracle:
+    """Tell all ranks the losses of the step that ended at sample `at`, if one did. learned: as they learn."""
+    assert oracle.order is not None
+    steps = list(takewhile(lambda step: step[0] < at + 1000, reference.steps(rule)))
+    ended = [first for first, last in steps if last == at]
+    if not ended:
+        return oracle
+    losses = {oracle.locate(t)[0]: (t * 37 % 50) / 10 for t in range(ended[0], at)}
+    for loader in loaders:
+        loader.observe(losses)
+    weights = learned.observe(learned.steps, losses)
+    learned.steps += 1
+    if weights is None:
+        return oracle
+    after, taken = oracle.live[-1][0] if oracle.live else 0, [start for start, _ in oracle.order.phases]
+    starts = [oracle.order.global_sample(first) for first, _ in steps if first >= at]
+    start = next(start for start in starts if start not in taken and start > after)
+    return Oracle(oracle.config, [*oracle.live, (start, weights)])
 
 
 def samples_to(end: int, tail: str, rule: Sequence[tuple[int, int]]) -> list[int]:
@@ -354,24 +463,38 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
 
 
 def check_evaluation(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
-    """Every window once, on any number of ranks."""
+    """Every window once, on any number of ranks; the last ones of many."""
     total, size, ranks = sum(oracle.sizes.values()), draw(st.integers(1, 40)), draw(st.integers(1, 4))
     group, blend = size * ranks, cl.open_blend(config)
+    begin = max(0, total - 400) // group * group
     for k in range(ranks):
-        with cl.make_dataloader(blend, dp_rank=k, dp_size=ranks, micro_batch_size=size) as loader:
-            mine = [range(first, min(first + group, total))[k::ranks] for first in range(0, total, group)]
+        options = {"dp_rank": k, "dp_size": ranks, "micro_batch_size": size, "consumed_samples": begin}
+        with cl.make_dataloader(blend, **options) as loader:
+            mine = [range(first, min(first + group, total))[k::ranks] for first in range(begin, total, group)]
             for batch, expected in zip(loader, mine, strict=True):
                 check_batch(oracle, batch, expected)
-    return total
+    return total - begin
+
+
+def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+    """The last batch of a run that ends after an exclusion, padded with samples from before it."""
+    end = max(entry["at"] for entry in config["exclude"]) + draw(st.integers(1, BATCH))
+    if config["order"] == "sequential":
+        end = min(end, sum(oracle.sizes.values()))
+    first, options = (end - 1) // BATCH * BATCH, {"num_samples": end, "last_batch": "wrap"}
+    with cl.make_dataloader(config, micro_batch_size=BATCH, consumed_samples=first, **options) as loader:
+        [batch] = loader
+        return check_batch(oracle, batch, range(first, first + BATCH), end)
 
 
 def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
     """Returns the number of samples that were compared."""
     oracle = Oracle(config)
     assert list(oracle.sizes.values()) == list(cl.open_blend(config).order.sizes)
+    wrapped = check_wrap(draw, config, oracle) if config["exclude"] else 0
     if config["order"] == "sequential":
-        return check_evaluation(draw, config, oracle)
-    return check_far(draw, config, oracle) + check_run(draw, config, oracle)
+        return wrapped + check_evaluation(draw, config, oracle)
+    return wrapped + check_far(draw, config, oracle) + check_run(draw, config, oracle)
 
 
 @contextmanager
@@ -399,6 +522,6 @@ def machine(draw: st.DrawFn) -> Iterator[None]:
 def test_samples_are_those_of_the_documentation(data: st.DataObject, corpora: Any, tally: Tally) -> None:
     logging.getLogger("conceptloader").setLevel(logging.ERROR)  # many samples have no loss
     folder = corpora(data.draw(st.integers(0, scaled(5, 500)), "corpora"))
-    config = data.draw(configurations(folder), "config")
+    config = data.draw(configurations(folder, imported=True), "config")
     with machine(data.draw):
         tally("oracle", {"configurations": 1, "samples": check(data.draw, config)})

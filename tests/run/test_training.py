@@ -108,7 +108,8 @@ def test_an_accepted_mixing_begins_again_once(config: Config, caplog: pytest.Log
     assert (again.mixing and again.mixing.state()) == (first.mixing and first.mixing.state())
     other = cl.batches({**config, "mixing": {"odm": {"smoothing": None}}}, **options)
     other.load_state_dict(first.state_dict())
-    assert other.mixing and other.mixing.steps == 0
+    assert other.mixing is not None
+    assert other.mixing.steps == 0
     assert "begins again, as accepted" in caplog.text
 
 

@@ -57,12 +57,15 @@ class SampleSource:
         shown = f"{len(self):,} samples of {config.seq_len:,} tokens"
         return f"<{type(self).__name__} of {', '.join(config.names)}: {shown}>"
 
-    def read(self, indices: Sequence[int]) -> Batch:
-        """The batch of these samples. Raises ConfigError for an invalid index."""
+    def _check(self) -> None:
         if not self._checked:
             self.entry.check(self.blend.config)
             self.run.require_known()
             self._checked = True
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        """The batch of these samples. Raises ConfigError for an invalid index."""
+        self._check()
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
         self.run.check_reads(max(samples, default=0) + 1)
         return self._reader.read(np.array(samples, np.uint64))
@@ -87,6 +90,13 @@ class GrainSource(SampleSource):
 
     entry = Entry(name="GrainSource", lacks={"cu_seqlens": "it is of a batch, and grain makes batches itself"})
 
+    def __init__(
+        self, config: ConfigLike, num_samples: int | None = None, *, allow_changed: Collection[str] = ()
+    ) -> None:
+        super().__init__(config, num_samples, allow_changed=allow_changed)
+        if num_samples is not None:
+            self.blend.order.check_run(num_samples)
+
     def __len__(self) -> int:
         """Samples from index 0 to the end of the run."""
         return max(0, self.num_samples - self.count_start)
@@ -102,6 +112,7 @@ class GrainSource(SampleSource):
 
     def state_dict_at(self, samples: int) -> dict[str, str]:
         """The state when the first `samples` indices are trained, over all processes: that of every other trainer."""
+        self._check()
         consumed = self.count_start + as_count(samples, "samples", 0)
         return self.run.state(consumed).leaf()
 

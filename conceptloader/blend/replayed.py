@@ -54,7 +54,7 @@ def as_set_live(current: OrderSpec, saved: OrderSpec) -> OrderSpec:
 
     Release 0.2.0 set the weights of a run that it replayed while that lived; now they are phases of the configuration.
     """
-    if saved.origin is None and not saved.live:
+    if current.live or (saved.origin is None and not saved.live):
         return current
     planned = {phase.start for phase in saved.phases} - set(saved.live)
     number = len(saved.deciding) + (0 if saved.origin is None else saved.origin.number)

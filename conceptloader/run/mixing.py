@@ -128,7 +128,8 @@ class Mixing:
         """The losses of a step, which one rank alone knows, on all of them; None for kinds that need none."""
         if self.controller is None:
             return None
-        told = ranks.told("losses of datasets", None if losses is None else canonical_json(losses))
+        # NaN passes here, so that every rank raises for it, and none alone.
+        told = ranks.told("losses of datasets", None if losses is None else json.dumps(dict(losses), sort_keys=True))
         found: Weights = json.loads(told)
         return found
 

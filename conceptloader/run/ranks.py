@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from conceptloader.errors import ConceptloaderError
-
 T = TypeVar("T")
 
 
@@ -45,12 +43,13 @@ def together(ranks: Ranks, what: str, decide: Callable[[], T], facts: Callable[[
     Where it raises on one rank, that rank must not leave the others waiting for it: the error is compared, too, and
     then raised on every rank that has it.
     """
-    error, found = None, None
+    error: Exception | None = None
+    found = None
     try:
         found = decide()
         said = dict(facts(found))
-    except ConceptloaderError as raised:
-        error, said = raised, {"error": str(raised)}
+    except Exception as raised:  # also of a user's controller, or of arguments of another type
+        error, said = raised, {"error": f"{type(raised).__name__}: {raised}"}
     ranks.compare(what, said)
     if error is not None:
         raise error

@@ -4,6 +4,7 @@ Positions are in samples over all ranks, from the first one of the run. Two coun
 was handed to the trainer, and `trained`, what the trainer has acknowledged. Neither follows a counter of the trainer's.
 """
 
+import copy
 import logging
 import os
 from collections import deque
@@ -119,8 +120,9 @@ class TrainingRun:
         self._check_end()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is at the same position; nobody follows it, and it writes no log."""
-        return {**self.__dict__, "followers": [], "log": None}
+        """A copy stands at what is trained; nobody follows it, and it writes no log."""
+        position = {"yielded": self.trained, "coming": self.trained}
+        return {**self.__dict__, **position, "followers": [], "log": None}
 
     # Checks at launch
 
@@ -327,6 +329,12 @@ class TrainingRun:
         more |= {"step_start": begun, "step": self.steps_at(begun), "count_start": self.count_start or None}
         if self.mixing is not None:
             more["mixing"] = self.mixing.state()
+            if self._observed > begun:
+                raise ConfigError(
+                    "consumed_samples",
+                    f"{consumed}, with a mixing that has observed the steps up to {self._observed} since",
+                    fix="a mixture that learns has no state of earlier positions: take that of a checkpoint",
+                )
             if self._observed < begun:
                 logger.warning(
                     "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
@@ -392,6 +400,8 @@ class TrainingRun:
         found = None if new_stage else saved.more.get("mixing")
         mixing = self._checked(Mixing.resumed(blend, found, allow))
         self._check_end_known(blend)
+        if self.end is not None:
+            blend.order.check_run(self.end)
         reader, count_start = read(blend), saved.count("count_start", where, 0)
         self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
@@ -442,6 +452,7 @@ class TrainingRun:
     def _reweighted(self, weights: Mapping[str, float], at: int | None) -> tuple[int, Blend]:
         if "weights" not in self.entry.carries:
             raise ConfigError("set_weights", f"found a run of {self.entry.name}, whose weights never change")
+        self.require_known()
         start, blend = new_weights(self.blend, weights, self.plan, self.edge, at, self.trained)
         if self.end is not None:
             blend.order.check_run(self.end)
@@ -455,23 +466,25 @@ class TrainingRun:
 
         by_one: one rank alone knows the losses, the others give None.
         """
-        ranks, mixing = ranks or Alone(), self.mixing
-        if mixing is None:
-            raise ConfigError("observe", "no section mixing in the configuration", "name a controller there")
-        if by_one:
-            losses = mixing.heard(losses, ranks)
-        text = mixing.heard_file(ranks)
+        ranks = ranks or Alone()
+        if self.mixing is not None and by_one:
+            losses = self.mixing.heard(losses, ranks)
+        text = "" if self.mixing is None else self.mixing.heard_file(ranks)
 
-        def decide() -> Mapping[str, float] | None:
+        def decide() -> tuple[Mixing, Mapping[str, float] | None]:
+            if self.mixing is None:
+                raise ConfigError("observe", "no section mixing in the configuration", "name a controller there")
             if self.coming <= self._observed:
                 raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
-            return mixing.decide(self.blend, losses, text)
+            mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
+            return mixing, mixing.decide(self.blend, losses, text)
 
-        def facts(weights: Mapping[str, float] | None) -> Mapping[str, Any]:
-            said = {"mixing": mixing.kind, "step": mixing.steps, "losses": losses, "weights": weights}
+        def facts(decided: tuple[Mixing, Mapping[str, float] | None]) -> Mapping[str, Any]:
+            said = {"mixing": decided[0].kind, "step": decided[0].steps, "losses": losses, "weights": decided[1]}
             return {**said, "consumed_samples": self.coming}
 
-        weights = together(ranks, "observe", decide, facts)
+        mixing, weights = together(ranks, "observe", decide, facts)
+        self.mixing = mixing
         schedule = self.plan.schedule
         self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
         if weights is not None:  # compared already

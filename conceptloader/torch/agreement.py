@@ -117,6 +117,7 @@ class GroupRanks:
         if not (dist.is_available() and dist.is_initialized()):
             return
         size = dist.get_world_size(self._group)
+        require_same(what, {**facts, "dp_size": self._size}, self._group)
         if self._size not in (None, size):
             raise ConfigError(
                 what,
@@ -125,7 +126,6 @@ class GroupRanks:
                 "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
                 "yourself",
             )
-        require_same(what, facts, self._group)
 
     def told(self, what: str, text: str | None) -> str:
         """See told."""

@@ -77,6 +77,8 @@ def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report
     differences: list[Difference] = []
     samples = repeated = 0
     done: dict[int, Counter[Share]] = {}
+    if run.check_recorded is not None:
+        run.check_recorded([launch.start for launch in launches])
     for launch in launches:
         launched = run if run.launched is None else run.launched(launch.start)
         reader = cache(partial(_reader, launched, launch))
@@ -89,7 +91,7 @@ def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report
             if difference is not None:
                 differences.append(difference)
                 break  # lines are in the order of their steps
-    first = launches[0].start.step
+    first = min(launch.start.step for launch in launches)
     last = max(done, default=first - 1)
     not_once = list(_not_once(launches, done, first, last))
     incomplete = [last] if not_once and all((one.step, one.what) == (last, "missing") for one in not_once) else []

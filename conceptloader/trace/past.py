@@ -28,7 +28,7 @@ from conceptloader.blend.mask import (
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import compare, resume
-from conceptloader.order.progress.runlog import RunLog, RunStart, Segment
+from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart, Segment
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.storage.stores import is_url
 from conceptloader.trace.run import EVERY, Era, Run
@@ -37,8 +37,13 @@ logger = logging.getLogger(__name__)
 
 
 def open_log(log: str | os.PathLike[str]) -> RunLog:
-    """The run log in a directory, or of its file."""
-    return RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+    """The run log in a directory, or of its file. Raises ConfigError for a file of another name, which is not read."""
+    if os.path.isdir(log):
+        return RunLog(log)
+    folder, name = os.path.split(os.fspath(log))
+    if name != FILE_NAME and os.path.exists(log):
+        raise ConfigError("run log", str(log), f"a directory, or its {FILE_NAME}", "move it there")
+    return RunLog(folder or ".")
 
 
 def open_run(
@@ -112,7 +117,13 @@ class _Past:
             opened = cache(partial(self._open, spec, segments, first, stop))
             eras.append(Era(first, stop, segments[0].start.step, opened))
         run = eras[-1].open()
-        return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
+        return replace(
+            run,
+            history=history,
+            parts=tuple(eras) if len(eras) > 1 else (),
+            launched=self.launched,
+            check_recorded=self.check_recorded,
+        )
 
     def launched(self, start: RunStart) -> Run:
         """See Run. A batch log also begins where a loop did, within a launch.
@@ -120,13 +131,31 @@ class _Past:
         Raises: ConfigError if the log has no such launch.
         """
         same = [one for one in self.runs.starts if replace(one, time=start.time) == start]
-        before = [one for one in self.runs.starts if one.consumed <= start.consumed and one.time <= start.time]
+        earlier = [one for one in self.runs.starts if one.time < start.time][-1:]
+        latest = [*earlier, *(one for one in self.runs.starts if one.time == start.time)]
         # Starts that are alike differ in time: a rank begins its batch log after the run log is written.
-        logged = [one for one in same if one.time <= start.time][-1:] or same[:1] or before[-1:]
+        logged = [one for one in same if one.time <= start.time][-1:] or same[:1]
+        logged = logged or [one for one in latest if self._holds(one, start)][-1:]
         if not logged:
-            found = f"no launch for the batch log that begins at step {start.step}, sample {start.consumed}"
-            raise ConfigError(self.runs.path, found, fix="give the run log and the batch log of one run")
+            found = f"no launch with the order and the sizes of the batch log from step {start.step} on"
+            raise ConfigError(self.runs.path, found, fix="give the run log and the batch log of one run, as written")
         return Run(blend=self._blend(self.runs.spec_at(logged[0]), logged[0]))
+
+    def check_recorded(self, starts: Sequence[RunStart]) -> None:
+        """Raise ConfigError unless each launch that wrote a batch log is among these starts of one."""
+        known = [replace(one, time="") for one in starts]
+        for one in self.runs.starts:
+            config = self._config(one)
+            if config is not None and config.loader.batch_log and replace(one, time="") not in known:
+                found = f"no batch log of the launch at step {one.step} ({one.time})"
+                raise ConfigError(self.runs.path, found, "one of each launch, as written", "restore its files")
+
+    def _holds(self, launch: RunStart, loop: RunStart) -> bool:
+        """Whether a loop that began so can be one of a launch: of the same sizes, on its steps, in an order logged."""
+        same = replace(launch, step=loop.step, consumed=loop.consumed, spec=loop.spec, time=loop.time) == loop
+        if not same or loop.step < launch.step or loop.spec not in self.runs.hashes:
+            return False
+        return launch.plan.schedule.consumed_at(loop.step) == loop.consumed
 
     def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
         """Log a warning if the given configuration would continue the order of the last launch in another way."""
@@ -166,7 +195,7 @@ class _Past:
         """Whether their configurations make the same of a sample, as far as they are known."""
         configs = [one for one in (self._config(segment.start) for segment in segments) if one is not None]
         shown = [(one.outputs, one.tracks, {k: it.tracks for k, it in one.datasets.items()}) for one in configs]
-        return all(one == shown[0] for one in shown)
+        return len({one.start.seq_len for one in segments}) == 1 and all(one == shown[0] for one in shown)
 
     def _deciding(self, spec: OrderSpec, stop: int) -> Any:
         """What decides the batches of samples before `stop`."""
@@ -206,7 +235,7 @@ class _Past:
             if own is None and start.seq_len is not None:
                 config = replace(config, seq_len=start.seq_len)
             try:
-                config, datasets = self._data(config, spec)
+                config, datasets = self._data(config, spec, start == self.runs.starts[-1])
                 masks, holes = self._masks(spec, [one for one in (own, self.given) if one is not None], datasets)
             except ConceptloaderError as error:
                 raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error
@@ -223,8 +252,11 @@ class _Past:
             )
         return self._blends[key]
 
-    def _data(self, config: Config, spec: OrderSpec) -> tuple[Config, dict[str, Dataset]]:
-        """Its datasets, where the given configuration has them or else where they were, and a Config that says so."""
+    def _data(self, config: Config, spec: OrderSpec, last: bool) -> tuple[Config, dict[str, Dataset]]:
+        """Its datasets, where the given configuration has them or else where they were, and a Config that says so.
+
+        last: of the last launch, whose tracks may be those of the given configuration.
+        """
         was, now = config.datasets, {} if self.given is None else self.given.datasets
         roots = {*(config.allowed_roots or ()), *((self.given and self.given.allowed_roots) or ())}
         moved = {
@@ -239,7 +271,14 @@ class _Past:
                 fix = "give CONFIG, a configuration with its present path"
                 raise ConfigError(f"datasets.{name}", f"no directory {entry.path}", "where it was", fix)
         datasets = self._opened(config)
-        if back := [name for name in _changed(spec, datasets) if was[name].path != moved.get(name, was[name]).path]:
+        elsewhere = [name for name, entry in moved.items() if entry.path != was[name].path]
+        back = {name for name in _changed(spec, datasets) if name in elsewhere}
+        # A copy with other annotations is not what an earlier launch read, as long as that is there.
+        tracked = {one.dataset: one.tracks_fingerprint for one in spec.members.values()}
+        places = {} if last else {name: was[name].path for name in elsewhere}
+        there = {name for name, path in places.items() if is_url(path) or os.path.isdir(path)}
+        back |= {name for name in there if datasets[name].tracks_fingerprint != tracked.get(name)}
+        if back:
             config = replace(config, datasets={**config.datasets, **{name: was[name] for name in back}})
             datasets = self._opened(config)
         for name, expected in _changed(spec, datasets).items():

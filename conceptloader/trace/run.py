@@ -87,6 +87,7 @@ class Run:
         parts: All eras, if there are several.
         launched: The run of the order that a launch had, also for steps that a later one re-ran; None without a run
             log.
+        check_recorded: Called with the starts of batch logs, raises if a launch lacks its own; None without a run log.
     """
 
     blend: Blend
@@ -95,6 +96,7 @@ class Run:
     stop: int = EVERY
     parts: tuple[Era, ...] = ()
     launched: Callable[[RunStart], "Run"] | None = None
+    check_recorded: Callable[[Sequence[RunStart]], None] | None = None
 
     @property
     def _eras(self) -> tuple[Era, ...]:

@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.torch.agreement import GroupRanks
 
 RANKS = 3
 TIMEOUT_S = 60
@@ -28,6 +29,8 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     try:
         if case == "unknown dataset":
             loader.set_weights({"books": 1} if rank else {"bogs": 1})
+        elif case == "losses of one rank":  # as with pipeline stages, of which one knows them
+            loader.run.observe({"books": float("nan")} if rank == 1 else None, GroupRanks(), by_one=True)
         elif case == "losses":
             loader.observe({"books": 1.0} if rank != 1 else {"books": float("nan")})
         elif case == "second call":
@@ -53,6 +56,7 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     [
         ("unknown dataset", None),
         ("losses", {"odm": {}}),
+        ("losses of one rank", {"odm": {}}),
         ("second call", {"odm": {}}),
         ("second call of the first rank", {"file": HERE}),
     ],
@@ -65,5 +69,6 @@ def test_all_raise_when_one_does(config: dict[str, Any], tmp_path: Path, case: s
         config["mixing"] = mixing
     mp.spawn(one_differs, (str(tmp_path), config, case), RANKS)
     found = [Path(tmp_path, str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
-    assert all("ranks differ" in text for _, text in found), found
+    expected = "losses.books: found nan" if case == "losses of one rank" else "ranks differ"
+    assert all(expected in text for _, text in found), found
     assert all(float(seconds) < TIMEOUT_S / 2 for seconds, _ in found), found

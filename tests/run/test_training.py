@@ -64,6 +64,52 @@ def test_max_epochs_holds_for_samples_by_index(config: Config) -> None:
             source[last]
 
 
+def test_max_epochs_holds_for_weights_of_a_state(config: Config) -> None:
+    """As for those of set_weights and continue_from: the run would end beyond it."""
+    changed, last = limited(config)
+    source = cl.batches(config, micro_batch_size=2)
+    for _ in zip(range(2), source, strict=False):
+        pass
+    source.set_weights({"books": 1, "web": 99})
+    state = source.state_dict()
+    loader = cl.batches(changed, micro_batch_size=2, num_samples=last)
+    with raises(ConfigError, "datasets.web.max_epochs"):
+        loader.load_state_dict(state)
+    assert (loader.consumed_samples, loader.blend.spec.live) == (0, ())
+    with raises(ConfigError, "datasets.web.max_epochs"):
+        cl.GrainSource(changed, num_samples=last + 2)
+
+
+# A mixture that learns
+
+
+def learning(config: Config, steps: int) -> Any:
+    loader = cl.batches({**config, **ODM}, micro_batch_size=8)
+    for k, _ in zip(range(steps), loader, strict=False):
+        loader.observe({"books": 1.0 + k, "web": 2.0})
+    return loader
+
+
+def test_a_mixture_has_no_state_of_earlier_positions(config: Config) -> None:
+    loader = learning(config, 3)
+    loader.state_dict_at(24)
+    with raises(ConfigError, "consumed_samples", "observed the steps up to 24"):
+        loader.state_dict_at(8)
+
+
+@pytest.mark.parametrize("losses", [{"books": float("nan")}, {"books": 1.0, "elsewhere": 1.0}, [1.0]])
+def test_losses_that_are_refused_teach_nothing(config: Config, losses: Any) -> None:
+    loader = learning(config, 2)
+    batches = iter(loader)
+    next(batches)
+    before = loader.run.mixing.state()
+    with pytest.raises((ConfigError, AttributeError)):
+        loader.observe(losses)
+    assert loader.run.mixing.state() == before
+    loader.observe({"books": 3.0, "web": 2.0})
+    assert loader.run.mixing.steps == 3
+
+
 # continue_from
 
 

@@ -487,3 +487,78 @@ def test_a_checkpoint_knows_what_the_command_line_said(life: Life, capsys: pytes
     assert (found["resumes_at"], found["resumed_spec_hash"]) == (2 * BATCH, found["spec_hash"])
     assert main(["trace", str(life.configure(seed=8)), *words[2:]]) == 1
     assert "seed: saved 7, now 8" in capsys.readouterr().err
+
+
+def test_a_plan_for_a_run_whose_weights_were_set(tmp_path: Path) -> None:
+    """The checkpoint lies after the change; the new run keeps it."""
+    life = Life(tmp_path)
+    config, log = life.configure(), tmp_path / "log"
+    with cl.batches(config, micro_batch_size=BATCH, num_samples=10 * BATCH) as loader:
+        loader.log_start(log, 0)
+        for _ in loader:
+            (log / f"{loader.steps}.json").write_text(json.dumps(loader.state_dict()))
+            if loader.steps == 2:
+                loader.set_weights({"books": 1, "web": 1})
+    run = open_run(log=log)
+    late = next(k for k in range(200) if [one.sample > 40 for one in locate_document(run, f"web-{k}", 80)] == [True])
+    (tmp_path / "ids").write_text(f"web-{late}")
+    words = ["forget", str(config), "--run-log", str(log), "--ids", str(tmp_path / "ids"), "--checkpoints", str(log)]
+    assert main([*words, "--out", str(tmp_path / "without.yaml"), "--quiet"]) == 0
+    other = open_other(run, tmp_path / "without.yaml")
+    assert other.blend.order.sample_many(range(80))[2].tolist() == run.blend.order.sample_many(range(80))[2].tolist()
+
+
+def test_documents_cut_at_another_length(tmp_path: Path) -> None:
+    """Members of documents say no length, so that two launches had the same ones."""
+    write_dataset(tmp_path / "docs", random_documents(100, seed=7), mode="document")
+    state, tokens = None, []
+    for step, seq_len in ((0, 64), (2, 32)):
+        config = {"seq_len": seq_len, "datasets": {"docs": {"path": str(tmp_path / "docs")}}}
+        with cl.batches(config, micro_batch_size=BATCH, num_samples=BATCH * (step + 2)) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            loader.log_start(tmp_path / "log", step)
+            tokens += [int(batch["loss_mask"].sum()) for batch in loader]
+            state = loader.state_dict()
+    run = open_run(log=tmp_path / "log")
+    for step, trained in enumerate(tokens):
+        parts = [part for one in trace_step(run, step) for part in one.documents if part.labels]
+        assert sum(part.labels[1] - part.labels[0] for part in parts if part.labels) == trained
+
+
+def forged(log: Path, change: Callable[[list[Any]], None]) -> None:
+    lines = [json.loads(line) for line in (log / FILE_NAME).read_text().splitlines()]
+    change(lines)
+    (log / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[-1].update(batch=[[0, 2 * BATCH]]),
+        lambda lines: lines[-1].update(consumed=lines[-1]["consumed"] + BATCH),
+        lambda lines: lines[-1].update(step=lines[-1]["step"] - 1),
+        lambda lines: lines.append(
+            {**lines[-1], "step": 8, "consumed": 8 * BATCH, "time": "2099-01-01T00:00:00+00:00"}
+        ),
+    ],
+    ids=["sizes", "position", "step", "a launch without a batch log"],
+)
+def test_a_run_log_that_was_changed_does_not_pass_an_audit(tmp_path: Path, change: Any) -> None:
+    life = Life(tmp_path)
+    life.launch(FIRST)
+    life.launch(LAST)
+    log = tmp_path / "log"
+    assert audit(open_run(log=log), read_record(log / FOLDER)).difference is None
+    forged(log, change)
+    with raises(ConfigError, log):
+        audit(open_run(log=log), read_record(log / FOLDER))
+
+
+def test_a_run_log_of_another_name_is_not_taken_for_that_in_its_folder(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.launch(FIRST)
+    other = shutil.copy(tmp_path / "log" / FILE_NAME, tmp_path / "log" / "first.jsonl")
+    assert open_run(log=tmp_path / "log" / FILE_NAME).history is not None
+    with raises(ConfigError, "run log", other):
+        open_run(log=other)

@@ -482,7 +482,10 @@ def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     if config["order"] == "sequential":
         end = min(end, sum(oracle.sizes.values()))
     first, options = (end - 1) // BATCH * BATCH, {"num_samples": end, "last_batch": "wrap"}
-    with cl.make_dataloader(config, micro_batch_size=BATCH, consumed_samples=first, **options) as loader:
+    blend, positions = cl.open_blend(config), np.arange(first, first + BATCH, dtype=np.uint64)
+    both = np.stack([positions % np.uint64(end), positions])
+    assert_same(open_reader(blend).read(both), plain_reader(blend).read(both))
+    with cl.make_dataloader(blend, micro_batch_size=BATCH, consumed_samples=first, **options) as loader:
         [batch] = loader
         return check_batch(oracle, batch, range(first, first + BATCH), end)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.terminal import printable
+from conceptloader.batch.loader import BaseLoader
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows
@@ -59,7 +60,7 @@ def show(thing: Any, i: int = 0, *, dataset: Dataset | None = None, **options: A
     blend = getattr(thing, "blend", thing)
     if isinstance(blend, Blend):
         number = i + getattr(thing, "consumed_samples", 0)
-        ended = getattr(thing, "num_samples", None) in range(number + 1)
+        ended = isinstance(thing, BaseLoader) and thing.run.num_samples in range(number + 1)
         return Page(_mixture(blend.order), "" if ended else _sample(blend, number, options.get("tokenizer")))
     if isinstance(thing, (Mixture, Sequential)):
         return Page(_mixture(thing))

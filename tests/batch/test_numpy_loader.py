@@ -74,7 +74,7 @@ import conceptloader as cl
 config = {config!r}
 with cl.batches(config, micro_batch_size=4) as loader:
     assert next(iter(loader))["sample_index"].tolist() == [0, 1, 2, 3]
-    assert cl.GrainSource(config)[5]["sample_index"] == 5
+    assert cl.GrainSource({{**config, "outputs": {{}}}})[5]["sample_index"] == 5
     print(loader.state_dict()["conceptloader"])
 """
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
@@ -82,6 +82,9 @@ with cl.batches(config, micro_batch_size=4) as loader:
 
 
 def test_a_source_has_the_samples_of_the_dataset(config: dict[str, Any]) -> None:
+    with raises(ConfigError, "outputs.cu_seqlens", "GrainSource"):
+        cl.GrainSource(config)[0]
+    config = {**config, "outputs": {**config["outputs"], "cu_seqlens": False}}
     source, dataset = cl.GrainSource(config, 100), cl.SampleDataset(config, 100)
     assert len(source) == len(dataset) == 100
     for sample, expected in zip(

@@ -128,13 +128,13 @@ def saved_specs(root: Path) -> dict[str, Any]:
     own_loop = torch.load(folder / "train_dataloader_dprank000.pt")["dataloader_state_dict"]
     own = OrderState.read(own_loop, "own loop")
     found = {
-        "nanotron": [order(nanotron.spec), nanotron.consumed, nanotron.stage, nanotron.stage_start],
+        "nanotron": [order(nanotron.order.spec), nanotron.consumed, nanotron.stage, nanotron.stage_start],
         "megatron": [order(OrderState.read(args.conceptloader, "arguments").spec), args.consumed_train_samples],
         "megatron-loop": [order(own.spec), own.consumed],
     }
     for name in ("spec-megatron", "spec-spliced", "spec-documents"):
         found[name] = [order(OrderSpec.from_dict(json.loads((root / "states" / f"{name}.json").read_text())))]
-    blend = cl.open_blend(cl.load_config(root / "plain.yaml")).resume(nanotron.spec, nanotron.consumed)
+    blend = cl.open_blend(cl.load_config(root / "plain.yaml")).resume(nanotron.order.spec, nanotron.consumed)
     found["next"] = [tokens_of(blend, index) for index in range(12, 16)]
     spec = json.loads((root / "states" / "spec-documents.json").read_text())
     blend = cl.open_blend(cl.load_config(root / "documents.yaml")).resume(spec, 4)

@@ -209,7 +209,7 @@ def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samp
 def test_a_run_without_end_has_no_length_and_is_true(config):
     loader = make(config)
     assert loader
-    with pytest.raises(TypeError, match="no length; give make_dataloader num_samples") as caught:
+    with pytest.raises(TypeError, match="no length; give num_samples") as caught:
         len(loader)
     assert isinstance(caught.value, ConceptloaderError)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from tests.megatron.stock import data_of, dataset_config
 from tests.mixing import learned
 
@@ -21,7 +22,8 @@ def tokens(data: MegatronData, dataset: Any, **options: Any) -> list[list[int]]:
 def test_every_sample_is_that_of_the_run(tmp_path: Path) -> None:
     config, samples = learned.run(tmp_path, seed=5)
     data = data_of(config, dataset_config(32), (learned.SAMPLES, 0, 0), consumed=0)
-    assert data.mixing is None
+    assert data.run is not None
+    assert data.run.mixing is None
     (train, *_) = data.datasets()
     found = tokens(data, train, num_workers=1)
     assert found == [inputs for _, inputs in samples]
@@ -38,8 +40,8 @@ def test_evaluation_is_that_of_sample_0(mixing: str, tmp_path: Path) -> None:
         config["mixing"] = {"odm": {}}
     else:
         config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    data = data_of(config, dataset_config(32), (8, 8, 0), split="80,20,0")
+    data = data_of(config, dataset_config(32), (8, 8, 0), split="80,20,0", entry=MEGATRON_LM)
     ((first,),) = [valid.blend.spec.phases for valid in data.valid]
     assert first.weights["hard"] / first.weights["easy"] == pytest.approx(2)  # of which the root was taken once
-    whole = data_of(config, dataset_config(32), (8, None, 0), split="80,20,0")  # --full-validation
+    whole = data_of(config, dataset_config(32), (8, None, 0), split="80,20,0", entry=MEGATRON_LM)  # --full-validation
     assert whole.valid[0].blend.spec.order == "sequential"

@@ -266,10 +266,11 @@ def test_names_to_accept_are_known_ones() -> None:
         (["--logits-save-dir", "teacher"], "by Megatron's arguments", "--export-kd-teacher-load"),
         (["--logits-load-dir=teacher"], "by Megatron's arguments", "--export-kd-teacher-load"),
         (["--perform-rl-step"], "builds no datasets", "without conceptloader"),
+        (["--mock-data"], "random tokens", "omit one of them"),
     ],
 )
 def test_options_that_would_not_notice_the_data(data: list[str], words: list[str], why: str, instead: str) -> None:
-    """At launch; with --mock-data, whose data its arguments tell, they are Megatron's own business."""
+    """At launch; with --mock-data alone, whose data its arguments tell, they are Megatron's own business."""
     with raises(ConfigError, words[0].partition("=")[0], why, fix=instead):
         take_options([*data, *words])
     assert take_options(["--mock-data", *words]) == (None, ["--mock-data", *words])

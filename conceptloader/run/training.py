@@ -440,9 +440,13 @@ class TrainingRun:
             found = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
             return {"at": changed[0], "after": self.yielded, "weights": found, "order": spec.hash}
 
-        start, blend = together(ranks or Alone(), "set_weights", lambda: self._reweighted(weights, at), facts)
-        if self.log is not None:
-            self.log.append_weights(blend.spec, blend.order, start, why, losses)
+        def decide() -> tuple[int, Blend]:
+            start, blend = self._reweighted(weights, at)
+            if self.log is not None:  # before ranks are compared, so that they all raise where it cannot be written
+                self.log.append_weights(blend.spec, blend.order, start, why, losses)
+            return start, blend
+
+        start, blend = together(ranks or Alone(), "set_weights", decide, facts)
         for follow in self.followers:
             follow(blend.order, start)
         self._earlier.append(self.blend)

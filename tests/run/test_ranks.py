@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.order.progress.runlog import FILE_NAME
 from conceptloader.torch.agreement import GroupRanks
 
 RANKS = 3
@@ -29,6 +30,11 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     try:
         if case == "unknown dataset":
             loader.set_weights({"books": 1} if rank else {"bogs": 1})
+        elif case == "log that cannot be written":
+            loader.log_start(f"{folder}/log", 0)
+            if not rank:
+                Path(folder, "log", FILE_NAME).write_text("another process\n" * 9)
+            loader.set_weights({"books": 1})
         elif case == "losses of one rank":  # as with pipeline stages, of which one knows them
             loader.run.observe({"books": float("nan")} if rank == 1 else None, GroupRanks(), by_one=True)
         elif case == "losses":
@@ -55,6 +61,7 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     ("case", "mixing"),
     [
         ("unknown dataset", None),
+        ("log that cannot be written", None),
         ("losses", {"odm": {}}),
         ("losses of one rank", {"odm": {}}),
         ("second call", {"odm": {}}),

@@ -102,7 +102,9 @@ def start(train: Any, launch: Launch) -> dict[int, int]:
             code = 0
         except BaseException:
             traceback.print_exc()
-            Path(launch.out, f"error.{launch.number}.{rank}").write_text(traceback.format_exc())
+            written = Path(launch.out, f"writing.{launch.number}.{rank}")
+            written.write_text(traceback.format_exc())
+            written.rename(written.with_name(f"error.{launch.number}.{rank}"))  # whole: another rank may end this one
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

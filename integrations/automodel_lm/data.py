@@ -1,6 +1,6 @@
 """The dataset of a NeMo Automodel run, for `_target_` in its YAML. Its losses know labels, and no masks or weights."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from conceptloader.base.tested import warn_untested
 from conceptloader.blend import ConfigLike
@@ -20,9 +20,11 @@ class AutomodelSamples(SampleDataset):
 
     entry = Entry(name="AutomodelSamples")
 
-    def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
+    def __init__(
+        self, config: ConfigLike, num_samples: int | None = None, *, allow_changed: Collection[str] = ()
+    ) -> None:
         warn_untested("nemo-automodel")
-        super().__init__(config, num_samples)
+        super().__init__(config, num_samples, allow_changed=allow_changed)
         if self.blend.config.outputs.loss_weight is not None:
             raise ConfigError(
                 "outputs.loss_weight",

@@ -5,7 +5,7 @@ Its checkpoints hold that count but no conceptloader state, so the order spec is
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,10 @@ class BridgeSamples(SampleDataset):
 
     entry = BRIDGE
 
-    def __init__(self, blend: Blend, num_samples: int, model_inputs: Sequence[str] = ()) -> None:
-        super().__init__(blend, num_samples)
+    def __init__(
+        self, blend: Blend, num_samples: int, model_inputs: Sequence[str] = (), allow_changed: Collection[str] = ()
+    ) -> None:
+        super().__init__(blend, num_samples, allow_changed=allow_changed)
         self.model_inputs = as_names(model_inputs, "model_inputs")
         check_tensors(self.model_inputs, batch_layout(blend))
 
@@ -112,7 +114,7 @@ class ConceptProvider(DatasetProvider):
         valid, test = (
             None if path is None else BridgeSamples(self._open(path), size, self.model_inputs) for path, size in others
         )
-        return BridgeSamples(train, context.train_samples, self.model_inputs), valid, test
+        return BridgeSamples(train, context.train_samples, self.model_inputs, self.allow_changed), valid, test
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))

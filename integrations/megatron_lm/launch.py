@@ -92,6 +92,10 @@ class Run:
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
         plan, run, track = plan_of(args, data.count_start), data.run, None
         if run is not None:
+            if run.mixing is not None and args.num_workers:  # what the option says, so that all ranks raise
+                raise ConfigError(
+                    "mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights"
+                )
             run.stand_at(plan, first_sample(args) + data.count_start + sizes[0] if sizes[0] else None)
             if args.rank == 0:
                 run.blend.look_ahead(run.trained)
@@ -101,10 +105,6 @@ class Run:
         if track or (run is not None and run.mixing is not None):
             MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
         if run is not None and run.mixing is not None:
-            if args.num_workers:  # what the option says, so that all ranks raise
-                raise ConfigError(
-                    "mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights"
-                )
             group = parallel_state.get_data_parallel_group(with_context_parallel=True)
             self.losses = DatasetLosses(list(data.train.datasets), group)
         self.meter = Meter(plan.schedule, track=track) if callbacks or track else None

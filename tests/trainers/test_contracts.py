@@ -439,6 +439,18 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     with raises(ResumeError, "continue_from", "begins at sample 0", "24, as at its first launch"):
         datasets(state=str(tmp_path / "moved"))
 
+    # Another seed, accepted as the error says; Automodel's dataset takes the same words.
+    other = moved.with_name("other.yaml")
+    other.write_text(yaml.safe_dump({**yaml.safe_load(moved.read_text()), "seed": 4321}))
+    options = {"config": str(other), "state": str(tmp_path / "other")}
+    with raises(ResumeError, found='allow_changed=["seed"]'):
+        datasets(**options)
+    train, *_ = datasets(**options, allow_changed=["seed"])
+    assert next(single(train, 12, 0, 1, 12))["sample_index"].tolist() == list(range(36, 48))
+    with raises(ResumeError, found='allow_changed=["seed"]'):
+        AutomodelSamples(str(other))
+    assert int(AutomodelSamples(str(other), allow_changed=["seed"])[0]["sample_index"]) == 24
+
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
 def test_bridge_losses(bridge: Any, tmp_path: Path, kind: dict[str, Any]) -> None:

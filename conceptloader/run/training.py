@@ -97,6 +97,7 @@ class TrainingRun:
         self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
         self._check_epochs()
         self._check_end_known(self.blend)
+        self._has_limits = any(one.max_epochs is not None for one in self.blend.config.datasets.values())
         self.acknowledges = False  # True: `trained` moves by `acknowledge` alone
         self.on_the_way = 0  # samples beyond the batch that is yielded, of which copies are under way
         self.data_stage: str | None = None
@@ -267,7 +268,7 @@ class TrainingRun:
 
     @property
     def _is_limited(self) -> bool:
-        return self.end is None and any(one.max_epochs is not None for one in self.blend.config.datasets.values())
+        return self._has_limits and self.end is None
 
     def yielding(self, consumed: int) -> None:
         """A batch is about to be yielded.
@@ -440,13 +441,13 @@ class TrainingRun:
             found = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
             return {"at": changed[0], "after": self.yielded, "weights": found, "order": spec.hash}
 
-        def decide() -> tuple[int, Blend]:
-            start, blend = self._reweighted(weights, at)
-            if self.log is not None:  # before ranks are compared, so that they all raise where it cannot be written
+        def write() -> None:
+            if self.log is not None:
                 self.log.append_weights(blend.spec, blend.order, start, why, losses)
-            return start, blend
 
-        start, blend = together(ranks or Alone(), "set_weights", decide, facts)
+        ranks = ranks or Alone()
+        start, blend = together(ranks, "set_weights", lambda: self._reweighted(weights, at), facts)
+        together(ranks, "set_weights: run log", write, lambda _: {})  # what was not agreed on must not stand there
         for follow in self.followers:
             follow(blend.order, start)
         self._earlier.append(self.blend)

@@ -30,6 +30,9 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     try:
         if case == "unknown dataset":
             loader.set_weights({"books": 1} if rank else {"bogs": 1})
+        elif case == "other weights, with a log":
+            loader.log_start(f"{folder}/log", 0)
+            loader.set_weights({"books": 1 + rank, "web": 1})
         elif case == "log that cannot be written":
             loader.log_start(f"{folder}/log", 0)
             if not rank:
@@ -61,6 +64,7 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     ("case", "mixing"),
     [
         ("unknown dataset", None),
+        ("other weights, with a log", None),
         ("log that cannot be written", None),
         ("losses", {"odm": {}}),
         ("losses of one rank", {"odm": {}}),
@@ -78,4 +82,6 @@ def test_all_raise_when_one_does(config: dict[str, Any], tmp_path: Path, case: s
     found = [Path(tmp_path, str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
     expected = "losses.books: found nan" if case == "losses of one rank" else "ranks differ"
     assert all(expected in text for _, text in found), found
+    if case == "other weights, with a log":  # nothing was done, so that the log says nothing
+        assert '"kind":"weights"' not in (tmp_path / "log" / FILE_NAME).read_text()
     assert all(float(seconds) < TIMEOUT_S / 2 for seconds, _ in found), found

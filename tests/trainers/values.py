@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ class Tiny(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
         return self.head(self.tokens(input_ids) + self.positions(position_ids))
+
+
+def apart(forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: dict[str, Any]) -> torch.Tensor:
+    """Logits [B, S, V] where `forward(input_ids, position_ids)` gets each document by itself: none can see another.
+
+    A document begins where the batch's position_ids are 0.
+    """
+    rows = []
+    for ids, places in zip(batch["input_ids"], batch["position_ids"], strict=True):
+        edges = [*(places == 0).nonzero().flatten().tolist(), len(ids)]
+        parts = [forward(ids[None, first:end], places[None, first:end])[0] for first, end in pairwise(edges)]
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
 
 
 def weighted(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:

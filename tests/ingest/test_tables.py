@@ -1,7 +1,6 @@
 """CSV, Arrow files of saved datasets, and repositories of the hub in its cache: the datasets that jsonl gives."""
 
 import csv
-import errno
 import gzip
 import json
 import os
@@ -15,8 +14,8 @@ import zstandard
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, ReadError
-from conceptloader.format.write.build import remove_dataset
+from conceptloader.errors import ConfigError
+from conceptloader.format.write.build import check_alone
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
@@ -268,7 +267,7 @@ def test_overwrite_leaves_what_has_almost_the_name_of_a_datasets_file(tmp_path: 
     for name in ("rows", "index.json", "00000.csv", "x.concept_index", "concepts.concept_index/00000.csv"):
         (out / name).symlink_to(tmp_path)
         with raises(ConfigError, found=name):
-            remove_dataset(str(out), ())
+            check_alone(str(out), ())
         assert cl.verify(out, full=True) == []
         assert (out / "concepts.concept_index" / "index.json").exists()
         (out / name).unlink()
@@ -276,29 +275,7 @@ def test_overwrite_leaves_what_has_almost_the_name_of_a_datasets_file(tmp_path: 
     for left in ("00001.concepts.parquet", ".00001.parquet.0123456789abcdef.tmp", "00001.json"):
         (out / "concepts.concept_index" / left).touch()
     (out / "empty.concept_index").mkdir()
-    remove_dataset(str(out), ())
-    assert os.listdir(out) == []
-
-
-def test_overwrite_removes_heads_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it can be done again after a crash; the lock of the directory is held, and stays."""
-    out, heads, unlink = tmp_path / "out", {"manifest.json", "build.json"}, os.unlink
-    write_dataset(out, random_documents(30, seed=1))
-    assert main(["index", str(out), "--quiet"]) == 0
-    (out / ".build.lock.tmp").touch()
-
-    def crashing(path: str) -> None:
-        if os.path.basename(path) in heads:
-            raise PermissionError(errno.EPERM, "crash")
-        unlink(path)
-
-    monkeypatch.setattr(os, "unlink", crashing)
-    with raises(ReadError, found="cannot be removed"):
-        remove_dataset(str(out), ())
-    assert set(os.listdir(out)) == {".build.lock.tmp", *heads}
-    monkeypatch.undo()
-    remove_dataset(str(out), ())
-    assert os.listdir(out) == [".build.lock.tmp"]
+    check_alone(str(out), ())
 
 
 def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
 from conceptloader.storage.lock import LOCK
-from conceptloader.storage.reads import named
 
+UNTOUCHED = "nothing was removed"
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
 _NAME = fmt.NAME.pattern
@@ -269,32 +269,22 @@ def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
     return True
 
 
-def remove_dataset(path: str, hidden: Sequence[str]) -> None:
-    """Remove what is in `path` of a dataset, a view or a build.
+def check_alone(path: str, hidden: Sequence[str]) -> None:
+    """Raise ConfigError unless `path` holds a dataset, a view or a build, and no other files.
 
-    Its concept indexes and the `hidden` files that its maker wrote are removed too. The caller holds the lock of the
-    directory.
+    Its concept indexes and the `hidden` files that its maker wrote are not others.
 
-    Raises: ConfigError if there is none, or other files next to it; FormatError, ReadError; nothing is removed then.
+    Raises: also FormatError, ReadError.
     """
     heads = [name for name in (fmt.MANIFEST, fmt.BUILD) if os.path.exists(os.path.join(path, name))]
     kinds = {load_json(os.path.join(path, name)).value.get("format") for name in heads}
-    walked = os.walk(path, topdown=False)  # what a folder holds before the folder
-    entries = [os.path.join(at, name) for at, *both in walked for names in both for name in names]
-    entries = [entry for entry in entries if entry != os.path.join(path, LOCK)]  # which is held
-    folders = {entry for entry in entries if os.path.isdir(entry) and not os.path.islink(entry)}
-    names = {entry: os.path.relpath(entry, path) + "/" * (entry in folders) for entry in entries}
-    known = {fmt.MANIFEST, fmt.BUILD, fmt.CHECKSUMS, viewfile.RUNS, *hidden}
-    known.update(name for name in names.values() if _OF_BUILD.fullmatch(name) or _OF_INDEX.fullmatch(name))
-    foreign = [name for name in names.values() if name not in known]
+    entries = [os.path.join(at, name) for at, *both in os.walk(path) for names in both for name in names]
+    names = [os.path.relpath(one, path) + "/" * (os.path.isdir(one) and not os.path.islink(one)) for one in entries]
+    known = {fmt.MANIFEST, fmt.BUILD, fmt.CHECKSUMS, LOCK, viewfile.RUNS, *hidden}
+    foreign = [n for n in names if n not in known and not _OF_BUILD.fullmatch(n) and not _OF_INDEX.fullmatch(n)]
     if foreign or not heads or not kinds <= {fmt.FORMAT, viewfile.FORMAT, BUILD_FORMAT}:
         found = f"{len(foreign)} files or folders that are no dataset's ({foreign[0]})" if foreign else "no dataset"
-        raise ConfigError(f"{path}: overwrite", str(found), "a dataset alone", "nothing was removed")
-    with named(path, "removed"):
-        for entry in sorted(entries, key=lambda entry: names[entry] in heads):  # so that it can be done again
-            with contextlib.suppress(FileNotFoundError):
-                (os.rmdir if entry in folders else os.unlink)(entry)
-    sync_directory(path)
+        raise ConfigError(f"{path}: overwrite", found, "a dataset alone", UNTOUCHED)
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

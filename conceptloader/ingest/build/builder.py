@@ -10,15 +10,22 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from conceptloader.base.checks import check_task
+from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import PREFIX_TRACK, Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import Build, OtherBuild, create_writer, discard_unfinished
+from conceptloader.format.write.build import (
+    Build,
+    OtherBuild,
+    create_writer,
+    describe_vocabularies,
+    discard_unfinished,
+)
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
-from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
+from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
 from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
@@ -116,7 +123,7 @@ def build_dataset(
     summary is of what it did. A call without it completes the dataset.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are then skipped; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
-    with each Progress. overwrite: remove the dataset or the build in `out` first; not with `task`.
+    with each Progress. overwrite: build next to `out`, and replace what is there at the end; not with `task`.
 
     Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
     finished, or naming examples if more than `options.max_unaligned_spans` of a track's spans contain no token;
@@ -129,7 +136,7 @@ def build_dataset(
         raise ConfigError(
             f"{path}: overwrite",
             f"task {task[0]} of {task[1]}",
-            "a build alone, since a task would remove what others wrote",
+            "a build alone, since a task would replace what others wrote",
             "nothing was removed: remove the directory before the tasks begin, and leave this out",
         )
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
@@ -137,7 +144,11 @@ def build_dataset(
         raise InputError(f"{sources[0].path} (of {len(sources)} files)", "an empty corpus", "records")
     content = format_options(options)
     if overwrite:
-        make_room(path, sources)
+        made = content.to_json(describe_vocabularies(content)[0])  # what it says in build.json
+        key = fingerprint({"options": made, "inputs": [source.to_json() for source in sources], "plan": plan})
+        with replacing(path, sources, key[:16]) as working:
+            summary = build_dataset(sources, working, options, workers=workers, on_bad=on_bad, watch=watch)
+        return replace(summary, path=path)
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended

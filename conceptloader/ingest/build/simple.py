@@ -67,7 +67,7 @@ def build(
         max_line_bytes: Longest line of a text file, in bytes.
         receipts: Keep SHA-256 hashes of the documents, see docs/receipts.md.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
-        overwrite: Remove the dataset or the build in `out` first.
+        overwrite: Replace the dataset or the build in `out`, once the new one is complete.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
 
     Returns:

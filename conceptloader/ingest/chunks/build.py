@@ -14,7 +14,7 @@ from conceptloader.format.tools.derived import check_new_directory
 from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
-from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
+from conceptloader.ingest.build.complete import Summary, check_replaceable, describe_complete
 from conceptloader.ingest.chunks.concepts import Library, load_library
 from conceptloader.ingest.chunks.join import Documents, OnBad, Part, check_join, discard_join, join_chunks
 from conceptloader.ingest.chunks.options import Chunks
@@ -105,7 +105,7 @@ def build_chunked(
 
     options: columns, vocabularies, groups, details and scores are those of the chunks. part: do only this one, and make
     no dataset; the summary is that of a task, None for stages before "write". watch: see `build_dataset`. overwrite:
-    remove the dataset, and what was joined, first, once all is known to be right that can be known by then.
+    remove what was joined first, and replace the dataset at the end, see `build_dataset`.
     Raises: what `join_chunks` and `build_dataset` raise.
     """
     library, chunks, path = chunked.library, chunked.chunks, chunked.path
@@ -121,10 +121,10 @@ def build_chunked(
         directory = f"{path}.joined"
         check_join(chunked.documents, chunks, directory)
         format_options(options)
+        check_replaceable(path, chunked.sources)
         with build_lock(directory):
-            make_room(path, chunked.sources)
             discard_join(directory)
-    if os.path.exists(os.path.join(path, fmt.MANIFEST)):
+    elif os.path.exists(os.path.join(path, fmt.MANIFEST)):
         joined = Joined([])
         found = open_writer(path).options.extra.get("ingest", {}).get("joined") or {}
         options = replace(options, joined=chunked.told(found.get("report")))
@@ -139,8 +139,9 @@ def build_chunked(
         files = find_sources(joined.files)
         task = None if part is None else (part.number, part.tasks)
         summary = build_dataset(
-            files, path, options, workers=chunked.workers, task=task, on_bad=chunked.on_bad, watch=watch
-        )
+            files, path, options, workers=chunked.workers, task=task, on_bad=chunked.on_bad, watch=watch,
+            overwrite=overwrite,
+        )  # fmt: skip
     return summary, joined
 
 

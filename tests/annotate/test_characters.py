@@ -58,7 +58,7 @@ def unit(ds: cl.Dataset) -> Any:
 
 
 def said(ds: cl.Dataset) -> list[str]:
-    tokenizer = load_tokenizer(str(Path(ds.path) / ".tokenizer.json"))
+    tokenizer = load_tokenizer(str(Path(ds.path) / "tokenizer.json"))
     spans = ds.spans("c", 0, ds.num_tokens)
     places = zip(spans.start.tolist(), spans.end.tolist(), strict=True)
     return [tokenizer.decode(ds.tokens(start, end).tolist()) for start, end in places]
@@ -138,7 +138,7 @@ def test_offsets_that_could_be_either_are_refused(folder: Path) -> None:
     assert (unit(made), made.spans("c", 0, 8).start.tolist()) == ("tokens", [4])
     assert said(attach(folder, rows, unit="characters")) == [" red"]
     assert said(attach(folder, rows, tokenizer=load_tokenizer(str(folder / "tokenizer.json")))) == [" red"]
-    (folder / "ds" / ".tokenizer.json").unlink()
+    (folder / "ds" / "tokenizer.json").unlink()
     with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--offset-unit tokens"):
         attach(folder, [span("d0", 20, len(TEXT))])
     with raises(InputError, "document 0", expected="tokens of the document"):
@@ -164,7 +164,7 @@ def test_tokens_where_tokens_were_given(folder: Path) -> None:
     """Though the tokenizer that they are of is kept beside them."""
     tokens = byte_level().encode(TEXT).ids
     build(folder, [{"id": "d0", "tokens": tokens}], "given", columns=Columns(text=None, tokens="tokens", tracks={}))
-    assert (folder / "given" / ".tokenizer.json").exists()
+    assert (folder / "given" / "tokenizer.json").exists()
     made = attach(folder, [span("d0", 1, 2)], "given")
     assert (unit(made), owners(made, "c")[:3]) == ("tokens", [None, [1], None])
 

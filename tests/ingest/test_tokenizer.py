@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import place
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
+from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, kept_tokenizer, load_tokenizer
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import build, write
 from tests.raises import raises
@@ -153,11 +154,36 @@ def test_build_with_a_file(folder: Path) -> None:
         assert (spans.start[0], spans.end[0]) == (inside[0], inside[-1] + 1)
         assert dataset.tokenizer is not None
         assert dataset.tokenizer.vocab_size == library.get_vocab_size()
-    assert (folder / "out1" / ".tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert (folder / "out1" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert verify(folder / "out1", full=True) == []
     train([]).save(str(folder / "tokenizer.json"))
     with raises(ConfigError, fix="name it"):
         build([source], folder / "out3", load_tokenizer(str(folder)))
+
+
+def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
+    """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out, as that of 0.2.0."""
+    cl.build(write(folder / "in", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
+    cl.reencode(folder / "out", folder / "again", {})
+    cl.concat([folder / "out", folder / "out"], folder / "twice")
+    kept = folder / "out" / "tokenizer.json"
+    for path in ("out", "again", "twice"):
+        assert verify(folder / path) == verify(folder / path, full=True) == []
+        with cl.open_dataset(folder / path) as dataset:
+            assert kept_tokenizer(dataset) is not None
+    definition = kept.read_bytes()
+    kept.rename(folder / "out" / ".tokenizer.json")
+    assert verify(folder / "out") == []
+    (folder / "out" / ".tokenizer.json").unlink()
+    (problem,) = verify(folder / "out")
+    assert (problem.file, "found no such file" in problem.message) == (str(kept), True)
+    kept.write_bytes(definition.replace(b"cat", b"cut"))
+    for path in ("out", "twice"):
+        (problem,) = verify(folder / path, full=True)
+        assert "found tokenizers-" in problem.message
+        assert (problem.file, problem.shard) == (str(kept), None)
+    kept.write_bytes(definition)
+    assert main(["verify", str(folder / "out"), "--full"]) == 0
 
 
 def test_places_that_go_back_are_refused() -> None:

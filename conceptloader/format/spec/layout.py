@@ -17,6 +17,7 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BUILD = "build.json"
 CHECKSUMS = "checksums.json"
+TOKENIZER = "tokenizer.json"
 
 MODES = ("stream-with-metadata", "token-stream", "document")
 READABLE_TOKENS = ("u1", "u2", "u4", "i4", "i8")

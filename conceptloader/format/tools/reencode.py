@@ -9,6 +9,7 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, records_of, spans_of
 from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.kept import copy_tokenizer
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.manifest import Manifest
@@ -80,6 +81,7 @@ def reencode(
     inputs = {"stream": manifest.stream_fingerprint(), "tracks": manifest.tracks_fingerprint()}
     with build_lock(out), closing(source.files):
         build = create_writer(out, options, inputs=[inputs], plan=list(range(len(manifest.shards))), codecs=codecs)
+        copy_tokenizer(source.files, build.path)
         for shard in range(build.num_shards):
             if not build.is_finished(shard):
                 with build.shard(shard) as writer:

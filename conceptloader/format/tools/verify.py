@@ -15,6 +15,7 @@ from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.read.files import Files, FoundView, ManifestGuard, load_manifest
+from conceptloader.format.read.kept import tokenizer_problem
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.read.receipts import document_entries
 from conceptloader.format.spec import layout as fmt
@@ -92,6 +93,8 @@ def verify(
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
     checks = _Shards(files, source, manifest.starts().tolist(), full, codecs, known, fresh)
     problems = list(_check_tracks(files, full))
+    if wrong := tokenizer_problem(files):
+        problems.append(Problem(file=wrong[0], message=wrong[1]))
     try:
         ManifestGuard(allowed).begin(manifest)
     except ConceptloaderError as error:

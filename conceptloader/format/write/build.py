@@ -31,7 +31,7 @@ SHARD_FORMAT = "conceptstream-shard"
 _NAME = fmt.NAME.pattern
 _OF_BUILD = re.compile(
     rf"[0-9]{{5,7}}\.{_NAME}\.(bin|ids|hash|index|data|spans|json)|{_NAME}\.(vocabulary\.json|details\.jsonl)"
-    rf"|{TEMPORARY.pattern}"
+    rf"|{TEMPORARY.pattern}|\.?{re.escape(fmt.TOKENIZER)}"
 )
 _OF_INDEX = re.compile(  # its files, and its folder
     rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(parquet|concepts\.parquet|json)|index\.json|concepts\.parquet"

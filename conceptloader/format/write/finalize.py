@@ -133,7 +133,7 @@ def _check_files(build: Build, manifest: Manifest) -> None:
             if expected is None:
                 if TEMPORARY.fullmatch(entry.name):
                     temporary.append(entry.path)
-                elif not entry.name.startswith("."):
+                elif not entry.name.startswith(".") and entry.name != fmt.TOKENIZER:
                     foreign.append(entry.name)
             elif expected >= 0 and entry.stat().st_size != expected:
                 raise FormatError(

@@ -9,6 +9,7 @@ import numpy as np
 
 from conceptloader.base.merkle import Root, leaf
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer
 from conceptloader.format.spec.receipts import entries_of
@@ -30,8 +31,7 @@ from conceptloader.ingest.adopt.source import (
 )
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.records.inputs import files_below
-from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
-from conceptloader.storage.durable import Spool, write_file
+from conceptloader.storage.durable import Spool
 
 
 class Kind(NamedTuple):
@@ -114,7 +114,7 @@ def adopt(
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times, receipts)
         if definition is not None:
-            write_file(os.path.join(working, TOKENIZER_FILE), definition)
+            keep_tokenizer(definition, working)
         write_manifest(manifest, working)
     warn_of_roots(manifest, os.path.abspath(out), roots)
     return manifest

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.options import BuildOptions
@@ -17,8 +18,6 @@ from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.adopt.datatrove import COPY
 from conceptloader.ingest.adopt.source import IndexFile, TokenFile, documents_of, noted_tokenizers, stat_file
-from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
-from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
 
@@ -51,7 +50,7 @@ def copy_with_loss(
     with build_lock(os.path.abspath(out)):
         build = create_writer(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
         if definition is not None:
-            write_file(os.path.join(build.path, TOKENIZER_FILE), definition, exclusive=True)
+            keep_tokenizer(definition, build.path)
         for number, file in enumerate(files):
             if not build.is_finished(number):
                 with build.shard(number) as shard:

@@ -11,6 +11,7 @@ from typing import Any
 
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.kept import copy_tokenizer
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
@@ -33,10 +34,9 @@ from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.database import database
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv
-from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE, TextTokenizer
+from conceptloader.ingest.records.tokenizer import TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import read_file
 
 OnBad = Callable[[str, str, str], None]
 UNITS = ("tokens", "characters")
@@ -155,9 +155,7 @@ def annotate(
             )
             for name, data in described.items():
                 write_file(os.path.join(working, name), data)
-        kept = os.path.join(ds.path, TOKENIZER_FILE)  # so that windows can still be shown as text
-        if os.path.exists(kept):
-            write_file(os.path.join(working, TOKENIZER_FILE), read_file(kept, 1 << 30))
+        copy_tokenizer(ds.files, working)
         manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
         done = {
             **options.to_json(),

@@ -12,6 +12,7 @@ from typing import Any
 from conceptloader.base.checks import check_task
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
+from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import PREFIX_TRACK, Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
@@ -36,9 +37,8 @@ from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE, TextTokenizer
+from conceptloader.ingest.records.tokenizer import TextTokenizer
 from conceptloader.ingest.records.vocabulary import concept_parameters
-from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def build_dataset(
         build = _begin(path, sources, content, plan, alone=task is None)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
-            write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
+            keep_tokenizer(definition, path)
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
@@ -185,7 +185,7 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     except OtherBuild as error:
-        if not alone or not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
+        if not alone or not discard_unfinished(path, "ingest", (TIMES,)):
             raise
         log.warning("%s; no shard of it was finished: it begins again", error)
         build = create_writer(path, options, inputs=inputs, plan=plan)

@@ -24,7 +24,6 @@ from conceptloader.format.write.build import (
 from conceptloader.ingest.build.lost import Losses, read_losses
 from conceptloader.ingest.build.plan import Plan
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
-from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.durable import sync_directory, temporary_name
 from conceptloader.storage.lock import LOCK, build_lock
 from conceptloader.storage.reads import named
@@ -59,7 +58,7 @@ def check_replaceable(path: str, sources: Sequence[Source]) -> None:
     if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
         raise ConfigError(f"{path}: overwrite", f"the input {kept} in it", "none", UNTOUCHED)
     if os.path.isdir(path) and os.listdir(path):
-        check_alone(path, (TOKENIZER_FILE, TIMES))
+        check_alone(path, (TIMES,))
 
 
 @contextlib.contextmanager

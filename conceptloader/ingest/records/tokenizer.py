@@ -1,9 +1,7 @@
 """Tokenizers: text to ids with the place of each token in the text, and back."""
 
-import hashlib
 import json
 import os
-import re
 from array import array
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.kept import is_own_name, kept_tokenizers, own_name
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.manifest import Tokenizer
@@ -22,8 +21,6 @@ from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.storage.reads import read_file
 
-_OWN_NAME = re.compile("tokenizers-[0-9a-f]{16}")
-TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
 
 
@@ -91,7 +88,7 @@ class FileTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.post_processor = None
         self.definition: bytes | None = definition
-        self.name = f"tokenizers-{hashlib.blake2b(definition, digest_size=8).hexdigest()}"
+        self.name = own_name(definition)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         if not self.vocab_size:
@@ -209,7 +206,7 @@ def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
     Names that a tokenizer has by itself say which one it is, and a size at least something; any other name is one that
     somebody chose, as is none.
     """
-    if facts is None or not (facts.name == "bytes" or _OWN_NAME.fullmatch(facts.name)):
+    if facts is None or not (facts.name == "bytes" or is_own_name(facts.name)):
         return facts is None or not facts.name.startswith("unnamed-") or tokenizer.vocab_size == facts.vocab_size
     return tokenizer.name == facts.name
 
@@ -219,12 +216,10 @@ def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
     facts = ds.manifest.tokenizer
     if facts is None or facts.name == "bytes":
         return BytesTokenizer() if facts else None
-    for directory in dict.fromkeys((ds.path, os.path.dirname(ds.files.path("stream.bin", 0)))):
-        path = os.path.join(directory, TOKENIZER_FILE)
-        if os.path.exists(path):
-            tokenizer = load_tokenizer(path, facts.eos_id)
-            if tokenizer.name == facts.name:
-                return tokenizer
+    for path, definition in kept_tokenizers(ds.files):
+        tokenizer = FileTokenizer(definition, path, facts.eos_id)
+        if tokenizer.name == facts.name:
+            return tokenizer
     return None
 
 

@@ -24,6 +24,8 @@ from conceptloader.ingest.build.lost import read_losses
 from conceptloader.order.sequential import Sequential
 
 _BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at
+_MOST_LEFT_OUT = 0.05  # of the tokens of a dataset
+_ALL_OF_THEM = "`packing` reads all of them, and pads"
 _MOST_WITHOUT_LOSS = 0.5  # of the labels; more of them are likely to be a mistake
 
 
@@ -49,6 +51,7 @@ def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None, conf
     yield _epochs(blend, total)
     yield from _overlaps([view for view in blend.views if view is not None])
     yield from _documents(blend)
+    yield from _tails(blend)
     yield from _masked(blend)
     finite = blend.order.num_samples if isinstance(blend.order, Sequential) else total
     yield from _samples(blend, min(total, finite))
@@ -94,6 +97,20 @@ def _documents(blend: Blend) -> Iterator[Finding]:
         else:
             text = f"{_longer(view.dataset, blend.config.seq_len or 0):.1%} of {documents:,} are longer than a sample"
         yield Finding("documents", True, f"{view.name}: {text}")
+
+
+def _tails(blend: Blend) -> Iterator[Finding]:
+    """Tokens after the last whole window of a dataset or a split, which no sample has."""
+    for view in blend.views:
+        if view is None or kind_of(view) != "window":
+            continue
+        first, end = view.member.token_range
+        read = view.count * (view.member.seq_len or 0) + 1 if view.count else 0
+        share = (end - first - read) / max(1, end - first)
+        text = (
+            f"{view.name}: {end - first - read:,} of {end - first:,} tokens ({share:.1%}), at the end, are in no window"
+        )
+        yield Finding("tail", share <= _MOST_LEFT_OUT, text if share <= _MOST_LEFT_OUT else f"{text}; {_ALL_OF_THEM}")
 
 
 def _overlaps(views: list[View]) -> Iterator[Finding]:

@@ -61,7 +61,7 @@ def test_a_good_configuration(data: Path, tmp_path: Path, capsys: Capture) -> No
     outputs = {"loss_weight": {"name": "quality", "outside": 1}}
     found = doctor(data, tmp_path, capsys, "--vocab-size", "257", code=0, tracks={"concepts": {}}, outputs=outputs)
     assert all(one["good"] for one in found.values())
-    assert set(found) == {"vocabulary", "epochs", "documents", "loss", "weights", "concepts", "spans", "ranks"}
+    assert set(found) == {"vocabulary", "epochs", "documents", "tail", "loss", "weights", "concepts", "spans", "ranks"}
     with cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=1) as loader:
         windows = sum(loader.blend.order.sizes)
     assert found["epochs"]["text"] == f"after {windows} samples: web 1.00"
@@ -78,6 +78,28 @@ def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path:
     share = 1 - np.mean([dataset[int(k)]["loss_mask"].numpy() for k in drawn])
     assert found["loss"]["text"] == f"labels without a loss in 256 samples: web {share:.1%}"
     assert 0 < share < 0.5
+
+
+def test_tokens_at_the_end_that_no_window_has(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Of a split as of a dataset; what the loader reads is the rest."""
+    config = {
+        "seq_len": 700,
+        "order": "sequential",
+        "datasets": {"web": {"path": str(data / "web"), "split": [0.5, 1]}},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05"]) == 1
+    with cl.make_dataloader(config, micro_batch_size=1) as loader:
+        read = sum(batch["labels"].numel() for batch in loader) + 1
+        first, end = loader.blend.spec.members["web"].token_range
+    left, share = end - first - read, (end - first - read) / (end - first)
+    assert 0 < left < 700
+    assert f"web: {left:,} of {end - first:,} tokens ({share:.1%}), at the end" in capsys.readouterr().out
+    with cl.make_dataloader({**config, "packing": {"bins": 2}}, micro_batch_size=1) as loader:
+        dataset = loader.blend.datasets["web"]
+        documents = dataset.documents_before(end) - dataset.documents_before(first)
+        trained = sum(int(batch["loss_mask"].sum()) for batch in loader)
+    assert trained == end - first - documents  # all but the first token of each document
 
 
 LATE = [{"start": 0, "weights": {"web": 1}}, {"start": 10_000, "weights": {"web": 1, "zero": 1}}]

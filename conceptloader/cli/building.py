@@ -68,7 +68,7 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add_max_line_bytes(add)
     add_bad_records(add)
     add_receipts(add)
-    add("--overwrite", action="store_true", help="replace a dataset in --out once the new one is complete")
+    add("--overwrite", action="store_true", help="replace the dataset in --out at the end")
 
 
 def add_bad_records(add: Add, what: str = "skip bad records, and list") -> None:

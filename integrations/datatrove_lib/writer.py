@@ -9,6 +9,7 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import Build, create_writer, open_writer
 from conceptloader.ingest.align.rules import check_fraction
@@ -17,9 +18,8 @@ from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.build.shard import Rows, ShardFiller
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
-from conceptloader.ingest.records.tokenizer import TOKENIZER_FILE, load_tokenizer
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import Concepts, load_vocabulary
-from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
 from .step import Directory, Step, Task
@@ -130,7 +130,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             return found
         build = create_writer(self.out, wanted, plan=plan)
         if options.tokenizer is not None and options.tokenizer.definition is not None:
-            write_file(os.path.join(self.out, TOKENIZER_FILE), options.tokenizer.definition, exclusive=True)
+            keep_tokenizer(options.tokenizer.definition, self.out)
         return build
 
 

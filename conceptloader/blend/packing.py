@@ -171,6 +171,17 @@ class Packs:
     def __len__(self) -> int:
         return self.packing.packs(self.stop - self.start)
 
+    @property
+    def closed(self) -> int:
+        """How many packs are empty as their block touches a shard that is quarantined as a whole."""
+        size, bins, total, counted = self.packing.block_tokens, self.packing.bins, 0, 0
+        for start, stop in self._closed:  # in order
+            if start < self.stop and stop > self.start:
+                block = max((start - self.start) // size, counted)
+                counted = -(-(min(stop, self.stop) - self.start) // size)
+                total += min(counted * bins, len(self)) - min(block * bins, len(self))
+        return total
+
     def parts(self, i: int) -> list[Part]:
         """What pack i holds, in order."""
         block, b = divmod(i, self.packing.bins)

@@ -156,6 +156,8 @@ def _masked(blend: Blend) -> Iterator[Finding]:
             before = np.maximum.accumulate(np.append(0, high[:-1]))
             windows = int(np.maximum(high - np.maximum(low, before), 0)[start < stop].sum())
             text += f", and with them {windows:,} of {view.count:,} windows"
+        elif view.packs is not None and view.packs.closed:
+            text += f", and {view.packs.closed:,} of {view.count:,} packs are empty, in blocks with a shard of them"
         texts.append(text)
     if texts:
         yield Finding("masked", not blend.unknown_ids, "no loss by quarantine, exclude: " + "; ".join(texts))

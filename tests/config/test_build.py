@@ -170,6 +170,19 @@ def test_documents(load):
     assert all(parts)
 
 
+@pytest.mark.parametrize("cut", [0.2, 0.4, 0.6, 0.8])
+def test_empty_documents_at_a_cut_belong_to_the_share_before_it(tmp_path, cut):
+    """So that two shares have each document once, in document mode, where an empty one is a sample too."""
+    write(tmp_path / "posts", [3, 0, 0, 2, 4], mode="document", tracks=())
+    config = {"datasets": {"posts": {"path": str(tmp_path / "posts")}}, "seq_len": 8, "order": "sequential"}
+    found = []
+    for share in ([0, cut], [cut, 1]):
+        with cl.make_dataloader({**config, "split_documents": share}, micro_batch_size=1) as loader:
+            (view,) = loader.blend.views
+            found.append(list(range(view.start, view.start + view.count)))
+    assert found == [[0, 1, 2], [3, 4]] if cut < 0.8 else [[0, 1, 2, 3], [4]]
+
+
 def test_quarantine_is_read_and_merged(load, corpora, tmp_path):
     file = tmp_path / "ranges.txt"
     file.write_text("# damaged\n10 20\n\n15 30 # overlaps\n500 510\n")

@@ -220,6 +220,31 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         assert one["tokens_lost_by_truncation"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
 
 
+def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of documents beside the shard too: its table of documents, which says where they lie, is not opened."""
+    web = write_dataset(tmp_path / "web", random_documents(150, seed=1, mean_length=25, prefix="web"), shards=3)
+    dataset = cl.open_dataset(web)
+    first, end = dataset.shard_starts[1], dataset.shard_starts[2]
+    config = {
+        "seq_len": SIZE,
+        "packing": {"bins": 8},
+        "order": "sequential",
+        "datasets": {"web": {"path": str(web)}},
+        "quarantine": [{"dataset": "web", "tokens": [first, end]}],
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    with cl.make_dataloader(config, micro_batch_size=1) as loader:
+        empty = {number for number, batch in enumerate(loader) if not batch["loss_mask"].any()}
+        packs = len(loader)
+    blocks = [(7 * SIZE * k, 7 * SIZE * (k + 1), 8 * k) for k in range(-(-packs // 8))]  # tokens, first pack
+    closed = {b + k for a, z, b in blocks if a < end and first < z for k in range(8) if b + k < packs}
+    assert closed <= empty
+    assert len(closed) * 7 * SIZE > 8 * (end - first)
+    main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05"])
+    text = f"web: {end - first:,} of {dataset.num_tokens:,} tokens"
+    assert f", and {len(closed)} of {packs} packs are empty" in capsys.readouterr().out.partition(text)[2]
+
+
 def test_samples_in_which_nothing_is_learnt_are_counted(
     content: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,8 @@ from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import inverse, reference
 from conceptloader.order.permutation import MAX_N, as_positions
-from conceptloader.order.ramp import Ramp, RampTree, order_phases, share_at
+from conceptloader.order.phases import counts_in, order_phases, phase_arrays
+from conceptloader.order.ramp import Ramp, share_at
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
@@ -141,33 +142,7 @@ class Mixture(Shown):
 
     @lazy
     def _phase_arrays(self) -> kernels.Phases:
-        left: list[int] = []
-        right: list[int] = []
-        share: list[int] = []
-        segments: list[list[int]] = []
-        roots: list[int] = []
-        later: list[int] = []
-        edges = [0]
-        for phase in self.phases:
-            offset, tree = len(left), phase.tree
-            ramp = tree if isinstance(tree, RampTree) else None
-            moved_to = [ramp.later_root if ramp else tree.root]
-            for children, out in ((tree.left, left), (tree.right, right), ([tree.root], roots), (moved_to, later)):
-                out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
-            share += tree.share
-            segments += ramp.words if ramp else []
-            edges.append(len(segments))
-        return kernels.Phases(
-            starts=np.array(self._starts, np.uint64),
-            keys=np.array([phase.key for phase in self.phases], np.uint64),
-            roots=np.array(roots, np.int64),
-            tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
-            bases=np.array([phase.base for phase in self.phases], np.uint64),
-            block=self.block,
-            later=np.array(later, np.int64),
-            edges=np.array(edges, np.int64),
-            segments=np.array(segments, np.uint64).reshape(-1, kernels.SEGMENT),
-        )
+        return phase_arrays(self.phases, self.block)
 
     @lazy
     def _window_arrays(self) -> kernels.Sizes:
@@ -267,7 +242,7 @@ class Mixture(Shown):
 
     def _counts(self, g: int) -> list[int]:
         self.check_known(g)
-        return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
+        return counts_in(self.phases[bisect_right(self._starts, g) - 1], g, self.block)
 
     def _position(self, dataset: int, draw: int) -> int | None:
         self.check_drawn(dataset, draw)

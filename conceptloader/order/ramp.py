@@ -5,13 +5,12 @@ share grows. All else is as in version 1, of which a phase without a ramp is one
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from conceptloader.base.strict import Section, within
-from conceptloader.order.reference import MASK, PhaseOrder, blocks_key
-from conceptloader.order.tree import Tree, built_tree, went_left
+from conceptloader.order.reference import MASK
+from conceptloader.order.tree import Tree, went_left
 
 RAMP_VERSION = 2
 MAX_RAMP = 1 << 31  # samples: of r of them, r * r fits a word, and rounding `bend` moves a count by 1/8 at most
@@ -151,34 +150,3 @@ class RampTree(Tree):
 
     def position(self, leaf: int, draw: int) -> int:
         return bisect_right(range(END), draw, key=lambda j: self.count(leaf, j + 1))
-
-
-def order_phases(
-    phases: Iterable[tuple[int, Mapping[str, int], Ramp | None]],
-    names: Sequence[str],
-    seed: int,
-    block: int,
-    drawn: Sequence[int] | None = None,
-) -> list[PhaseOrder]:
-    """`reference.order_phases`, with ramps: the weights of a phase that has one hold from its end on as a phase does.
-
-    The next phase may cut a ramp short. The first phase has none; drawn: draws of every dataset before it, if any.
-    """
-    index = {name: k for k, name in enumerate(names)}
-    given, result = list(phases), list[PhaseOrder]()
-    earlier: tuple[list[str], Tree] | None = None
-    for k, (start, weights, ramp) in enumerate(given):
-        ordered = {name: weights[name] for name in sorted(weights)}
-        later = list(ordered), built_tree(tuple(ordered.values()))
-        steps: list[tuple[int, list[str], Tree]] = [(start, *later)]
-        if ramp is not None:
-            assert earlier is not None, "a ramp from nothing"
-            both = RampTree.of(ramp, (earlier[1], later[1]), (earlier[0], later[0]))
-            steps = [(start, sorted({*earlier[0], *ordered}), both), (start + ramp.samples, *later)]
-        for begin, here, tree in steps:
-            if begin == start or k + 1 == len(given) or begin < given[k + 1][0]:
-                base = result[-1].counts(begin, block) if result else list(drawn or [0] * len(names))
-                members = [index[name] for name in here]
-                result.append(PhaseOrder(begin, ordered, members, tree, blocks_key(seed, begin), base))
-        earlier = later
-    return result

@@ -14,11 +14,12 @@ from conceptloader.errors import ConfigError, FormatError, ResumeError
 from conceptloader.order.live import LiveMixture
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition
+from conceptloader.order.phases import order_phases
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
-from conceptloader.order.ramp import Ramp, order_phases
+from conceptloader.order.ramp import Ramp
 from conceptloader.order.schedule import BatchSchedule
 from tests.raises import raises
 from tests.scale import scaled
@@ -91,7 +92,7 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
     order = spec.build(logged=log.phases(spec))
     names = sorted(SIZES)
     exact = [(p.start, p.weights, run.ramps.get(p.start)) for p in planned(dict(sorted(run.phases.items()))).phases]
-    phases = order_phases(exact, names, 3, BLOCK)  # in plain Python
+    phases = order_phases(exact, names, 3, BLOCK)
     expected = []
     for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
         for first in range(phase.start, min(stop, samples), BLOCK):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.order import ramp, reference
 from conceptloader.order.mixture import shares_at
+from conceptloader.order.phases import order_phases
 from conceptloader.order.ramp import MAX_RAMP, SHARES, Ramp, RampTree, Shape
 from conceptloader.order.tree import build_tree
 from conceptloader.testing.strategies import mixtures
@@ -117,7 +118,7 @@ def test_before_and_after_it_there_are_the_phases_of_version_1() -> None:
     assert set(m.locate_many(np.arange(100, 120))[0].tolist()) <= {0, 1}
     assert set(m.locate_many(np.arange(400, 600))[0].tolist()) == {1, 2}
     exact = [(phase.start, phase.weights, None) for phase in plain.phases]
-    assert ramp.order_phases(exact, plain.names, 3, 16) == plain.phases
+    assert order_phases(exact, plain.names, 3, 16) == plain.phases
     assert reference.order_phases([part[:2] for part in exact], plain.names, 3, 16) == plain.phases
 
 

@@ -247,6 +247,12 @@ def share(batch: AnyBatch) -> AnyBatch:
     return batch
 
 
+class _Lease(weakref.ref[Block]):
+    """Of an array over `memory`; None, and not among all leases, if an interrupt came while it was made."""
+
+    memory: mmap.mmap | None = None
+
+
 class BatchMemory:
     """Blocks for one reader, used again once nobody can see them. Safe for many threads.
 
@@ -255,11 +261,13 @@ class BatchMemory:
     the lease alive, and when it ends, the block is free. The lease must lie over the mmap itself: over another array
     numpy would make *that* the base of every view, and the lease would end while views live.
 
-    keep: how many blocks `free` has at most, of all sizes; those that were free for longest go first.
+    keep: how many free blocks `allocate` leaves, of all sizes; those that were free for longest go first.
     """
 
     def __init__(self, keep: int = 64) -> None:
-        self.free: deque[mmap.mmap] = deque(maxlen=keep)
+        self.keep = keep
+        self.free: deque[_Lease] = deque()  # that have ended
+        self._leases: dict[int, _Lease] = {}  # all
 
     def allocate(self, size: int) -> Block:
         """A block of `size` bytes, not initialized, aligned to a page. Raises MemoryError."""
@@ -269,13 +277,15 @@ class BatchMemory:
                 found = free.pop()  # nobody else can find it now
             except IndexError:  # another thread took the last one
                 break
-            if len(found) == size:
-                memory = found
+            if found.memory is not None and len(found.memory) == size:
+                memory = self._leases.pop(id(found), found).memory
                 break
             free.appendleft(found)
-        if memory is None:
+        # If all are of other sizes, one goes too, so that those of sizes that are not in use any more do.
+        for _ in range(max(len(free) - self.keep, 0) + (memory is None)):
             with suppress(IndexError):
-                free.popleft()  # all are of other sizes: sizes that are not in use any more go, one by one
+                self._leases.pop(id(free.popleft()), None)
+        if memory is None:
             try:  # private: what a forked process writes into its copy of a block is not seen here
                 memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE)
             except (OSError, OverflowError) as error:
@@ -284,6 +294,9 @@ class BatchMemory:
                 with suppress(OSError):  # advice, which not every kernel takes
                     memory.madvise(mmap.MADV_HUGEPAGE)
         lease = np.frombuffer(memory, np.uint8, size)
-        # Runs in whatever thread lets go of the last view, and takes no lock. At exit memory goes with the process.
-        weakref.finalize(lease, free.append, memory).atexit = False
+        # `append` runs in whatever thread lets go of the last view, and takes no lock. It is no Python function:
+        # Python swallows an interrupt that comes while a callback of the garbage collector runs one.
+        ended = _Lease(lease, free.append)
+        ended.memory = memory
+        self._leases[id(ended)] = ended
         return lease

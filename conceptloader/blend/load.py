@@ -74,7 +74,10 @@ def parse_yaml(text: str) -> Any:
     except ConfigError:
         raise
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the 40th of a month, or 5,000 digits
-        raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}") from error
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else "".join(text.splitlines()[mark.line : mark.line + 1])
+        fix = 'write "${NAME}/..." in quotes: YAML reads its braces' if "${" in line else ""
+        raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
     except RecursionError as error:
         raise ConfigError("", "not valid YAML: nested too deeply") from error
     finally:

@@ -272,6 +272,7 @@ def test_built_in_python_it_is_checked_as_well():
         ("datasets: {web: {path: a, weight: 1:30.5}}", "line 1: found 1:30.5, which YAML reads to the base 60"),
         ("- seed: 1\n", r"configuration: found \[{'seed': 1}\], expected a mapping"),
         ("seed: [1\n", "not valid YAML: .* line 2"),
+        ("datasets: {web: {path: ${DATA}/web}}\n", "not valid YAML: .* line 1.* in quotes: YAML reads its braces"),
         ("seed: 1\n---\nseed: 2\n", "not valid YAML: expected a single document"),
         ("seed: !!python/object/apply:os.getcwd []\n", "not valid YAML: could not determine a constructor"),
         ("a: &a [*a]\n", "line 1: found an alias to a value that holds it"),

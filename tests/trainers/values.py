@@ -56,8 +56,13 @@ class Tiny(nn.Module):
         self.attend = nn.Linear(8, 24, bias=False)
         nn.init.normal_(self.attend.weight, std=0.5)  # by default all tokens would get nearly the same attention
 
+    @staticmethod
+    def documents(position_ids: torch.Tensor) -> torch.Tensor:
+        """[B, S]: number of each token's document in its row."""
+        return (position_ids == 0).cumsum(1)
+
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
-        documents = (position_ids == 0).cumsum(1)
+        documents = self.documents(position_ids)
         mask = (documents[:, :, None] == documents[:, None, :]).tril()
         hidden = self.tokens(input_ids) + self.positions(position_ids)
         return self.head(hidden + scaled_dot_product_attention(*self.attend(hidden).chunk(3, -1), mask))

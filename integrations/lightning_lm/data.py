@@ -243,7 +243,7 @@ class Acknowledge(pl.Callback):
         if steps < planned < float("inf") and trainer.is_global_zero:
             logger.warning(
                 "num_samples ends this run after %d steps, and the Trainer plans %d (max_steps, max_epochs): a "
-                "learning rate that follows trainer.estimated_stepping_batches will not reach its end; set max_steps=%d",
+                "learning rate by trainer.estimated_stepping_batches will not reach its end; set max_steps=%d",
                 steps, planned, steps,
             )  # fmt: skip
 

@@ -231,7 +231,7 @@ class Acknowledge(pl.Callback):
     def _check_end(self, trainer: Any) -> None:
         """Compare the end of the data with what the Trainer was told of its own."""
         steps, planned = self._loader.plan.stop_step, trainer.estimated_stepping_batches
-        if steps is None:
+        if steps is None or not trainer.lightning_module.automatic_optimization:  # else steps are of all optimizers
             return
         if (trainer.min_steps or 0) > steps:
             raise ConfigError(

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data import Sampler
+from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
 from conceptloader.base.checks import as_count, as_integer
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
@@ -19,11 +20,12 @@ from conceptloader.order.weights import exact_weights, tempered
 _CHUNK = 1024
 
 
-class EpochSampler(Sampler[int]):
+class EpochSampler(TorchDistributedSampler[int]):
     """Sampler epoch e is the positions [e * n, (e + 1) * n) of an endless order, assigned to ranks in turn.
 
     Base of the samplers below; by itself it is the sampler of a SampleDataset, whose index is a position. Iterating
     changes nothing but the iterator: the epoch is what `set_epoch` says, and `set_skip` holds for the next iterator.
+    To Fabric, Lightning and Ray it is a DistributedSampler, which they neither replace nor share among ranks once more.
 
     Args:
         num_samples: Positions of an epoch, over all ranks.
@@ -294,4 +296,4 @@ class DistributedSampler(MixtureSampler):
         drop_last: bool = False,
     ) -> None:
         super().__init__([0, len(dataset)], [1], num_replicas, rank, shuffle, seed, drop_last)
-        self.dataset = dataset
+        self.dataset = dataset  # type: ignore[assignment] # for torch's class a Dataset

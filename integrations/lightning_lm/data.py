@@ -4,11 +4,13 @@ Lightning asks a loader for its state whenever a checkpoint is written, also bet
 the gradients of that step are not saved, so that the state, and Lightning's own count of batches, go back to its start.
 """
 
+import logging
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain, repeat
 from typing import Any
 
 from conceptloader.base.packages import imported
@@ -18,6 +20,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.torch.losses import DatasetLosses
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
+logger = logging.getLogger(__name__)
 # Two packages have the same code, but each takes its own classes only: the one that was imported before, or can be.
 _NAMES = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch-lightning"}
 _CHOSEN = next((name for name in _NAMES if name in sys.modules), [*_NAMES][find_spec("lightning") is None])
@@ -28,12 +31,14 @@ with imported("lightning_lm: lightning", "pip install lightning", _NAMES[_CHOSEN
 class LightningLoader(TrainedLoader):
     """Its length is in Lightning's count of micro batches, which steps where accumulate_grad_batches divides it.
 
-    Micro batches before a resume count as those of as many steps of the present size.
+    Micro batches before a resume count as those of as many steps of the present size. Where nothing is left, the length
+    is 0, so that `fit` does nothing.
     """
 
     # Lightning takes a batch before it tells where the run is, so that no batch log could begin in time.
     entry = replace(TrainedLoader.entry, name="Lightning", carries=TrainedLoader.entry.carries - {"batch_log"})
     loggers: Sequence[Any] = ()  # of the Trainer
+    before = 0  # micro batches that Lightning does not count
 
     def track(self, metrics: StepMetrics) -> None:
         for logger in self.loggers:
@@ -44,8 +49,13 @@ class LightningLoader(TrainedLoader):
         """Of a rank, up to what is trained."""
         return (self.steps or 0) * self.micro_batches_per_step
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether everything up to num_samples is trained."""
+        return self.plan.stop is not None and self.consumed_samples >= self.plan.stop
+
     def __len__(self) -> int:
-        length, begun = super().__len__(), self.plan.schedule.consumed
+        length, begun = super().__len__() - self.before, self.plan.schedule.consumed
         steps = self.run.steps_at(begun)
         if self.run.epoch_samples is not None or steps is None:
             return length
@@ -98,6 +108,8 @@ class ConceptDataModule(pl.LightningDataModule):
         self._val_options = {"micro_batch_size": micro_batch_size, **(val_options or {})}
         self.loader: LightningLoader | None = None
         self.acknowledge = Acknowledge(self)
+        self.saved: Mapping[str, Any] | None = None  # of the checkpoint of this fit: state of the loader
+        self.in_epoch = False  # the checkpoint is not of the end of an epoch
 
     @property
     def trainer(self) -> Any:
@@ -132,16 +144,24 @@ class ConceptDataModule(pl.LightningDataModule):
             )
         if self.acknowledge not in callbacks:
             callbacks.insert(0, self.acknowledge)
+        self.saved = None
 
     def train_dataloader(self) -> TrainedLoader:
         """The loader of this rank; where the trainer has trained with this one before, it resumes there."""
         before, self.loader = self.loader, LightningLoader(self.config, **self._options, **self._ranks)
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
         self.loader.loggers = self.trainer.loggers
+        saved, in_epoch, self.saved, self.in_epoch = self.saved, self.in_epoch, None, False
         if before is not None:
-            if before.steps == steps_made(self.trainer):
-                self.loader.load_state_dict(before.state_dict())
+            if saved is None and before.steps == steps_made(self.trainer):
+                saved = before.state_dict()
             before.close()
+        if saved is not None:
+            self.loader.load_state_dict(saved)
+        if self.loader.has_ended:
+            self.loader.before = len(self.loader)
+        elif not in_epoch and self.loader.run.epoch_samples is None:  # what is left is an epoch of its own
+            self.loader.before = self.loader.micro_batches
         return self.loader
 
     def val_dataloader(self) -> list[EvaluationLoader]:
@@ -180,6 +200,13 @@ class Acknowledge(pl.Callback):
             )
         return self._data.loader
 
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Take the loader's state, which Lightning itself gives to a loader only within an epoch."""
+        fit = checkpoint["loops"]["fit_loop"]
+        counts = fit["epoch_progress"]["current"]
+        self._data.saved = next(iter(fit["state_dict"].pop("combined_loader", [])), None)
+        self._data.in_epoch = counts["ready"] != counts["processed"] or trainer.max_steps != -1
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning's position has to be the loader's; its count of batches becomes one of the present size."""
         loader, progress = self._loader, trainer.fit_loop.epoch_loop.batch_progress
@@ -188,12 +215,37 @@ class Acknowledge(pl.Callback):
         limited = self._is_limited(trainer.num_training_batches)
         if progress.total.ready:
             self._convert(progress, limited)
+        self._check_end(trainer)
         if self._data.run_log is not None:
             loader.log_start(self._data.run_log, loader.steps or 0)
+        # Without a length Lightning stays one batch ahead, which weights that are set after a step would miss.
+        # From here on it takes this one from its iterator (which iter() would begin again), as all that follow.
+        fetcher = trainer.fit_loop._data_fetcher
+        ahead, fetcher.batches = getattr(fetcher, "batches", []), []
+        fetcher.iterator = chain(ahead, map(next, repeat(fetcher.iterator)))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """With reload_dataloaders_every_n_epochs this is another loader."""
         self._loader.check_step(steps_made(trainer))
+
+    def _check_end(self, trainer: Any) -> None:
+        """Compare the end of the data with what the Trainer was told of its own."""
+        steps, planned = self._loader.plan.stop_step, trainer.estimated_stepping_batches
+        if steps is None or not trainer.lightning_module.automatic_optimization:  # else steps are of all optimizers
+            return
+        if (trainer.min_steps or 0) > steps:
+            raise ConfigError(
+                "Trainer(min_steps=...)",
+                str(trainer.min_steps),
+                f"at most {steps}: num_samples ends the run there",
+                "raise num_samples",
+            )
+        if steps < planned < float("inf") and trainer.is_global_zero:
+            logger.warning(
+                "num_samples ends this run after %d steps, and the Trainer plans %d (max_steps, max_epochs): a "
+                "learning rate by trainer.estimated_stepping_batches will not reach its end; set max_steps=%d",
+                steps, planned, steps,
+            )  # fmt: skip
 
     def _is_limited(self, batches: int | float) -> bool:
         """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
@@ -243,6 +295,7 @@ class Acknowledge(pl.Callback):
             )
         self._loader.acknowledge(batch[POSITION])
         self._loader.observe_step(pl_module.device)
+        trainer.should_stop |= self._loader.has_ended
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Micro batches of a step that is not done are read again: they do not count as done here either."""

@@ -631,7 +631,7 @@ ENTRIES: dict[str, Entry] = {
             "drive": nanotron, "classes": (f"{_IN}nanotron_lm.build_dataloader",), "end_known": True,
         },
         "Lightning": {
-            "drive": lightning, "classes": (f"{_IN}lightning_lm.ConceptDataModule",), "needs": "lightning", "lag": 1,
+            "drive": lightning, "classes": (f"{_IN}lightning_lm.ConceptDataModule",), "needs": "lightning",
         },
         "Hugging Face": {
             "drive": transformers, "classes": (f"{_IN}transformers_lm.ConceptTrainer",), "needs": "transformers",

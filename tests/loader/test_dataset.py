@@ -42,6 +42,31 @@ def test_in_a_dataloader_with_workers(config, wanted, start):
         same(a, b)
 
 
+def test_a_sampler_that_shuffles_again_is_a_warning(config, caplog):
+    sharing = torch.utils.data.DistributedSampler
+
+    def read(data, size, sampler=None):
+        for _ in range(3):
+            list(DataLoader(data, batch_size=size, sampler=sampler, collate_fn=cl.collate_fn))
+        return "a sampler shuffles what is shuffled already" in caplog.text
+
+    data = cl.SampleDataset(config, num_samples=301)
+    for sampler in (cl.EpochSampler(301, 3, 1), sharing(data, 3, 1, shuffle=False), None):
+        assert not read(data, 4, sampler)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(data.__getitem__, range(300)))
+    assert not read(data, 4)
+    for size in (1, 8):
+        assert read(cl.SampleDataset(config, num_samples=301), size, sharing(data, 3, 1))  # as DeepSpeed does
+        caplog.clear()
+    config["order"] = "sequential"
+    del config["phases"]
+    for dataset in config["datasets"].values():
+        dataset.pop("weight", None)
+    whole = cl.SampleDataset(config)
+    assert not read(whole, 8, torch.utils.data.RandomSampler(whole))
+
+
 def test_with_the_default_collate_function(config, wanted):
     found = list(DataLoader(cl.SampleDataset(config, num_samples=24), batch_size=4))
     for a, b in zip(found, wanted, strict=True):

@@ -104,7 +104,8 @@ def compare_values(launch: Launch) -> None:
             break
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        values.compare(launch, tiny, values.Tiny(), loss_of, trained, validated, eval_batch * launch.ranks)
+        eval_rows = eval_batch * launch.ranks
+        values.compare(launch, tiny, values.Tiny(), values.mean_apart, trained, validated, eval_rows)
 
 
 def validate(launch: Launch, accelerator: Any, step: int) -> None:

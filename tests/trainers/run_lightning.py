@@ -102,8 +102,9 @@ def compare_values(launch: Launch) -> None:
     trainer.fit(model, datamodule=data, ckpt_path=str(launch.path / "last.ckpt") if launch.resume else None)
     if trainer.is_global_zero:
         values.compare(
-            launch, model.tiny, values.Tiny(), model.loss, model.trained, model.validated, eval_batch * launch.ranks
-        )
+            launch, model.tiny, values.Tiny(), values.mean_apart, model.trained, model.validated,
+            eval_batch * launch.ranks,
+        )  # fmt: skip
 
 
 def train(launch: Launch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from tests.trainers.by_hand import ByHand, Tables, batched
@@ -56,3 +57,11 @@ def test_losses_are_those_of_a_loop_by_hand_through_a_resume(tmp_path: Path, kin
     samples = samples_of(cl.SampleDataset(config), kind, 10 * STEPS)
     wanted = [hand.step(batched(step, MICRO), RATE, mean="batches") for step in batched(samples, 10)]
     assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_ranks_are_not_shared_among_ranks_once_more(tmp_path: Path) -> None:
+    """Fabric, as Lightning and Ray, puts a sampler of its own around others: a rank would read a part of its part."""
+    run = fabric.Fabric(accelerator="cpu", devices=2)
+    data = cl.SampleDataset(config_of(write_datasets(tmp_path), WINDOWS), 32)
+    assert run._requires_distributed_sampler(DataLoader(data))
+    assert not run._requires_distributed_sampler(DataLoader(data, sampler=cl.EpochSampler(32, 2, 0)))

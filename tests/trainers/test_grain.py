@@ -26,7 +26,7 @@ def process(source: cl.GrainSource, rank: int, ranks: int, workers: int) -> Any:
     return batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers)) if workers else batches
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_resumed_by_other_processes(tmp_path: Path, workers: int) -> None:
     config, _ = configs(tmp_path / "data")
     total, samples, state = 7 * BATCH, Counter[int](), None

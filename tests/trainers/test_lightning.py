@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from conceptloader import TrainedLoader
 from conceptloader.errors import ConfigError
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
@@ -48,7 +49,7 @@ def config(tmp_path: Path) -> str:
 
 def trainer(**options: Any) -> Any:
     common = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False}
-    return pl.Trainer(**common, enable_progress_bar=False, enable_model_summary=False, **options)
+    return pl.Trainer(enable_progress_bar=False, enable_model_summary=False, **{**common, **options})
 
 
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
@@ -71,3 +72,104 @@ def test_accumulation_that_changes(config: str) -> None:
         trainer(max_steps=4, accumulate_grad_batches=2).fit(model, datamodule=data)
     assert data.loader is not None
     assert data.loader.consumed_samples == 4 * MICRO
+
+
+class Validated(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.validated_at = list[int]()
+
+    def validation_step(self, batch: dict[str, Any], index: int) -> None:
+        self.validated_at.append(self.trainer.global_step)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "epoch", "saves", "validated_at"),
+    [
+        (2, None, {}, [3]),
+        (1, 8, {}, [2, 4, 6]),
+        (1, 16, {}, [4, 6]),  # the last epoch is a half
+        (1, None, {"every_n_train_steps": 4}, [6]),
+    ],
+)
+def test_num_samples_ends_the_run(
+    config: str, tmp_path: Path, caplog: Any, accumulate: int, epoch: int | None, saves: Any, validated_at: list[int]
+) -> None:
+    """With the Trainer's defaults, checkpoints at the end of epochs among them; once more, and with more samples."""
+    held_out = {"seq_len": 16, "order": "sequential", "datasets": {"code": {"path": str(tmp_path / "code")}}}
+
+    def fit(num_samples: int, ckpt: str | None = None) -> tuple[Validated, Any]:
+        model, saver = Validated(), pl.callbacks.ModelCheckpoint(tmp_path, save_last=True, **saves)
+        made = trainer(
+            enable_checkpointing=True, callbacks=[saver], accumulate_grad_batches=accumulate, num_sanity_val_steps=0
+        )
+        data = ConceptDataModule(
+            config, micro_batch_size=MICRO, global_batch_size=MICRO * accumulate, num_samples=num_samples,
+            epoch_samples=epoch, val=held_out, val_options={"num_samples": MICRO},
+        )  # fmt: skip
+        made.fit(model, datamodule=data, ckpt_path=ckpt)
+        assert data.loader is not None
+        data.loader.check_step(made.global_step)
+        return model, torch.load(saver.last_model_path or str(ckpt), weights_only=False)["global_step"]
+
+    model, saved = fit(24)
+    assert (model.seen, model.validated_at) == (list(range(24)), validated_at)
+    assert f"ends this run after {6 // accumulate} steps, and the Trainer plans" in caplog.text
+    last = str(tmp_path / "last.ckpt")
+    if not saves:
+        assert saved == 6 // accumulate
+        assert fit(24, last)[0].seen == []
+    assert fit(48, last)[0].seen == list(range(MICRO * accumulate * saved, 48))
+
+
+def test_more_min_steps_than_samples(config: str) -> None:
+    data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24)
+    with raises(ConfigError, "Trainer(min_steps=...)", "8", "at most 6"):
+        trainer(min_steps=8).fit(Model(), datamodule=data)
+
+
+def test_resume_where_the_optimizer_asks_for_the_number_of_steps(config: str, tmp_path: Path) -> None:
+    """Lightning makes the loader for it, before it has read its own counts from the checkpoint."""
+
+    class Scheduled(Model):
+        def configure_optimizers(self) -> Any:
+            assert self.trainer.estimated_stepping_batches == 6
+            return super().configure_optimizers()
+
+    seen = []
+    for ckpt in (None, str(tmp_path / "step=4.ckpt")):
+        model, saver = Scheduled(), pl.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=4)
+        data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24)
+        trainer(max_epochs=1, enable_checkpointing=True, callbacks=[saver]).fit(model, datamodule=data, ckpt_path=ckpt)
+        seen.append(model.seen)
+    assert seen == [list(range(24)), list(range(16, 24))]
+
+
+@pytest.mark.parametrize("num_samples", [None, 24])
+def test_weights_of_a_mixing_hold_from_the_next_step(tmp_path: Path, num_samples: int | None) -> None:
+    """With and without an end, as in a loop by hand."""
+    (tmp_path / "weights.yaml").write_text("{web: 1, code: 1000}")
+    path = write_config(
+        write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True, "dataset_id": True},
+        mixing={"file": "weights.yaml"},
+    )  # fmt: skip
+
+    class Recorded(Model):
+        def training_step(self, batch: dict[str, Any], index: int) -> Any:
+            drawn.append([*batch["sample_index"].tolist(), *batch["dataset_id"].tolist()])
+            return super().training_step(batch, index)
+
+    drawn, by_hand = list[list[int]](), list[list[int]]()
+    sizes = {"micro_batch_size": MICRO // 2, "global_batch_size": MICRO}
+    data = ConceptDataModule(str(path), **sizes, num_samples=num_samples)
+    trainer(max_steps=6, max_epochs=-1, accumulate_grad_batches=2).fit(Recorded(), datamodule=data)
+    with TrainedLoader(str(path), **sizes) as loader:
+        for number, batch in enumerate(loader, 1):
+            by_hand.append([*batch["sample_index"].tolist(), *batch["dataset_id"].tolist()])
+            if number % 2 == 0:
+                loader.acknowledge(batch["consumed_samples"])
+                loader.observe_step()
+            if number == 12:
+                break
+    assert drawn == by_hand
+    assert {one for batch in by_hand[4:] for one in batch[2:]} == {0}, "the file's weights, from the third step on"

@@ -17,7 +17,7 @@ import conceptloader as cl
 from conceptloader.blend.samples import parts_of
 from conceptloader.errors import ConfigError
 from tests.raises import raises
-from tests.trainers import by_hand
+from tests.trainers import by_hand, values
 from tests.trainers.by_hand import ByHand, Sample, Tables
 
 SEQ_LEN, RATE = 16, 0.5
@@ -101,6 +101,19 @@ def test_training_with_labels_that_are_ignored(folder: Path, kind: dict[str, Any
         wanted = hand.step(by_hand.batched(samples[10 * step :][:10], 5), RATE, mean="batches")
         assert sum(loss.item() for loss in losses) == pytest.approx(wanted, rel=1e-9)
     loader.close()
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+def test_attention_within_documents(folder: Path, kind: dict[str, Any]) -> None:
+    """The masks of docs/pytorch.md give what each document gives by itself; without documents they do not."""
+    with cl.make_dataloader(config_of(folder, kind, cu_seqlens=True), micro_batch_size=8) as loader:
+        batch = next(iter(loader))
+    positions, tiny = batch["position_ids"], values.Tiny()
+    by_itself = values.apart(tiny, batch)
+    assert torch.allclose(tiny(batch["input_ids"], positions), by_itself, atol=1e-5)
+    assert torch.equal(batch["cu_seqlens"][:-1].long(), (positions.flatten() == 0).nonzero().flatten())
+    tiny.documents = torch.zeros_like  # type: ignore[method-assign]
+    assert (tiny(batch["input_ids"], positions) - by_itself).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import conceptloader as cl
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -47,15 +47,25 @@ def configs(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 class Tiny(nn.Module):
-    """Logits [B, S, 256] of each token and its position alone."""
+    """Logits [B, S, 256] of each token, its position, and the tokens before it in its document."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.tokens, self.positions, self.head = nn.Embedding(256, 8), nn.Embedding(48, 8), nn.Linear(8, 256)
+        self.attend = nn.Linear(8, 24, bias=False)
+        nn.init.normal_(self.attend.weight, std=0.5)  # by default all tokens would get nearly the same attention
+
+    @staticmethod
+    def documents(position_ids: torch.Tensor) -> torch.Tensor:
+        """[B, S]: number of each token's document in its row."""
+        return (position_ids == 0).cumsum(1)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
-        return self.head(self.tokens(input_ids) + self.positions(position_ids))
+        documents = self.documents(position_ids)
+        mask = (documents[:, :, None] == documents[:, None, :]).tril()
+        hidden = self.tokens(input_ids) + self.positions(position_ids)
+        return self.head(hidden + scaled_dot_product_attention(*self.attend(hidden).chunk(3, -1), mask))
 
 
 def apart(forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: dict[str, Any]) -> torch.Tensor:
@@ -76,6 +86,11 @@ def weighted(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
     losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none").view_as(batch["labels"])
     weights = batch["loss_weight"] if "loss_weight" in batch else torch.ones_like(losses)
     return losses * weights * batch["loss_mask"]
+
+
+def mean_apart(model: Tiny, batch: dict[str, Any]) -> torch.Tensor:
+    """By hand, the mean loss of all tokens of a batch."""
+    return weighted(apart(model, batch), batch).mean()
 
 
 def by_hand(model: Any, launch: Launch, loss: Loss, eval_batch: int) -> tuple[list[float], list[float]]:

@@ -5,13 +5,33 @@ from typing import Any
 from conceptloader.base.packages import imported
 from conceptloader.errors import ConfigError
 
-from .data import ConceptTrainer
+from .data import ConceptTrainer, check_arguments
 
 with imported("transformers_lm: trl", "pip install trl", "trl"):
     import datasets
     import trl
 
 _STAND_IN = {"input_ids": [[0]], "labels": [[0]]}
+_FIX = (
+    "omit it: samples of conceptloader are packed and masked as they are built; see docs/packing.md, and `conceptloader "
+    "build --chat` for the loss mask"
+)
+_LENGTH = trl.SFTConfig.max_length
+# What prepares data, which are prepared here: the values that are right, which are the defaults.
+_PREPARED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "packing": ((False,), _FIX),
+    "packing_strategy": (("bfd",), _FIX),
+    "eval_packing": ((None, False), _FIX),
+    "padding_free": ((False,), _FIX),
+    "pad_to_multiple_of": ((None,), _FIX),
+    "completion_only_loss": ((None, False), _FIX),
+    "assistant_only_loss": ((False,), _FIX),
+    "shuffle_dataset": ((False,), _FIX),
+    "truncation_mode": (("keep_start",), _FIX),
+    "dataset_text_field": (("text",), _FIX),
+    "dataset_kwargs": ((None,), _FIX),
+    "dataset_num_proc": ((None,), _FIX),
+}
 
 
 class _Unprepared(trl.SFTTrainer):
@@ -38,15 +58,13 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     """
 
     def __init__(self, model: Any, args: Any = None, **kwargs: Any) -> None:
-        options = {**vars(args or object), **kwargs}
-        for name in ("packing", "padding_free", "completion_only_loss", "assistant_only_loss", "formatting_func"):
-            if options.get(name):
-                raise ConfigError(
-                    f"SFTConfig.{name}",
-                    str(options[name]),
-                    "data that are prepared: samples of conceptloader are packed and masked as they are built",
-                    "omit it; see docs/packing.md, and `conceptloader build --chat` for the loss mask",
-                )
+        if kwargs.get("formatting_func") is not None:
+            raise ConfigError("formatting_func", "a function", "data that are prepared", _FIX)
+        if args is not None:
+            check_arguments(args, _PREPARED, "SFTConfig")
+            config = getattr(getattr(kwargs.get("train_dataset"), "blend", None), "config", None)
+            lengths = (None, _LENGTH, getattr(config, "seq_len", None))
+            check_arguments(args, {"max_length": (lengths, "set seq_len in the configuration")}, "SFTConfig")
         super().__init__(model, args, **kwargs)
 
     _total_train_tokens: int

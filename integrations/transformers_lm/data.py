@@ -251,7 +251,7 @@ class ConceptTrainer(transformers.Trainer):
         return compute_loss_func(outputs, labels, **options)
 
     def compute_loss_context_manager(self) -> Any:
-        """The Trainer's own, around each forward of training and evaluation; documents must not see each other there."""
+        """The Trainer's own, around each forward of training and evaluation, in which no document sees another."""
         stack = super().compute_loss_context_manager()
         stack.enter_context(self._documents.watched())
         return stack

@@ -13,8 +13,8 @@ with imported("transformers_lm: trl", "pip install trl", "trl"):
 
 _STAND_IN = {"input_ids": [[0]], "labels": [[0]]}
 _FIX = (
-    "omit it: samples of conceptloader are packed and masked as they are built; see docs/packing.md, and `conceptloader "
-    "build --chat` for the loss mask"
+    "omit it: samples of conceptloader are packed and masked as they are built; see docs/packing.md, and "
+    "`conceptloader build --chat` for the loss mask"
 )
 _LENGTH = trl.SFTConfig.max_length
 # What prepares data, which are prepared here: the values that are right, which are the defaults.

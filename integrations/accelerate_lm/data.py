@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object, recursively_apply
 
 from conceptloader.base.tested import warn_untested
 from conceptloader.batch.metrics import StepMetrics
@@ -174,11 +173,13 @@ class AcceleratedEvaluation(EvaluationLoader):
             self._rows = 0
 
     def _gather(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        from accelerate import utils  # type: ignore[import-untyped]
+
         if not self._rows:
             return self._gathers(input_data, use_gather_object)
         if use_gather_object:
-            return gather_object(input_data)
-        return recursively_apply(self._whole, input_data, error_on_other_type=True)
+            return utils.gather_object(input_data)
+        return utils.recursively_apply(self._whole, input_data, error_on_other_type=True)
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dim():

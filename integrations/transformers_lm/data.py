@@ -175,10 +175,9 @@ class ConceptTrainer(transformers.Trainer):
         if self.args.dataloader_num_workers and self.train_dataset is not None and self.is_world_process_zero():
             logger.warning("dataloader_num_workers: no effect in training, which reads in loader.num_threads threads")
         self._targets: torch.Tensor | None = None  # of the batch that the model has
-        if self.label_smoother is not None:
-            self.label_smoother = partial(self._smooth, self.label_smoother)
-        if self.compute_loss_func is not None:
-            self.compute_loss_func = partial(self._call, self.compute_loss_func)
+        for name, call in (("label_smoother", self._smooth), ("compute_loss_func", self._call)):
+            if getattr(self, name) is not None:
+                setattr(self, name, partial(call, getattr(self, name)))
         whole = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         if self.get_total_train_batch_size(self.args) != whole:
             raise ConfigError(

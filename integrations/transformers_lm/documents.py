@@ -47,7 +47,7 @@ class Documents:
             self._refuse()
         if not (self._several and self._flash):
             return batch
-        begins = positions == 0
+        begins = torch.eq(positions, 0)
         begins[:, 0] = True
         bounds = torch.cat(
             [begins.flatten().nonzero().flatten(), begins.new_tensor([begins.numel()], dtype=torch.int64)]

@@ -49,7 +49,7 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     """A ConceptTrainer that is an SFTTrainer of TRL. Tokens, lengths, packs and masks are those of the SampleDataset.
 
     Args:
-        model, args, kwargs: As for SFTTrainer; max_length has no effect. processing_class: the tokenizer.
+        model, args, kwargs: As for SFTTrainer. processing_class: the tokenizer.
         model_inputs: As for ConceptTrainer.
 
     Raises:

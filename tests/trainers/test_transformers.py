@@ -236,7 +236,7 @@ def test_losses_that_shift_labels_have_the_last_target(data: Any, tmp_path: Path
     compare(tmp_path, causal(), data("documents"), data("documents", 8), loss, **more)
 
 
-def test_arguments_about_data(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_arguments_about_data(make: Any, data: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those without effect, or with a wrong one, raise; each other argument is carried out."""
     for name, value in {
         "train_sampling_strategy": "group_by_length",
@@ -250,6 +250,9 @@ def test_arguments_about_data(make: Any, caplog: pytest.LogCaptureFixture) -> No
             make(arguments={name.strip(): value})
     make(arguments={"dataloader_num_workers": 2, "train_sampling_strategy": "sequential"})
     assert "dataloader_num_workers: no effect in training" in caplog.text
+    monkeypatch.setattr(transformers.TrainingArguments, "world_size", 2)
+    make(eval_dataset=data("in order", 30))
+    assert "eval_dataset: the Trainer repeats 2 samples in its last batch" in caplog.text
 
 
 @pytest.mark.parametrize("at", [0, 2])

@@ -15,9 +15,7 @@ from transformers.integrations import flash_attention
 
 from conceptloader.errors import ConfigError
 
-_RECURRENT = re.compile(
-    "linear|conv|hybrid|mamba|recurrent"
-)  # layer_types whose state passes from document to document
+_RECURRENT = re.compile("linear|conv|hybrid|mamba|recurrent")  # layer_types with a state that passes to later documents
 
 
 class Documents:
@@ -41,7 +39,7 @@ class Documents:
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The batch that the model gets next."""
-        positions = batch.get("position_ids")
+        positions: Any = batch.get("position_ids")
         self._several = self.model is not None and positions is not None and bool((positions[:, 1:] == 0).any())
         if self._several and self._never:
             self._refuse()
@@ -49,9 +47,8 @@ class Documents:
             return batch
         begins = torch.eq(positions, 0)
         begins[:, 0] = True
-        bounds = torch.cat(
-            [begins.flatten().nonzero().flatten(), begins.new_tensor([begins.numel()], dtype=torch.int64)]
-        )
+        starts = begins.flatten().nonzero().flatten()
+        bounds = torch.cat([starts, starts.new_tensor([begins.numel()])])
         lengths = {f"max_length_{side}": int(bounds.diff().max()) for side in "qk"}
         return {**batch, **{f"cu_seq_lens_{side}": bounds.int() for side in "qk"}, **lengths}
 
@@ -92,6 +89,6 @@ class Documents:
             "a model whose attention separates them",
             "set use_cache=False, and attn_implementation sdpa, eager, flex_attention or, on one GPU a process, "
             "flash_attention_2; omit an attention_mask; train LoRA instead of prompts or prefixes. Layers with a "
-            "recurrent state, and models whose masks ignore position_ids (OPT, Falcon), take neither packing nor "
-            "position_ids: document",
+            "recurrent state, and models whose masks ignore position_ids (OPT, Falcon, eager GPT-OSS), take neither "
+            "packing nor position_ids: document",
         )

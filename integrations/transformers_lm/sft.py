@@ -13,24 +13,23 @@ with imported("transformers_lm: trl", "pip install trl", "trl"):
 
 _STAND_IN = {"input_ids": [[0]], "labels": [[0]]}
 _FIX = (
-    "omit it: samples of conceptloader are packed and masked as they are built; see docs/packing.md, and "
-    "`conceptloader build --chat` for the loss mask"
+    "omit it: samples of conceptloader have their seq_len, and are packed and masked as they are built; see "
+    "docs/packing.md, and `conceptloader build --chat` for the loss mask"
 )
-_LENGTH = trl.SFTConfig.max_length
 # What prepares data, which are prepared here: the values that are right, which are the defaults.
-_PREPARED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "packing": ((False,), _FIX),
-    "packing_strategy": (("bfd",), _FIX),
-    "eval_packing": ((None, False), _FIX),
-    "padding_free": ((False,), _FIX),
-    "pad_to_multiple_of": ((None,), _FIX),
-    "completion_only_loss": ((None, False), _FIX),
-    "assistant_only_loss": ((False,), _FIX),
-    "shuffle_dataset": ((False,), _FIX),
-    "truncation_mode": (("keep_start",), _FIX),
-    "dataset_text_field": (("text",), _FIX),
-    "dataset_kwargs": ((None,), _FIX),
-    "dataset_num_proc": ((None,), _FIX),
+_PREPARED: dict[str, tuple[Any, ...]] = {
+    "packing": (False,),
+    "packing_strategy": ("bfd",),
+    "eval_packing": (None, False),
+    "padding_free": (False,),
+    "pad_to_multiple_of": (None,),
+    "completion_only_loss": (None, False),
+    "assistant_only_loss": (False,),
+    "shuffle_dataset": (False,),
+    "truncation_mode": ("keep_start",),
+    "dataset_text_field": ("text",),
+    "dataset_kwargs": (None,),
+    "dataset_num_proc": (None,),
 }
 
 
@@ -61,10 +60,10 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
         if kwargs.get("formatting_func") is not None:
             raise ConfigError("formatting_func", "a function", "data that are prepared", _FIX)
         if args is not None:
-            check_arguments(args, _PREPARED, "SFTConfig")
             config = getattr(getattr(kwargs.get("train_dataset"), "blend", None), "config", None)
-            lengths = (None, _LENGTH, getattr(config, "seq_len", None))
-            check_arguments(args, {"max_length": (lengths, "set seq_len in the configuration")}, "SFTConfig")
+            lengths = (None, trl.SFTConfig.max_length, getattr(config, "seq_len", None))
+            prepared = {**_PREPARED, "max_length": lengths}
+            check_arguments(args, {name: (known, _FIX) for name, known in prepared.items()}, "SFTConfig")
         super().__init__(model, args, **kwargs)
 
     _total_train_tokens: int

@@ -3,6 +3,6 @@
 Open data.py first.
 """
 
-from .data import AcceleratedLoader
+from .data import AcceleratedEvaluation, AcceleratedLoader
 
-__all__ = ["AcceleratedLoader"]
+__all__ = ["AcceleratedEvaluation", "AcceleratedLoader"]

@@ -1,15 +1,22 @@
 """A loader for training loops with Accelerate: its checkpoints hold what was trained, by steps of accumulation."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import numpy as np
+import torch
+
 from conceptloader.base.tested import warn_untested
 from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
-from conceptloader.torch.trained import TrainedLoader
+from conceptloader.torch.collate import TensorBatch
+from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+
+logger = logging.getLogger(__name__)
 
 
 class AcceleratedLoader(TrainedLoader):
@@ -58,6 +65,9 @@ class AcceleratedLoader(TrainedLoader):
             device=accelerator.device if accelerator.device.type == "cuda" else None,
             **{"check_ranks": True, **options},
         )
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(accelerator.dataloader_config, name) and accelerator.is_main_process:
+                logger.warning("DataLoaderConfiguration(%s): no effect here, each process reads its own batches", name)
         self._stands()
         self._accelerates, accelerator.accumulate = accelerator.accumulate, self._accumulate
         accelerator.register_for_checkpointing(self)
@@ -127,3 +137,60 @@ class AcceleratedLoader(TrainedLoader):
         raise ConfigError(
             "skip_first_batches", "load_state has put this loader where the checkpoint was", fix="leave skipping out"
         )
+
+
+class AcceleratedEvaluation(EvaluationLoader):
+    """An EvaluationLoader of this process. In its loop gather_for_metrics has each sample once, in their order.
+
+    Processes may have different numbers of rows in the last batch, which the accelerator's own cannot gather; in the
+    last step of a prepared DataLoader it cuts what others gather.
+
+    Args:
+        accelerator: an accelerate.Accelerator.
+        config: As for EvaluationLoader.
+        options: As for EvaluationLoader, without those of ranks; by default no sample is dropped at the end.
+    """
+
+    def __init__(self, accelerator: Any, config: ConfigLike, **options: Any) -> None:
+        self.accelerator = accelerator
+        ranks = {"dp_rank": accelerator.process_index, "dp_size": accelerator.num_processes}
+        device = accelerator.device if accelerator.device.type == "cuda" else None
+        super().__init__(config, **ranks, **{"device": device, "last_batch": "partial", **options})
+        self._share = self.loader.run.partition
+        offsets = [self._share.offsets(rank) for rank in range(self._share.dp_size)]
+        self._order = torch.from_numpy(np.concatenate(offsets).argsort())
+        self._rows = self._samples = 0  # of this process and of all, in the batch of the loop
+        self._gathers, accelerator.gather_for_metrics = accelerator.gather_for_metrics, self._gather
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        left = self.loader.run.num_samples or 0
+        try:
+            for batch in self.loader:
+                self._rows, self._samples = len(batch["input_ids"]), min(left, self._share.group)
+                left -= self._share.group
+                yield batch
+        finally:
+            self._rows = 0
+
+    def _gather(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        from accelerate import utils  # type: ignore[import-untyped]
+
+        if not self._rows:
+            return self._gathers(input_data, use_gather_object)
+        if use_gather_object:
+            return utils.gather_object(input_data)
+        return utils.recursively_apply(self._whole, input_data, error_on_other_type=True)
+
+    def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim():
+            return self.accelerator.gather(tensor)  # type: ignore[no-any-return]
+        if len(tensor) != self._rows:
+            raise ConfigError(
+                "gather_for_metrics",
+                f"a tensor of {len(tensor)} rows",
+                f"{self._rows}, one for each sample of the batch",
+                "gather sums of the batch, or tensors that have its rows",
+            )
+        filled = torch.cat([tensor, tensor[-1:].expand(self._share.micro_batch_size - self._rows, *tensor.shape[1:])])
+        gathered: torch.Tensor = self.accelerator.gather(filled)
+        return gathered[self._order.to(gathered.device)][: self._samples]

@@ -4,13 +4,16 @@ The Trainer counts steps; what they took is steps x global batch. It would shuff
 their number alone, and skip batches by reading them: here the loader stands where the checkpoint says.
 """
 
+import copy
+import logging
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
@@ -25,7 +28,29 @@ with imported("transformers_lm: transformers", "pip install 'transformers[torch]
     import transformers
     from transformers.trainer_callback import ExportableState
 
+    from .documents import Documents
+
+logger = logging.getLogger(__name__)
+
 _LEAF = "loader"
+# Arguments about data that would have no effect, or a wrong one: the values that are right, and what to do. Of all
+# others, transformers' own code does what they say: an evaluation has workers, drop_last and pinned memory of its own.
+_ARGUMENTS = {
+    "train_sampling_strategy": (("random", "sequential"), "the configuration decides the order"),
+    "data_seed": ((None,), "set seed in the configuration"),
+    "accelerator_config.split_batches": ((False,), "each rank reads its own batches"),
+    "accelerator_config.dispatch_batches": ((None, False), "each rank reads its own batches"),
+    "include_num_input_tokens_seen": (("no", "all"), "batches have no attention_mask that says what is padding"),
+    "dataloader_persistent_workers": ((False,), "the Trainer would read the first eval_dataset in place of later ones"),
+}
+
+
+def check_arguments(args: Any, allowed: Mapping[str, tuple[tuple[Any, ...], str]], kind: str) -> None:
+    """Raise ConfigError for a value of `args`, an object named `kind`, that is not among those allowed."""
+    values = {**vars(args), **{f"accelerator_config.{name}": v for name, v in vars(args.accelerator_config).items()}}
+    for name, (known, fix) in allowed.items():
+        if name in values and values[name] not in known:
+            raise ConfigError(f"{kind}.{name}", repr(values[name]), " or ".join(map(repr, known)), fix)
 
 
 def for_model(batch: Mapping[str, Any], model_inputs: Sequence[str] = ()) -> dict[str, Any]:
@@ -146,23 +171,26 @@ class ConceptTrainer(transformers.Trainer):
         for dataset in evaluated.values():
             if dataset is not None:
                 self._check_evaluation(dataset, "eval_dataset")
-        settings = self.args.accelerator_config
-        for name in ("split_batches", "dispatch_batches"):
-            if getattr(settings, name, None):
-                raise ConfigError(
-                    f"accelerator_config.{name}", "found true", fix="each rank reads its own batches, omit it"
-                )
-        if self.args.label_smoothing_factor:
+        check_arguments(self.args, _ARGUMENTS, "TrainingArguments")
+        if self.args.dataloader_num_workers and self.train_dataset is not None and self.is_world_process_zero():
+            logger.warning("dataloader_num_workers: no effect in training, which reads in loader.num_threads threads")
+        self._targets: torch.Tensor | None = None  # of the batch that the model has
+        for name, call in (("label_smoother", self._smooth), ("compute_loss_func", self._call)):
+            if getattr(self, name) is not None:
+                setattr(self, name, partial(call, getattr(self, name)))
+        whole = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        if self.get_total_train_batch_size(self.args) != whole:
             raise ConfigError(
-                "label_smoothing_factor",
-                str(self.args.label_smoothing_factor),
-                "0: its smoothing shifts labels by itself and drops the last target of each window",
-                "override compute_loss, where inputs['shift_labels'] has the target of each input",
+                "ConceptTrainer",
+                f"found {self.args.world_size} processes, of which some read the same samples (tensor, context or "
+                "sequence parallelism)",
+                fix="it assigns samples to all of them",
             )
         self.args.ignore_data_skip = True  # the loader stands there already
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
         self.args.remove_unused_columns = False
         self._loader: _Loader | None = None
+        self._documents = Documents(self.model, self.args.n_gpu)
         self._allow_changed = allow_changed
         self.add_callback(Progress())
 
@@ -179,6 +207,9 @@ class ConceptTrainer(transformers.Trainer):
         """Its mean is over each window once, or over fewer."""
         self._check_dataset(dataset, name)
         check_each_once(dataset.blend, len(dataset), name)
+        rest = -len(dataset) % (self.args.world_size * self.args.eval_batch_size)
+        if self.args.world_size > 1 and rest and not self.args.dataloader_drop_last and self.is_world_process_zero():
+            logger.warning("%s: the Trainer repeats %d samples in its last batch; change num_samples", name, rest)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """The Trainer's own, of a SampleDataset that reads no window twice."""
@@ -197,6 +228,33 @@ class ConceptTrainer(transformers.Trainer):
         if self._loader is None:
             raise ConfigError("set_weights", "found no training", fix="call it from a callback")
         return self._loader.set_weights(weights, at)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        # Before they are on the GPU, for whose answer nothing has to wait then.
+        prepared = super()._prepare_inputs(self._documents.inputs(inputs))
+        self._targets = prepared.get("shift_labels")
+        return prepared
+
+    # A loss that shifts labels by itself drops the target of the last logit of each row.
+
+    def _smooth(self, smoother: Any, outputs: Any, labels: Any, shift_labels: bool = False, **options: Any) -> Any:
+        if self._targets is None:
+            return smoother(outputs, labels, shift_labels, **options)
+        return smoother(outputs, self._targets, **options)
+
+    def _call(self, compute_loss_func: Any, outputs: Any, labels: Any, **options: Any) -> Any:
+        if self._targets is not None:
+            if not isinstance(outputs, Mapping) or outputs.get("logits") is None:
+                raise ConfigError("compute_loss_func", "a model that returns no logits", fix="turn off a fused loss")
+            outputs = copy.copy(outputs)  # with a logit more at the end, and a label more at the start
+            outputs["logits"], labels = pad(outputs["logits"], (0, 0, 0, 1)), pad(self._targets, (1, 0), value=IGNORED)
+        return compute_loss_func(outputs, labels, **options)
+
+    def compute_loss_context_manager(self) -> Any:
+        """The Trainer's own, around each forward of training and evaluation, in which no document sees another."""
+        stack = super().compute_loss_context_manager()
+        stack.enter_context(self._documents.watched())
+        return stack
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The Trainer's own; with `mixing` in the configuration the losses of each dataset are computed as well."""
@@ -225,14 +283,7 @@ class ConceptTrainer(transformers.Trainer):
         if self.train_dataset is None:
             raise ConfigError("train_dataset", "nothing", "a conceptloader.SampleDataset")
         micro, accumulate = self._train_batch_size, self.args.gradient_accumulation_steps
-        batch = self.get_total_train_batch_size(self.args)
-        if batch != micro * accumulate * self.args.world_size:
-            raise ConfigError(
-                "ConceptTrainer",
-                f"found {self.args.world_size} processes, of which some read the same samples (tensor, context or "
-                "sequence parallelism)",
-                fix="it assigns samples to all of them",
-            )
+        batch = micro * accumulate * self.args.world_size
         if self.args.auto_find_batch_size and self._loader is not None and self._loader.trained_here:
             raise ConfigError(
                 "auto_find_batch_size",

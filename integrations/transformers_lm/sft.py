@@ -5,13 +5,32 @@ from typing import Any
 from conceptloader.base.packages import imported
 from conceptloader.errors import ConfigError
 
-from .data import ConceptTrainer
+from .data import ConceptTrainer, check_arguments
 
 with imported("transformers_lm: trl", "pip install trl", "trl"):
     import datasets
     import trl
 
 _STAND_IN = {"input_ids": [[0]], "labels": [[0]]}
+_FIX = (
+    "omit it: samples of conceptloader have their seq_len, and are packed and masked as they are built; see "
+    "docs/packing.md, and `conceptloader build --chat` for the loss mask"
+)
+# What prepares data, which are prepared here: the values that are right, which are the defaults.
+_PREPARED: dict[str, tuple[Any, ...]] = {
+    "packing": (False,),
+    "packing_strategy": ("bfd",),
+    "eval_packing": (None, False),
+    "padding_free": (False,),
+    "pad_to_multiple_of": (None,),
+    "completion_only_loss": (None, False),
+    "assistant_only_loss": (False,),
+    "shuffle_dataset": (False,),
+    "truncation_mode": ("keep_start",),
+    "dataset_text_field": ("text",),
+    "dataset_kwargs": (None,),
+    "dataset_num_proc": (None,),
+}
 
 
 class _Unprepared(trl.SFTTrainer):
@@ -29,7 +48,7 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     """A ConceptTrainer that is an SFTTrainer of TRL. Tokens, lengths, packs and masks are those of the SampleDataset.
 
     Args:
-        model, args, kwargs: As for SFTTrainer; max_length has no effect. processing_class: the tokenizer.
+        model, args, kwargs: As for SFTTrainer. processing_class: the tokenizer.
         model_inputs: As for ConceptTrainer.
 
     Raises:
@@ -38,15 +57,13 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     """
 
     def __init__(self, model: Any, args: Any = None, **kwargs: Any) -> None:
-        options = {**vars(args or object), **kwargs}
-        for name in ("packing", "padding_free", "completion_only_loss", "assistant_only_loss", "formatting_func"):
-            if options.get(name):
-                raise ConfigError(
-                    f"SFTConfig.{name}",
-                    str(options[name]),
-                    "data that are prepared: samples of conceptloader are packed and masked as they are built",
-                    "omit it; see docs/packing.md, and `conceptloader build --chat` for the loss mask",
-                )
+        if kwargs.get("formatting_func") is not None:
+            raise ConfigError("formatting_func", "a function", "data that are prepared", _FIX)
+        if args is not None:
+            config = getattr(getattr(kwargs.get("train_dataset"), "blend", None), "config", None)
+            lengths = (None, trl.SFTConfig.max_length, getattr(config, "seq_len", None))
+            prepared = {**_PREPARED, "max_length": lengths}
+            check_arguments(args, {name: (known, _FIX) for name, known in prepared.items()}, "SFTConfig")
         super().__init__(model, args, **kwargs)
 
     _total_train_tokens: int

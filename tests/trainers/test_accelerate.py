@@ -1,6 +1,8 @@
 """What is trained is counted by the loader, whatever Accelerate does with its own count."""
 
 import itertools
+import os
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ accelerate = pytest.importorskip("accelerate")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
 
-from conceptloader.integrations.accelerate_lm import AcceleratedLoader  # noqa: E402
+from conceptloader.integrations.accelerate_lm import AcceleratedEvaluation, AcceleratedLoader  # noqa: E402
 
 MICRO = 4
 PLUGIN = "GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)"
@@ -142,3 +144,46 @@ def test_blocks_without_a_batch_of_their_own(config: str) -> None:
         ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"
     ):
         script.train(batch for batch in script.loader for _ in range(2))
+
+
+def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
+    """A script's process: evaluations, also in the last step of a prepared DataLoader, which has a remainder of 1."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port))  # fmt: skip
+    AcceleratorState._reset_state(True)  # of the process that was forked
+    GradientState._reset_state()
+    accelerator = accelerate.Accelerator(cpu=True)
+    other = accelerator.prepare(torch.utils.data.DataLoader(list(range(9)), batch_size=4))
+    for count in (24, 23, 22, 20):
+        loader = AcceleratedEvaluation(accelerator, config, micro_batch_size=4, num_samples=count)
+        for _ in other:
+            seen, losses = list[int](), 0
+            for batch in loader:
+                index = batch["sample_index"]
+                found = accelerator.gather_for_metrics({"index": index, "loss": index.sum()})
+                seen += found["index"].tolist()
+                losses += len(found["loss"])
+            assert (seen, losses) == (list(range(count)), ranks * len(loader)), (count, seen, losses)
+    for batch in AcceleratedEvaluation(accelerator, config, micro_batch_size=4, num_samples=20):
+        assert len(accelerator.gather_for_metrics(batch["sample_index"], use_gather_object=True)) in (12, 8)
+        with raises(ConfigError, "gather_for_metrics", f"a tensor of {batch['labels'].numel()} rows"):
+            accelerator.gather_for_metrics(batch["labels"].flatten())
+    assert accelerator.gather_for_metrics(torch.ones(2)).shape == (2 * ranks,)
+
+
+def test_metrics_of_evaluations_have_each_sample_once(config: str) -> None:
+    """Three processes, of which two or one have fewer rows in the last batch, or all as many."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.start_processes(evaluate, (config, 3, port), nprocs=3, start_method="fork")
+
+
+@pytest.mark.parametrize("option", ["split_batches", "dispatch_batches"])
+def test_options_of_other_loaders(config: str, caplog: pytest.LogCaptureFixture, option: str) -> None:
+    configuration = accelerate.utils.DataLoaderConfiguration(**{option: True}, use_stateful_dataloader=True)
+    script = Script(config, 2, gradient_accumulation_steps=2, dataloader_config=configuration)
+    assert f"DataLoaderConfiguration({option}): no effect" in caplog.text
+    script.model, script.loader = script.accelerator.prepare(*script.accelerator.prepare(script.model, script.loader))
+    script.train(itertools.islice(script.loader, 4))
+    script.check()

@@ -1,14 +1,17 @@
 """TRL's SFTTrainer over conceptloader's samples: losses and parameters of a loop by hand, and a resume."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
@@ -34,7 +37,7 @@ def held_out(data: dict[str, Any]) -> cl.SampleDataset:
     return cl.SampleDataset({**data, "datasets": masked, "order": "sequential"}, HELD_OUT)
 
 
-def trainer(folder: Path, model: Any, data: dict[str, Any], **options: Any) -> Any:
+def trainer(folder: Path, model: Any, data: dict[str, Any], more: Any = (), **options: Any) -> Any:
     settings: dict[str, Any] = {
         "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "max_steps": STEPS, "use_cpu": True,
         "learning_rate": values.RATE, "lr_scheduler_type": "constant", "max_grad_norm": 0, "logging_steps": 1,
@@ -46,20 +49,20 @@ def trainer(folder: Path, model: Any, data: dict[str, Any], **options: Any) -> A
     return ConceptSFTTrainer(
         model, trl.SFTConfig(str(folder), **{**settings, **options}), train_dataset=cl.SampleDataset(data),
         eval_dataset=held_out(data), processing_class=tokenizer(),
-        optimizers=(torch.optim.SGD(model.parameters(), lr=values.RATE), None),
+        optimizers=(torch.optim.SGD(model.parameters(), lr=values.RATE), None), **dict(more),
     )  # fmt: skip
 
 
-def by_hand(model: Any, samples: Any) -> torch.Tensor:
+def by_hand(model: Any, samples: Any, loss: Any = cross_entropy) -> torch.Tensor:
     """The mean loss of the labels that are trained on; documents, which begin at position 0, do not see each other."""
-    losses = []
-    for one in samples:
-        starts = (torch.tensor(one.positions) == 0).nonzero().flatten().tolist()
-        parts = torch.tensor_split(torch.tensor(one.inputs), starts[1:])
-        logits = torch.cat([model(input_ids=part[None]).logits[0] for part in parts if len(part)])
-        each = torch.nn.functional.cross_entropy(logits, torch.tensor(one.labels), reduction="none")
-        losses.append(each[torch.tensor(one.mask) == 1])
-    return torch.cat(losses).mean()
+    batch = {
+        "input_ids": torch.tensor(np.stack([one.inputs for one in samples])),
+        "position_ids": torch.tensor(np.stack([one.positions for one in samples])),
+    }
+    logits = values.apart(lambda ids, places: model(input_ids=ids).logits, batch)
+    labels, mask = (torch.tensor(np.stack([getattr(one, name) for one in samples])) for name in ("labels", "mask"))
+    found: torch.Tensor = loss(logits[mask == 1], labels[mask == 1])
+    return found
 
 
 @pytest.mark.slow
@@ -93,8 +96,68 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def shifting(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """As in the documentation of transformers. An evaluation of TRL counts nothing."""
+    logits, targets = outputs.logits[..., :-1, :].flatten(0, 1), labels[..., 1:].flatten()
+    if num_items_in_batch is None:
+        return cross_entropy(logits, targets)
+    return cross_entropy(logits, targets, reduction="sum") / num_items_in_batch
+
+
+def dft(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    losses = cross_entropy(logits, labels, reduction="none")
+    return (losses * (-losses).exp()).mean()
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "loss"),
+    [
+        ({"label_smoothing_factor": 0.2}, {}, partial(cross_entropy, label_smoothing=0.2)),
+        ({}, {"compute_loss_func": shifting}, cross_entropy),
+        ({"loss_type": "dft"}, {}, dft),
+    ],
+    ids=["smoothing", "function", "dft"],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_other_losses(tmp_path: Path, options: Any, more: Any, loss: Any) -> None:
+    data, model = config_of(write_datasets(tmp_path), WINDOWS), Llama()
+    training, valid = samples_of(cl.SampleDataset(data), WINDOWS, BATCH), samples_of(held_out(data), WINDOWS, HELD_OUT)
+    one = trainer(tmp_path / "out", model, data, more, max_steps=1, save_strategy="no", **options)
+    with torch.no_grad():
+        means = [by_hand(model, batch, loss).item() for batch in batched(valid, 4)]
+        wanted = by_hand(model, training, loss).item()
+    assert one.evaluate()["eval_loss"] == pytest.approx(sum(means) / len(means), rel=1e-5)
+    one.train()
+    assert next(line["loss"] for line in one.state.log_history if "loss" in line) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_prefixes_let_documents_see_each_other(tmp_path: Path) -> None:
+    """With them position_ids have no effect in peft's models. LoRA has documents apart, as the model has."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: `make trainers` has it")
+    data = config_of(write_datasets(tmp_path), PACKS)
+    options = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 2}
+    prefixes = trainer(tmp_path / "out", Llama(), data, {"peft_config": peft.PrefixTuningConfig(**options)})
+    for call in (prefixes.train, prefixes.evaluate):
+        with raises(ConfigError, "position_ids", "use_cache=False", fix="LoRA"):
+            call()
+    lora = trainer(tmp_path / "out", Llama(), data, {"peft_config": peft.LoraConfig(task_type="CAUSAL_LM")})
+    with torch.no_grad():
+        valid = samples_of(held_out(data), PACKS, HELD_OUT)
+        means = [by_hand(Llama(), batch).item() for batch in batched(valid, 4)]
+    assert lora.evaluate()["eval_loss"] == pytest.approx(sum(means) / len(means), rel=1e-5)
+
+
 def test_options_that_prepare_data_are_refused(tmp_path: Path) -> None:
     data = config_of(write_datasets(tmp_path), WINDOWS)
-    for name in ("packing", "completion_only_loss", "assistant_only_loss"):
-        with raises(ConfigError, f"SFTConfig.{name}", expected="data that are prepared"):
-            trainer(tmp_path / "out", Llama(), data, **{name: True})
+    options = {
+        "packing": True, "packing_strategy": "wrapped", "eval_packing": True, "pad_to_multiple_of": 8,
+        "completion_only_loss": True, "assistant_only_loss": True, "shuffle_dataset": True, "dataset_num_proc": 2,
+        "dataset_text_field": "content", "dataset_kwargs": {"skip_prepare_dataset": True}, "max_length": 512,
+    }  # fmt: skip
+    for name, value in options.items():
+        with raises(ConfigError, f"SFTConfig.{name}", repr(value)):
+            trainer(tmp_path / "out", Llama(), data, **{name: value})
+    with raises(ConfigError, "formatting_func", "a function"):
+        trainer(tmp_path / "out", Llama(), data, {"formatting_func": str})
+    trainer(tmp_path / "out", Llama(), data, max_length=cl.SampleDataset(data).blend.config.seq_len)

@@ -1,17 +1,21 @@
 """Arguments of ConceptTrainer: what is applied, and what is refused before a step is made."""
 
-import dataclasses
+import copy
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import Subset
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
+from tests.trainers import values
 
 transformers = pytest.importorskip("transformers")
 from conceptloader.integrations.transformers_lm import ConceptTrainer, collate  # noqa: E402
@@ -35,24 +39,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
     sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
     records = {"tracks": {"topic": {"layout": "records"}}}
-    kinds = {
+    kinds: dict[str, Any] = {
         "plain": {},
+        "packs": {"seq_len": 64, "packing": {"bins": 4}},
+        "packs in order": {"seq_len": 64, "packing": {"bins": 4}, **sequential},
+        "documents": {"seq_len": 64, "outputs": {"position_ids": "document", "mask_document_boundaries": True}},
         "records": records,
         "indexed": {"outputs": {"sample_index": True}},
         "in order": sequential,
         "weighted": {"outputs": {"loss_weight": "weight"}},
     }
-    paths = {kind: write_config(folder / f"{kind}.yaml", seq_len=16, **more) for kind, more in kinds.items()}
+    paths = {kind: write_config(folder / f"{kind}.yaml", **{"seq_len": 16, **more}) for kind, more in kinds.items()}
     return lambda kind="plain", samples=None: cl.SampleDataset(str(paths[kind]), samples)
 
 
 @pytest.fixture
 def make(data: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    arguments = transformers.TrainingArguments(str(tmp_path_factory.mktemp("out")), use_cpu=True, report_to=[],
-        max_steps=1, disable_tqdm=True, save_strategy="no")  # fmt: skip
+    out = str(tmp_path_factory.mktemp("out"))
 
-    def trainer(model: Any = None, smoothing: float = 0, **options: Any) -> Any:
-        settings = dataclasses.replace(arguments, label_smoothing_factor=smoothing)
+    def trainer(model: Any = None, arguments: Any = (), **options: Any) -> Any:
+        settings = transformers.TrainingArguments(out, use_cpu=True, report_to=[], max_steps=1, disable_tqdm=True,
+            save_strategy="no", **dict(arguments))  # fmt: skip
         return ConceptTrainer(model or torch.nn.Linear(1, 1), settings, **{"train_dataset": data(), **options})
 
     return trainer
@@ -91,11 +98,161 @@ def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
         make(data_collator=collate(), model_inputs=["topic_ids"])
 
 
-def test_smoothing_that_leaves_out_targets(make: Any) -> None:
-    model = Named()
-    model.config = transformers.PretrainedConfig()
-    with raises(ConfigError, "label_smoothing_factor", "0.1", "0"):
-        make(model, smoothing=0.1)
+def causal(name: str = "Llama", **more: Any) -> Any:
+    """A model whose attention matters: weights of 0.3, where a default initialisation has 0.02."""
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": 256, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 8, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 0,
+        "eos_token_id": 0, **more,
+    }  # fmt: skip
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{name}Config")(**shape))
+
+
+def plain_loss(model: Any, batch: Any, smoothing: float = 0) -> torch.Tensor:
+    """The mean over labels that are trained on; each document by itself."""
+    logits = values.apart(lambda ids, places: model(input_ids=ids, position_ids=places, use_cache=False).logits, batch)
+    trained = batch["loss_mask"] == 1
+    return cross_entropy(logits[trained], batch["labels"][trained], label_smoothing=smoothing)
+
+
+def compare(
+    folder: Path, model: Any, train: Any, valid: Any, loss: Any = plain_loss, options: Any = (), **more: Any
+) -> None:
+    """Losses of two steps of two micro batches of 4 rows, and of evaluations of 8 samples, against those by hand."""
+    hand = copy.deepcopy(model).float()
+    if hand.config._attn_implementation.startswith("flash"):
+        hand.config._attn_implementation = "sdpa"
+    settings = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 1,
+        "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "eval_on_start": True, "seed": 1,
+        "save_strategy": "no", "use_cpu": True, "report_to": [], "disable_tqdm": True, "max_grad_norm": 0,
+        "lr_scheduler_type": "constant", "learning_rate": 0.1}  # fmt: skip
+    arguments = transformers.TrainingArguments(str(folder), **{**settings, **dict(options)})
+    trainer = ConceptTrainer(model, arguments, train_dataset=train, eval_dataset=valid,
+        optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None), **more)  # fmt: skip
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(by_hand_evaluation(hand, valid, loss), rel=2e-5)
+    trainer.train()
+    log = trainer.state.log_history
+    optimizer = torch.optim.SGD(hand.parameters(), lr=0.1)
+    trained, evaluated = [], [by_hand_evaluation(hand, valid, loss)]
+    for step in range(2):
+        value = loss(hand, cl.collate_fn([train[8 * step + k] for k in range(8)]))
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trained.append(value.item())
+        evaluated.append(by_hand_evaluation(hand, valid, loss))
+    assert [line["loss"] for line in log if "loss" in line] == pytest.approx(trained, rel=2e-5)
+    assert [line["eval_loss"] for line in log if "eval_loss" in line][-3:] == pytest.approx(evaluated, rel=2e-5)
+
+
+def by_hand_evaluation(model: Any, valid: Any, loss: Any) -> float:
+    with torch.no_grad():  # the Trainer's mean is over its batches
+        means = [float(loss(model, cl.collate_fn([valid[k + j] for j in range(4)]))) for k in range(0, len(valid), 4)]
+    return sum(means) / len(means)
+
+
+def dense(query: Any, key: Any, value: Any, *_: Any, **more: Any) -> Any:
+    """What flash_attn_func does, [B, S, heads, size]."""
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+
+def variable(query: Any, key: Any, value: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **more: Any) -> Any:
+    """What flash_attn_varlen_func does, [tokens, heads, size]."""
+    assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+    parts = [dense(query[None, a:b], key[None, a:b], value[None, a:b])[0] for a, b in pairwise(cu_seqlens_q.tolist())]
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("kind", ["packs", "documents"])
+@pytest.mark.parametrize(
+    ("name", "attention", "options"),
+    [
+        ("Llama", "sdpa", {"torch_compile": True, "torch_compile_backend": "eager"}),
+        ("GPT2", "eager", {}),
+        ("Llama", "flash_attention_2", {}),
+        ("Llama", "flash_attention_2", {"gradient_checkpointing": True}),
+    ],
+    ids=["compiled", "GPT-2", "flash", "flash, with checkpointing"],
+)
+def test_documents_do_not_see_each_other(
+    data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str, attention: str, options: Any
+) -> None:
+    """With several rows a batch, in training, and in evaluations before, at the start of it and in it."""
+    import transformers.modeling_flash_attention_utils as flash
+
+    functions = (dense, variable, None, None, None), (lambda **_: {}, lambda **_: {})
+    monkeypatch.setattr(flash, "lazy_import_flash_attention", lambda *_, **__: functions)
+    model = causal(name, attn_implementation="eager" if attention == "eager" else "sdpa",
+        **({"attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0} if name == "GPT2" else {}))  # fmt: skip
+    model.config._attn_implementation = attention
+    compare(tmp_path, model, data(kind), data("packs in order" if kind == "packs" else kind, 8), options=options)
+
+
+def test_documents_that_would_see_each_other(data: Any, tmp_path: Path, make: Any) -> None:
+    """In training and in an evaluation, before a step is made; windows may have a cache, and such a model."""
+    packs = {"train_dataset": data("packs"), "eval_dataset": data("packs in order", 8)}
+    models = {
+        "OPT": causal("OPT", word_embed_proj_dim=16, ffn_dim=32, activation_function="relu"),
+        "Lfm2": causal("Lfm2", layer_types=["conv", "full_attention"]),
+        "GptOss": causal("GptOss", attn_implementation="eager", num_local_experts=2, num_experts_per_tok=1),
+    }
+    for name, model in models.items():
+        trainer = make(model, **packs)
+        for call in (trainer.train, trainer.evaluate):
+            with raises(ConfigError, "position_ids", f"{name}ForCausalLM", fix="neither packing"):
+                call()
+        assert trainer.state.global_step == 0
+    trainer = make(causal(), **packs, arguments={"use_cache": True})
+    for call in (trainer.train, trainer.evaluate):
+        with raises(ConfigError, "position_ids", "use_cache=True", fix="use_cache=False"):
+            call()
+    make(models["OPT"], arguments={"use_cache": True}).train()
+
+
+def shifting(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """As in the documentation of transformers."""
+    logits, targets = outputs["logits"][..., :-1, :], labels[..., 1:]
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / num_items_in_batch
+
+
+def of_transformers(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    function = transformers.loss.loss_utils.ForCausalLMLoss
+    return function(outputs["logits"], labels, 256, num_items_in_batch=num_items_in_batch)
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (plain_loss, shifting),
+        (plain_loss, of_transformers),
+        (partial(plain_loss, smoothing=0.2), {"label_smoothing_factor": 0.2}),
+    ],
+    ids=["function", "function of transformers", "smoothing"],
+)
+def test_losses_that_shift_labels_have_the_last_target(data: Any, tmp_path: Path, loss: Any, options: Any) -> None:
+    more = {"compute_loss_func": options} if callable(options) else {"options": options}
+    compare(tmp_path, causal(), data("documents"), data("documents", 8), loss, **more)
+
+
+def test_arguments_about_data(make: Any, data: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those without effect, or with a wrong one, raise; each other argument is carried out."""
+    for name, value in {
+        "train_sampling_strategy": "group_by_length",
+        "data_seed": 0,
+        "include_num_input_tokens_seen": "non_padding",
+        "dataloader_persistent_workers": True,
+        "accelerator_config": {"split_batches": True},
+        "accelerator_config ": {"dispatch_batches": True},
+    }.items():
+        with raises(ConfigError, f"TrainingArguments.{name.strip()}", expected=" or " if "strategy" in name else ""):
+            make(arguments={name.strip(): value})
+    make(arguments={"dataloader_num_workers": 2, "train_sampling_strategy": "sequential"})
+    assert "dataloader_num_workers: no effect in training" in caplog.text
+    monkeypatch.setattr(transformers.TrainingArguments, "world_size", 2)
+    make(eval_dataset=data("in order", 30))
+    assert "eval_dataset: the Trainer repeats 2 samples in its last batch" in caplog.text
 
 
 @pytest.mark.parametrize("at", [0, 2])

@@ -169,7 +169,7 @@ class EvaluationLoader:
 
     Args:
         config: With order sequential, or with `num_samples`.
-        options: As for make_dataloader.
+        options: As for make_dataloader; by default no sample is dropped at the end (last_batch "partial").
 
     Raises:
         ConfigError: If some rank would get a batch without rows, whose mean loss is NaN, or if a shuffled order would
@@ -177,7 +177,7 @@ class EvaluationLoader:
     """
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
-        self.loader = _Evaluated(config, **options)
+        self.loader = _Evaluated(config, **{"last_batch": "partial", **options})
         share, end = self.loader.run.partition, self.loader.run.num_samples
         if end is None:
             raise ConfigError("evaluation", "found a run without an end", fix="set order: sequential, or num_samples")

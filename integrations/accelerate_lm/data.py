@@ -148,14 +148,14 @@ class AcceleratedEvaluation(EvaluationLoader):
     Args:
         accelerator: an accelerate.Accelerator.
         config: As for EvaluationLoader.
-        options: As for EvaluationLoader, without those of ranks; by default no sample is dropped at the end.
+        options: As for EvaluationLoader, without those of ranks.
     """
 
     def __init__(self, accelerator: Any, config: ConfigLike, **options: Any) -> None:
         self.accelerator = accelerator
         ranks = {"dp_rank": accelerator.process_index, "dp_size": accelerator.num_processes}
         device = accelerator.device if accelerator.device.type == "cuda" else None
-        super().__init__(config, **ranks, **{"device": device, "last_batch": "partial", **options})
+        super().__init__(config, **ranks, **{"device": device, **options})
         self._share = self.loader.run.partition
         offsets = [self._share.offsets(rank) for rank in range(self._share.dp_size)]
         self._order = torch.from_numpy(np.concatenate(offsets).argsort())

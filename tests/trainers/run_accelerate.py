@@ -74,7 +74,7 @@ def compare_values(launch: Launch) -> None:
     tiny: Any = values.Tiny()
     eval_batch = 5 if launch.ranks > 1 else 4
     shape = {"dp_rank": accelerator.process_index, "dp_size": launch.ranks, "num_samples": values.HELD_OUT}
-    held_out = cl.EvaluationLoader(launch.valid, micro_batch_size=eval_batch, last_batch="partial", **shape)
+    held_out = cl.EvaluationLoader(launch.valid, micro_batch_size=eval_batch, **shape)
 
     def loss_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
         return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch).mean()

@@ -5,6 +5,7 @@ Each patch is a method of Run, and Run calls MegatronData, which has the samples
 """
 
 import dataclasses
+import logging
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +26,12 @@ from conceptloader.torch.losses import DatasetLosses
 from . import MEGATRON, trackers
 from .batches import SplitIterator, Tensors, device
 from .data import MegatronData
-from .dataset import SFT
+from .dataset import ENDLESS, SFT
 from .options import take_options
 from .past import MEGATRON_LM, saved_in_log
-from .steps import first_sample, plan_of
+from .steps import first_sample, last_sample, plan_of
+
+logger = logging.getLogger(__name__)
 
 STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
 NOT_STARTED = "start the script with conceptloader.launch, or call install() at its top"
@@ -91,12 +94,19 @@ class Run:
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
         plan, run, track = plan_of(args, data.count_start), data.run, None
+        end = last_sample(args, plan, data.count_start, sizes[0])
+        if run is None and end is not None and end > data.train.one_pass:
+            logger.warning(
+                "order: megatron: the run needs %d samples and Megatron's index files hold %d: it will stop there, "
+                "with a StopIteration as Megatron's own loader", end, data.train.one_pass,
+            )  # fmt: skip
         if run is not None:
             if run.mixing is not None and args.num_workers:  # what the option says, so that all ranks raise
                 raise ConfigError(
                     "mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights"
                 )
-            run.stand_at(plan, first_sample(args) + data.count_start + sizes[0] if sizes[0] else None)
+            run.stand_at(plan, end)
+            data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
             if args.rank == 0:
                 run.blend.look_ahead(run.trained)
             track = trackers.track if run.blend.config.metrics else None

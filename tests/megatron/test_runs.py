@@ -43,7 +43,7 @@ def arguments(**changes: Any) -> Namespace:
     plain = {
         "global_batch_size": 8, "micro_batch_size": 2, "data_parallel_size": 2, "rampup_batch_size": None,
         "decrease_batch_size_if_needed": False, "seq_length": 10, "phase_transition_iterations": None,
-        "iteration": 0, "consumed_train_samples": 0,
+        "iteration": 0, "consumed_train_samples": 0, "train_iters": 8,
     }  # fmt: skip
     return Namespace(**{**plain, **changes})
 
@@ -151,6 +151,59 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
     # What our log does not cover may be of another loader, which is refused as ever, or taken over.
     with raises(ResumeError, found="another loader chose them"):
         start(run_of(), consumed_train_samples=40, save=str(tmp_path / "new"), load=None)
+
+
+STEPS = {"step_batch_size_schedule": "0:8 256:16"}  # 16 samples in two steps, then 16 a step
+LATER = {"iteration": 8, "consumed_train_samples": 128}
+ENDS = {
+    "beyond train_samples": ({**STEPS, "train_iters": 6, "train_samples": 72}, 80),
+    "smaller batches": ({**LATER, "train_iters": 16}, 192),  # of 16 so far: Megatron sizes its data for 16 * 8 samples
+    "larger batches": ({**LATER, "global_batch_size": 32, "train_iters": 10}, 192),  # and for 10 * 32 here
+    "nothing left": ({**LATER, "train_iters": 8}, 128),
+    "a phase": ({"phase_transition_iterations": [6], "train_iters": 20}, 48),
+}
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", ENDS)
+def test_the_data_last_to_the_last_step(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Megatron's sizes are of batches that never change. max_epochs holds for the samples that are read."""
+    changes, end = ENDS[name]
+    given = ModuleType("megatron.training")
+    monkeypatch.setitem(sys.modules, "megatron.training", given)
+    monkeypatch.setattr(Tokenizer, "eod", EOD)
+    plain = {"rank": 0, "num_workers": 0, "dataloader_type": "single", "save": None, "load": None, "split": "8,2,0"}
+    args = arguments(**plain | {"data_parallel_size": 1, "seq_length": 16} | changes)
+    given.get_args = lambda: args  # type: ignore[attr-defined]
+    asked = builder()
+    asked.config.mock = True
+    asked.sizes = [48 if name == "a phase" else args.train_iters * args.global_batch_size, 8, 0]
+
+    def start(config: Path) -> tuple[Run, Any, Any]:
+        run = Run({"config": config, "accept": ["loader"]})
+        train, valid, _ = run.build(lambda _: None, asked)
+        return run, train, valid
+
+    path = write_config(folder / "data.yaml", outputs={"sample_index": True})
+    run, train, valid = start(path)
+    assert run.data is not None
+    assert run.data.run is not None
+    assert run.data.run.end == end
+    assert len(train) > max(end, args.consumed_train_samples)  # else Megatron's sampler says that nothing is left
+    assert [int(train[k]["sample_index"]) for k in (end - 1, end)] == [end - 1, end]
+    assert int(valid[1000]["sample_index"]) == 1000  # evaluations may become more frequent at any resume
+    order = run.data.run.blend.order
+    for limit, stops in ((order.counts(end)[0], False), (order.counts(end)[0] - 1, True)):
+        datasets = {name: {"path": str(folder / name), "weight": w} for name, w in (("code", 0.3), ("web", 0.7))}
+        datasets["code"]["max_epochs"] = (limit + 0.5) / order.sizes[0]
+        limited = write_config(tmp_path / "limited.yaml", datasets=datasets)
+        if stops:
+            with raises(ConfigError, "datasets.code.max_epochs", f"a run of {end} samples"):
+                start(limited)
+        else:
+            start(limited)
 
 
 @pytest.mark.parametrize("kind", ["cyclic", "external"])

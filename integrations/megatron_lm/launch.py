@@ -33,7 +33,7 @@ from .steps import first_sample, last_sample, plan_of
 
 logger = logging.getLogger(__name__)
 
-STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
+STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.19 on
 NOT_STARTED = "start the script with conceptloader.launch, or call install() at its top"
 
 
@@ -93,6 +93,7 @@ class Run:
             entry=MEGATRON_LM,
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
+        check_attention(args, data)
         plan, run, track = plan_of(args, data.count_start), data.run, None
         end = last_sample(args, plan, data.count_start, sizes[0])
         if run is None and end is not None and end > data.train.one_pass:
@@ -195,12 +196,36 @@ def config_of(builder: Any) -> Any:
     return builder.config
 
 
+def check_attention(args: Namespace, data: MegatronData) -> None:
+    """Raise ConfigError for packs whose mask Megatron's attention ignores. Warn of windows, and of packs without one.
+
+    Transformer Engine, and fused softmax, have a causal mask of their own and look at no other.
+    """
+    rules, packed = data.rules, data.run is not None and data.run.blend.config.packing is not None
+    if rules.inter_document_masking or not (packed or rules.reset_attention_mask):
+        return
+    fused = args.transformer_impl != "local" or (args.masked_softmax_fusion and (args.fp16 or args.bf16))
+    if rules.reset_attention_mask and (fused or not rules.create_attention_mask):
+        error = ConfigError(
+            "--reset-attention-mask",
+            "found with attention that takes no mask: documents would see each other",
+            fix="--dataloader-inter-document-masking (from core 0.19 on), or --transformer-impl local "
+            "--no-masked-softmax-fusion without --no-create-attention-mask-in-dataloader",
+        )
+        if packed:
+            raise error
+        if args.rank == 0:
+            logger.warning("%s", error)
+    elif not rules.reset_attention_mask and args.rank == 0:
+        logger.warning("packing: documents of a pack see each other without --dataloader-inter-document-masking")
+
+
 def wrong_data(found: str) -> ConfigError:
     return ConfigError(
         sys.argv[0],
         str(found),
         "GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and scripts like it, --sft and --fim-data "
-        "from core 0.20 on",
+        "from core 0.19 on",
         "start others without conceptloader.launch",
     )
 

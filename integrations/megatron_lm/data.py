@@ -21,7 +21,7 @@ from conceptloader.run.training import TrainingRun
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
 from .dataset import ENDLESS, ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
-from .options import TOKENIZER, Stage, in_place, load_configs
+from .options import TOKENIZER, Stage, check_evaluation, in_place, load_configs
 from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
 from .takeover_reader import StockSplit, open_taken_over
@@ -113,9 +113,10 @@ class MegatronData:
         valid: list[Any]
         test: list[Any]
         configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed)
-        for config, path in zip(configs[1:], (files["valid"], files["test"]), strict=True):
-            if config is not None and path is not None:
+        for config, split in zip(configs[1:], ("valid", "test"), strict=True):
+            if config is not None and files[split] is not None:
                 EVALUATION.check(config)
+                check_evaluation(config, f"--conceptloader-{split}-config")
         if rules.by_document and configs[0].packing is None:
             raise ConfigError(
                 "--sft",

@@ -35,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_one(folder / "wide", None, vocab_size=300)
     write_one(folder / "other", None, eos_id=9)
     write_config(folder / "train.yaml")
+    write_config(folder / "dense.yaml", datasets={"dense": {"path": "dense", "weight": 1}})
     return folder
 
 
@@ -77,6 +78,26 @@ def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
     valid = evaluation(folder, "dense", tracks={"topic": {}})
     with raises(ConfigError, "tracks.topic", "found only in the evaluation configuration"):
         data_of(bare, dataset_config(LENGTH), valid=valid)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("continue_from", {"continue_from": "elsewhere"}),
+        ("skip", {"skip": [{"at": 8, "count": 8}]}),
+        ("exclude", {"exclude": [{"at": 0, "file": "ids.txt"}]}),
+        ("phases[1]", {"phases": [{"start": n, "weights": {"dense": 1}} for n in (0, 8)]}),
+        ("datasets.dense.max_epochs", {"datasets": {"dense": {"path": "dense", "weight": 1, "max_epochs": 1}}}),
+    ],
+)
+def test_what_belongs_to_a_training_is_refused(folder: Path, key: str, changes: dict[str, Any]) -> None:
+    """It had no effect."""
+    datasets = {"dense": {"path": "dense", **({} if "phases" in changes else {"weight": 1})}}
+    for split in ("valid", "test"):
+        path = write_config(folder / "valid.yaml", **{"datasets": datasets, **changes})
+        files = {"valid": folder / "dense.yaml", split: path}
+        with raises(ConfigError, key, f"--conceptloader-{split}-config", fix="omit it"):
+            data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 8, 8], **files)
 
 
 def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:

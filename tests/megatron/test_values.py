@@ -16,7 +16,7 @@ from tests.megatron.stock import data_of, dataset_config
 
 LENGTH = 48
 RESET = {"reset_position_ids": True, "reset_attention_mask": True}
-PACKED = {"create_attention_mask": False, "inter_document_masking": True}
+PACKED = {"create_attention_mask": False}  # with --dataloader-inter-document-masking
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "windows": ({}, RESET),
     "packs": ({"packing": {"bins": 8}}, RESET),
@@ -43,12 +43,12 @@ def model(one_process: None, monkeypatch: pytest.MonkeyPatch) -> GPTModel:
 @pytest.mark.parametrize("kind", KINDS)
 def test_documents_of_a_sample_are_as_alone(kind: str, tmp_path: Path, model: Any) -> None:
     yaml, flags = KINDS[kind]
-    config = dataset_config(LENGTH, **{name: value for name, value in flags.items() if name in ("create_attention_mask", *RESET)})
-    config.inter_document_masking = "inter_document_masking" in flags  # a field from core 0.19 on
+    config = dataset_config(LENGTH, **flags)
+    config.inter_document_masking = flags is PACKED  # a field from core 0.19 on
     data = data_of(write_config(write_datasets(tmp_path) / "data.yaml", tracks={}, **yaml), config)
     batch = data.get_batch(data.iterator(data.datasets()[0]))
     tokens, places, labels = batch["tokens"], batch["position_ids"], batch["labels"]
-    if config.inter_document_masking:  # Megatron's kernels get cu_seqlens alone
+    if flags is PACKED:  # Megatron's kernels get cu_seqlens alone
         within = torch.searchsorted(batch["cu_seqlens"].long(), torch.arange(tokens.shape[1]), right=True)
         mask = (within[:, None] != within) | torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()
         batch["attention_mask"] = mask[None, None]

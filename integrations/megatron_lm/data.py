@@ -219,7 +219,7 @@ class MegatronData:
             ConfigError: If the run is longer than the data may give.
         """
         first += self.count_start
-        if self.sizes[0] and (self.run is None or self.run.end is None):  # else its end has been checked
+        if self.sizes[0] and self.sizes[0] != ENDLESS:  # whose end has been checked
             self.train.check(first + self.sizes[0])
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.pipeline_layout, vp_stage)

@@ -115,3 +115,6 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     data = data_of(write_config(path, datasets=limited), dataset_config(16), [10**5, 0, 0])
     with raises(ConfigError, "max_epochs"):
         data.datasets()
+    path = write_config(path, order="sequential", datasets={"code": {"path": "code"}})
+    with raises(ConfigError, "a run of 100000 samples"):
+        data_of(path, dataset_config(16), [10**5, 0, 0]).datasets()

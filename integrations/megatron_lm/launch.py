@@ -202,10 +202,14 @@ def check_attention(args: Namespace, data: MegatronData) -> None:
     Transformer Engine, and fused softmax, have a causal mask of their own and look at no other.
     """
     rules, packed = data.rules, data.run is not None and data.run.blend.config.packing is not None
-    if rules.inter_document_masking or not (packed or rules.reset_attention_mask):
+    if rules.inter_document_masking:
+        return
+    if not rules.reset_attention_mask:
+        if packed and args.rank == 0:
+            logger.warning("packing: documents of a pack see each other without --dataloader-inter-document-masking")
         return
     fused = args.transformer_impl != "local" or (args.masked_softmax_fusion and (args.fp16 or args.bf16))
-    if rules.reset_attention_mask and (fused or not rules.create_attention_mask):
+    if fused or not rules.create_attention_mask:
         error = ConfigError(
             "--reset-attention-mask",
             "found with attention that takes no mask: documents would see each other",
@@ -216,8 +220,6 @@ def check_attention(args: Namespace, data: MegatronData) -> None:
             raise error
         if args.rank == 0:
             logger.warning("%s", error)
-    elif not rules.reset_attention_mask and args.rank == 0:
-        logger.warning("packing: documents of a pack see each other without --dataloader-inter-document-masking")
 
 
 def wrong_data(found: str) -> ConfigError:

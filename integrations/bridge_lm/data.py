@@ -24,7 +24,7 @@ from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_same
 from conceptloader.torch.collate import collate_fn
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.trained import check_tensors
+from conceptloader.torch.trained import check_no_run, check_tensors
 
 _REMEDY = "install Megatron-Bridge of 2026 or later"
 with imported("bridge_lm: megatron.bridge.data.base", _REMEDY, "megatron-bridge"):
@@ -110,11 +110,17 @@ class ConceptProvider(DatasetProvider):
         check_tensors(self.model_inputs, batch_layout(blend))
         require_same("training data", start_facts(blend, train_samples=context.train_samples, first=start))
         train = self._checked(blend, start, context.train_samples)
-        others = (self.valid, context.valid_samples), (self.test, context.test_samples)
-        valid, test = (
-            None if path is None else BridgeSamples(self._open(path), size, self.model_inputs) for path, size in others
-        )
-        return BridgeSamples(train, context.train_samples, self.model_inputs, self.allow_changed), valid, test
+        samples = BridgeSamples(train, context.train_samples, self.model_inputs, self.allow_changed)
+        valid, test = self._evaluated("valid", context.valid_samples), self._evaluated("test", context.test_samples)
+        return samples, valid, test
+
+    def _evaluated(self, name: str, size: int) -> BridgeSamples | None:
+        path = getattr(self, name)
+        if path is None:
+            return None
+        blend = self._open(path)
+        check_no_run(blend, name)
+        return BridgeSamples(blend, size, self.model_inputs)
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))

@@ -20,8 +20,8 @@ from conceptloader.run.training import TrainingRun
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
-from .dataset import ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
-from .options import TOKENIZER, Stage, in_place, load_configs
+from .dataset import ENDLESS, ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
+from .options import TOKENIZER, Stage, check_evaluation, in_place, load_configs
 from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
 from .takeover_reader import StockSplit, open_taken_over
@@ -113,9 +113,10 @@ class MegatronData:
         valid: list[Any]
         test: list[Any]
         configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed)
-        for config, path in zip(configs[1:], (files["valid"], files["test"]), strict=True):
-            if config is not None and path is not None:
+        for config, split in zip(configs[1:], ("valid", "test"), strict=True):
+            if config is not None and files[split] is not None:
                 EVALUATION.check(config)
+                check_evaluation(config, f"--conceptloader-{split}-config")
         if rules.by_document and configs[0].packing is None:
             raise ConfigError(
                 "--sft",
@@ -136,10 +137,11 @@ class MegatronData:
             if named and (given.blend or given.blend_per_split):
                 raise ConfigError("--data-path", "found with --conceptloader-config as well", fix="give one of the two")
             train = OurSplit(open_blend(configs[0]), rules)
-            several = (bool(getattr(given, "multiple_validation_sets", None)), False)
+            # As in Megatron, a blend that --split cuts is one set.
+            several = bool(getattr(given, "multiple_validation_sets", None)) and (named or given.split is None)
             valid, test = (
                 [] if config is None or size == 0 else open_evaluation(config, size, sets, rules)
-                for config, size, sets in zip(configs[1:], sizes[1:], several, strict=True)
+                for config, size, sets in zip(configs[1:], sizes[1:], (several, False), strict=True)
             )
         if sizes[1] != 0 and not valid:
             raise ConfigError(
@@ -217,7 +219,7 @@ class MegatronData:
             ConfigError: If the run is longer than the data may give.
         """
         first += self.count_start
-        if self.sizes[0]:
+        if self.sizes[0] and self.sizes[0] != ENDLESS:  # whose end has been checked
             self.train.check(first + self.sizes[0])
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.pipeline_layout, vp_stage)
@@ -229,16 +231,19 @@ class MegatronData:
             if not (tokens or concepts):
                 return None
             size, reader = self.sizes[split.value], opened.reader(concepts)
+            if size is None or isinstance(opened, StockSplit):  # Megatron's indices are longer than it asks for
+                size = opened.one_pass
             if split == Split.train:
                 self._readers.append(reader)
             return ConceptDataset(
                 reader,
-                opened.one_pass if size is None else size,
+                size,
                 split,
                 self.dataset_config,
                 fields=self.fields if concepts else (),
                 tokens=tokens,
                 first=first,
+                period=ENDLESS if split == Split.train or opened.spec.order == "shuffled" else opened.one_pass,
             )
 
         valid = [build(one, Split.valid) for one in self.valid]

@@ -25,6 +25,7 @@ from conceptloader.torch.samplers import MicroBatches
 Sample = dict[str, torch.Tensor]
 Ints = npt.NDArray[np.int64]
 
+ENDLESS = 1 << 62  # samples of a dataset without an end, which must have a length
 SFT = "conceptloader_sft"  # said of a GPTDatasetConfig whose dataset is an SFTDataset
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
 FROM_STOCK = frozenset({"tokens", "input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
@@ -224,6 +225,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         fields: those of a sample besides GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).
+        period: samples after which the order begins again, as an evaluation in order does.
     """
 
     def __init__(
@@ -236,10 +238,11 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         fields: Sequence[Field] = (),
         tokens: bool = True,
         first: int = 0,
+        period: int = ENDLESS,
     ) -> None:
         super().__init__(reader, "conceptloader", None, num_samples, split, config)
         self.rules = SampleRules.of(config, self._pad_token_id)
-        self.fields, self.tokens, self.first = tuple(fields), tokens, first
+        self.fields, self.tokens, self.first, self.period = tuple(fields), tokens, first, period
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
@@ -262,7 +265,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         for index in indices:
             if not 0 <= index < len(self):
                 raise IndexError(f"sample {index}: expected 0 <= index < {len(self)}")
-        batch = self.dataset.read(np.array(indices, np.uint64) + np.uint64(self.first))
+        batch = self.dataset.read((np.array(indices, np.uint64) + np.uint64(self.first)) % np.uint64(self.period))
         return [self._sample(batch, row, index + self.first) for row, index in enumerate(indices)]
 
     def _sample(self, batch: Batch, row: int, number: int) -> Sample:

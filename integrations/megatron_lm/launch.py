@@ -5,6 +5,7 @@ Each patch is a method of Run, and Run calls MegatronData, which has the samples
 """
 
 import dataclasses
+import logging
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +26,14 @@ from conceptloader.torch.losses import DatasetLosses
 from . import MEGATRON, trackers
 from .batches import SplitIterator, Tensors, device
 from .data import MegatronData
-from .dataset import SFT
+from .dataset import ENDLESS, SFT
 from .options import take_options
 from .past import MEGATRON_LM, saved_in_log
-from .steps import first_sample, plan_of
+from .steps import first_sample, last_sample, plan_of
 
-STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
+logger = logging.getLogger(__name__)
+
+STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.19 on
 NOT_STARTED = "start the script with conceptloader.launch, or call install() at its top"
 
 
@@ -90,13 +93,21 @@ class Run:
             entry=MEGATRON_LM,
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
+        check_attention(args, data)
         plan, run, track = plan_of(args, data.count_start), data.run, None
+        end = last_sample(args, plan, data.count_start, sizes[0])
+        if run is None and end is not None and end > data.train.one_pass:
+            logger.warning(
+                "order: megatron: the run needs %d samples and Megatron's index files hold %d: it will stop there, "
+                "with a StopIteration as Megatron's own loader", end, data.train.one_pass,
+            )  # fmt: skip
         if run is not None:
             if run.mixing is not None and args.num_workers:  # what the option says, so that all ranks raise
                 raise ConfigError(
                     "mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights"
                 )
-            run.stand_at(plan, first_sample(args) + data.count_start + sizes[0] if sizes[0] else None)
+            run.stand_at(plan, end)
+            data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
             if args.rank == 0:
                 run.blend.look_ahead(run.trained)
             track = trackers.track if run.blend.config.metrics else None
@@ -185,12 +196,38 @@ def config_of(builder: Any) -> Any:
     return builder.config
 
 
+def check_attention(args: Namespace, data: MegatronData) -> None:
+    """Raise ConfigError for packs whose mask Megatron's attention ignores. Warn of windows, and of packs without one.
+
+    Transformer Engine, and fused softmax, have a causal mask of their own and look at no other.
+    """
+    rules, packed = data.rules, data.run is not None and data.run.blend.config.packing is not None
+    if rules.inter_document_masking:
+        return
+    if not rules.reset_attention_mask:
+        if packed and args.rank == 0:
+            logger.warning("packing: documents of a pack see each other without --dataloader-inter-document-masking")
+        return
+    fused = args.transformer_impl != "local" or (args.masked_softmax_fusion and (args.fp16 or args.bf16))
+    if fused or not rules.create_attention_mask:
+        error = ConfigError(
+            "--reset-attention-mask",
+            "found with attention that takes no mask: documents would see each other",
+            fix="--dataloader-inter-document-masking (from core 0.19 on), or --transformer-impl local "
+            "--no-masked-softmax-fusion without --no-create-attention-mask-in-dataloader",
+        )
+        if packed:
+            raise error
+        if args.rank == 0:
+            logger.warning("%s", error)
+
+
 def wrong_data(found: str) -> ConfigError:
     return ConfigError(
         sys.argv[0],
         str(found),
         "GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and scripts like it, --sft and --fim-data "
-        "from core 0.20 on",
+        "from core 0.19 on",
         "start others without conceptloader.launch",
     )
 

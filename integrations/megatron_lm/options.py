@@ -224,6 +224,15 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
     return replace(config, split_documents=None if (low, high) == (0, 1) else (low, high))
 
 
+def check_evaluation(config: Config, option: str) -> None:
+    """Raise ConfigError for what belongs to the course of a training, without effect in the file of `option`."""
+    found = [key for key in ("continue_from", "skip", "exclude") if getattr(config, key)]
+    found += [f"phases[{k}]" for k, phase in enumerate(config.phases) if phase.start]
+    found += [f"datasets.{name}.max_epochs" for name, one in config.datasets.items() if one.max_epochs is not None]
+    if found:
+        raise ConfigError(found[0], f"found in the file of {option}: an evaluation is no training", fix="omit it")
+
+
 def for_evaluation(config: Config) -> Config:
     """Its blend at sample 0, for as long as it lasts: no phases, skips or limits of the training."""
     weights = {name: entry.weight for name, entry in config.datasets.items()}

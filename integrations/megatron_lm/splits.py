@@ -62,12 +62,12 @@ class OurSplit:
 
 
 def open_evaluation(config: Config, size: int | None, several: bool, rules: SampleRules) -> list[OurSplit]:
-    """The samples of an evaluation split, or, with `several`, of each of its datasets.
+    """The samples of an evaluation split, or, with `several`, of each of its datasets, in the configuration's sequence.
 
     size: None for one pass in order. Tracks of the training may be missing.
     """
     if several:
-        configs = [one_pass(config, [name]) for name in config.names]
+        configs = [one_pass(config, [name]) for name in config.datasets]  # Megatron names them by position
     else:
         configs = [one_pass(config) if size is None else for_evaluation(config)]
     opened = open_datasets(config)

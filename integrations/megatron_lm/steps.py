@@ -23,7 +23,7 @@ def plan_of(args: Namespace, count_start: int) -> Plan:
 def batch_schedule(args: Namespace) -> BatchSchedule:
     """Global batch size by consumed samples: --step-batch-size-schedule, --rampup-batch-size, or constant.
 
-    From core 0.20 on Megatron takes --rampup-batch-size and ignores it; so do we.
+    From core 0.18 on Megatron takes --rampup-batch-size and ignores it; so do we.
     """
     steps = getattr(args, "step_batch_size_schedule", None)
     if steps:
@@ -45,12 +45,24 @@ def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
     def number(word: str) -> int:
         unit = UNITS.get(word[-1:].upper())
         try:
-            return int(float(word[:-1]) * unit) if unit else int(word)
+            return int(float(word[:-1]) * unit) if unit else int(float(word))
         except ValueError as error:
             raise ConfigError(f"--step-batch-size-schedule {text}", repr(word), "a number") from error
 
     pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
     return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
+
+
+def last_sample(args: Namespace, plan: Plan, count_start: int, size: int | None) -> int | None:
+    """Samples of the run when Megatron's training ends, which is at a step; None where it reads nothing.
+
+    size: of the training data, as Megatron says: as if batches had always had the size that they have now.
+    """
+    if not size:
+        return None
+    if args.phase_transition_iterations or not args.train_iters:
+        return first_sample(args) + count_start + size
+    return plan.schedule.consumed_at(max(args.train_iters, plan.schedule.step))
 
 
 def first_sample(args: Namespace) -> int:

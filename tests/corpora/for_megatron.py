@@ -54,5 +54,5 @@ def write_config(path: Path, **changes: Any) -> Path:
         "datasets": {"code": {"path": "code", "weight": 0.3}, "web": {"path": "web", "weight": 0.7}},
         "tracks": {"topic": {}},
     }
-    path.write_text(yaml.safe_dump({**config, **changes}))
+    path.write_text(yaml.safe_dump({**config, **changes}, sort_keys=False))
     return path

@@ -52,6 +52,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
     ours = data.datasets()
     for theirs, mine in zip(stock[:2], ours[:2], strict=True):
         assert mine is not None
+        assert len(mine) == len(theirs)  # more than was asked for, where the index of a single corpus ends later
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
     assert {file: file.stat().st_mtime_ns for file in cache.iterdir()} == before
@@ -91,6 +92,12 @@ def test_splits(tmp_path: Path) -> None:
     assert torch.equal(windows[0], torch.from_numpy(code.tokens(start, start + 16)))
     assert len({tuple(window.tolist()) for window in windows}) == len(full)
 
+    names = {name: {"path": name} for name in ("code", "web")}
+    path = write_config(path, order="sequential", datasets=names)
+    whole = data_of(path, config, [100, 10**6, 0], split="80,20,0").datasets()[1]  # begins again, as Megatron's data do
+    for k in (3, len(full) + 3):
+        assert torch.equal(whole[k]["tokens"], windows[3])
+
     config.multiple_validation_sets = True
     sets = data_of(path, config, [100, None, 0], split="80,20,0").datasets()[1]
     assert [len(one) for one in sets] == [(ranges[name][1] - ranges[name][0] - 1) // 16 for name in ("code", "web")]
@@ -108,3 +115,6 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     data = data_of(write_config(path, datasets=limited), dataset_config(16), [10**5, 0, 0])
     with raises(ConfigError, "max_epochs"):
         data.datasets()
+    path = write_config(path, order="sequential", datasets={"code": {"path": "code"}})
+    with raises(ConfigError, "a run of 100000 samples"):
+        data_of(path, dataset_config(16), [10**5, 0, 0]).datasets()

@@ -35,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_one(folder / "wide", None, vocab_size=300)
     write_one(folder / "other", None, eos_id=9)
     write_config(folder / "train.yaml")
+    write_config(folder / "dense.yaml", datasets={"dense": {"path": "dense", "weight": 1}})
     return folder
 
 
@@ -63,10 +64,13 @@ def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dic
 
 
 def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> None:
+    """They are in the file's sequence: Megatron names losses by position."""
     config = dataset_config(LENGTH, multiple_validation_sets=True, full_validation=True)
-    data = data_of(folder / "train.yaml", config, [64, None, 0], valid=evaluation(folder, "dense", "bare", tracks={}))
-    sets = data.datasets()[1]
-    assert [int(one[0]["topic_num_spans"]) for one in sets] == [0, LENGTH]
+    for names in (("dense", "bare"), ("bare", "dense")):
+        data = data_of(folder / "train.yaml", config, [64, None, 0], valid=evaluation(folder, *names, tracks={}))
+        sets = data.datasets()[1]
+        spans = {"bare": 0, "dense": LENGTH}
+        assert [int(one[0]["topic_num_spans"]) for one in sets] == [spans[name] for name in names]
 
 
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
@@ -74,6 +78,26 @@ def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
     valid = evaluation(folder, "dense", tracks={"topic": {}})
     with raises(ConfigError, "tracks.topic", "found only in the evaluation configuration"):
         data_of(bare, dataset_config(LENGTH), valid=valid)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("continue_from", {"continue_from": "elsewhere"}),
+        ("skip", {"skip": [{"at": 8, "count": 8}]}),
+        ("exclude", {"exclude": [{"at": 0, "file": "ids.txt"}]}),
+        ("phases[1]", {"phases": [{"start": n, "weights": {"dense": 1}} for n in (0, 8)]}),
+        ("datasets.dense.max_epochs", {"datasets": {"dense": {"path": "dense", "weight": 1, "max_epochs": 1}}}),
+    ],
+)
+def test_what_belongs_to_a_training_is_refused(folder: Path, key: str, changes: dict[str, Any]) -> None:
+    """It had no effect."""
+    datasets = {"dense": {"path": "dense", **({} if "phases" in changes else {"weight": 1})}}
+    for split in ("valid", "test"):
+        path = write_config(folder / "valid.yaml", **{"datasets": datasets, **changes})
+        files = {"valid": folder / "dense.yaml", split: path}
+        with raises(ConfigError, key, f"--conceptloader-{split}-config", fix="omit it"):
+            data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 8, 8], **files)
 
 
 def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:

@@ -67,6 +67,26 @@ def test_a_blend_for_each_split(tmp_path: Path, prefixes: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+def test_validation_sets_are_megatrons(tmp_path: Path) -> None:
+    """One for each path, in their sequence, by which it names losses; one of all where --split cuts it off."""
+    flags = {"multiple_validation_sets": True, "full_validation": True, "path_to_cache": str(tmp_path / "cache")}
+    paths = [write_corpus(tmp_path / f"{k}_text", [[*range(10 * k, 10 * k + 8), EOD] * 10]) for k in (5, 1, 3)]
+    given = {**flags, "blend_per_split": [([paths[1]], None), (paths, None), None], "split": None}
+    theirs = build_stock(dataset_config(LENGTH, **given), [60, None, 0])[1]
+    ours = made(None, tmp_path / "cache", options=given, sizes=[60, None, 0]).datasets()[1]
+
+    def windows(dataset: Any) -> list[list[int]]:
+        return sorted(dataset[k]["tokens"].tolist() for k in range(len(dataset)))
+
+    assert [windows(one) for one in ours] == [windows(one) for one in theirs]
+    paths = [random_corpus(tmp_path / f"{name}_text", seed) for seed, name in enumerate("cab")]
+    given = {**flags, "split": "50,50,0"}
+    theirs = build_stock(dataset_config(LENGTH, blend=(paths, None), **given), [60, None, 0])[1]
+    (ours,) = made((paths, None), tmp_path / "cache", options=given, sizes=[60, None, 0]).datasets()[1]
+    assert len(ours) == len(theirs)
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path: Path, prefixes: list[str]) -> None:
     """No configuration and no adopted dataset: the samples are the stock builder's, whoever resumes next."""
     cache, blend = tmp_path / "cache", (prefixes, [0.7, 0.3])

@@ -1,14 +1,17 @@
 """Unmodified pretrain_gpt.py of Megatron-LM checkouts (MEGATRON_SRC): loaders, evaluation, skips, take-over."""
 
+import re
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
-from tests.corpora.token_files import random_corpus
+from tests.corpora.token_files import random_corpus, write_corpus
 from tests.megatron.launching import ROOT, torchrun
 from tests.megatron.pretraining import (
     ALONE,
@@ -38,6 +41,61 @@ def test_full_validation(checkout: Path, config: Path, tmp_path: Path) -> None:
     more = ["--split", "80,20,0", "--full-validation", "--multiple-validation-sets", "--eval-interval", "8"]
     run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
     assert run.output.count("validation loss at iteration 8") + run.output.count("loss at iteration 8") >= 2
+
+
+@each_checkout
+def test_validation_losses_bear_their_names(checkout: Path, tmp_path: Path) -> None:
+    """As under Megatron's own loader: one document each, so that both have the same 8 windows, and no learning."""
+    paths = {}
+    for name, low in (("web", 0), ("code", 100)):
+        document = np.random.default_rng(low).integers(low, low + 20, 64 * 8).tolist()
+        paths[name] = write_corpus(tmp_path / f"{name}_text", [[*document, 255]])
+        adopt([paths[name]], tmp_path / name)
+    has_names = "validation_set_names" in (checkout / "megatron/training/training.py").read_text()
+    more = ["--full-validation", "--multiple-validation-sets", "--eval-interval", "2", "--lr", "1e-9"]
+    more += ["--validation-set-names", "web", "code"] if has_names else []
+    given = ["--train-data-path", paths["code"], "--valid-data-path", *paths.values()]
+    train, valid = (write_config(tmp_path / f"{k}.yaml", tracks={}) for k in ("train", "valid"))
+    write_config(valid, tracks={}, datasets={name: {"path": name, "weight": 1} for name in paths})
+    batch = ("--global-batch-size", str(BATCH), "--train-iters", "2")
+    train_on = partial(pretrain, checkout, batch=batch)
+    cache = ["--data-cache-path", str(tmp_path / "cache")]
+    runs = [
+        train_on(tmp_path / "stock", ALONE, *more, *given, *cache),
+        train_on(tmp_path / "in_place", ALONE, *more, *given, *cache, in_place=True),
+        train_on(tmp_path / "yaml", ALONE, *more, "--conceptloader-valid-config", str(valid), config=train),
+    ]
+    found = [re.findall(r"validation-(\S+) loss at iteration 2 \|.*?value: (\S+)", ended(run).output) for run in runs]
+    assert [name for name, _ in found[0]] == (["web", "code"] if has_names else ["0", "1"])
+    (web, code), *ours = [[float(loss) for _, loss in losses] for losses in found]
+    assert abs(web - code) > 1e-4
+    for losses in ours:
+        assert losses == pytest.approx([web, code], rel=1e-6)
+
+
+@each_checkout
+def test_runs_end_with_their_last_step(checkout: Path, config: Path, tmp_path: Path) -> None:
+    """Megatron sizes data for batches of one size, and takes what its index files hold beyond that."""
+    train = partial(pretrain, checkout)
+    larger, smaller = (("--global-batch-size", size, "--train-iters", "6") for size in ("16", "8"))
+    more = [*saving(tmp_path / "a"), "--override-opt-param-scheduler", "--split", "80,20,0", "--eval-iters", "1"]
+    stop = ["--exit-interval", "4"]
+    ended(train(tmp_path / "larger", ALONE, *more, *stop, "--eval-interval", "1", config=config, batch=larger))
+    rest = ended(train(tmp_path / "smaller", ALONE, *more, "--eval-interval", "4", config=config, batch=smaller))
+    taken = [row for row in rest.samples(0) if row[0] >= 64]
+    assert taken[: 2 * 4] == [[k, k + 1] for k in range(64, 80, 2)]
+    assert max(rest.losses) == 6
+    assert not ended(train(tmp_path / "again", ALONE, *more, config=config, batch=smaller)).losses
+
+    if "step_batch_size_schedule" in (checkout / "megatron/core/num_microbatches_calculator.py").read_text():
+        data = ["--data-path", random_corpus(tmp_path / "web_text", 0, documents=300, longest=90), "--split", "1,0,0"]
+        data += ["--data-cache-path", str(tmp_path / "cache")]
+        batch = ("--step-batch-size-schedule", f"0:8 {32 * 64}:16", "--train-samples", "72")
+        whole = ended(train(tmp_path / "whole", ALONE, *data, batch=batch))
+        ended(train(tmp_path / "first", ALONE, *data, *saving(tmp_path / "b"), *stop, batch=batch))
+        resumed = ended(train(tmp_path / "rest", ALONE, *data, *saving(tmp_path / "b"), batch=batch, in_place=True))
+        assert max(whole.losses) == 7
+        same_losses(resumed, whole)
 
 
 @each_checkout

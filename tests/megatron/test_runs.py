@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -43,7 +44,7 @@ def arguments(**changes: Any) -> Namespace:
     plain = {
         "global_batch_size": 8, "micro_batch_size": 2, "data_parallel_size": 2, "rampup_batch_size": None,
         "decrease_batch_size_if_needed": False, "seq_length": 10, "phase_transition_iterations": None,
-        "iteration": 0, "consumed_train_samples": 0,
+        "iteration": 0, "consumed_train_samples": 0, "train_iters": 8,
     }  # fmt: skip
     return Namespace(**{**plain, **changes})
 
@@ -151,6 +152,94 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
     # What our log does not cover may be of another loader, which is refused as ever, or taken over.
     with raises(ResumeError, found="another loader chose them"):
         start(run_of(), consumed_train_samples=40, save=str(tmp_path / "new"), load=None)
+
+
+Starts = Callable[..., tuple[Run, Any, Any]]
+
+
+@pytest.fixture
+def starts(folder: Path, one_process: None, monkeypatch: pytest.MonkeyPatch) -> Starts:
+    """A run of a configuration, with its datasets of training and validation, as Megatron's arguments start it."""
+    given = ModuleType("megatron.training")
+    monkeypatch.setitem(sys.modules, "megatron.training", given)
+    monkeypatch.setattr(Tokenizer, "eod", EOD)
+    plain = {"rank": 0, "num_workers": 0, "dataloader_type": "single", "save": None, "load": None, "split": "8,2,0"}
+    plain |= {"transformer_impl": "local", "masked_softmax_fusion": True, "fp16": False, "bf16": False}
+
+    def start(config: Path, size: int = 64, rules: Any = None, **changes: Any) -> tuple[Run, Any, Any]:
+        args = arguments(**plain | {"data_parallel_size": 1, "seq_length": 16} | changes)
+        given.get_args = lambda: args  # type: ignore[attr-defined]
+        asked, run = builder(), Run({"config": config, "accept": ["loader"]})
+        asked.config, asked.sizes = dataset_config(16, **rules or {}), [size, 8, 0]
+        asked.config.mock = True
+        train, valid, _ = run.build(lambda _: None, asked)
+        return run, train, valid
+
+    return start
+
+
+STEPS = {"step_batch_size_schedule": "0:8 256:16"}  # 16 samples in two steps, then 16 a step
+LATER = {"iteration": 8, "consumed_train_samples": 128}
+ENDS: dict[str, tuple[dict[str, Any], int, int]] = {  # Megatron's arguments, its size of the data, the run's end
+    "beyond train_samples": ({**STEPS, "train_iters": 6, "train_samples": 72}, 72, 80),
+    "smaller batches": ({**LATER, "train_iters": 16}, 128, 192),
+    "larger batches": ({**LATER, "global_batch_size": 32, "train_iters": 10}, 320, 192),
+    "nothing left": ({**LATER, "train_iters": 8}, 64, 128),
+    "a phase": ({"phase_transition_iterations": [6], "train_iters": 20}, 48, 48),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_data_last_to_the_last_step(folder: Path, tmp_path: Path, starts: Starts, name: str) -> None:
+    """Megatron's sizes are of batches that never change. max_epochs holds for the samples that are read."""
+    changes, size, end = ENDS[name]
+    run, train, valid = starts(write_config(folder / "data.yaml"), size, **changes)
+    assert run.data is not None
+    assert run.data.run is not None
+    assert run.data.run.end == end
+    assert len(train) > max(end, changes.get("consumed_train_samples", 0))  # else the sampler says nothing is left
+    assert [int(train[k]["sample_index"]) for k in (end - 1, end)] == [end - 1, end]
+    assert int(valid[1000]["sample_index"]) == 1000  # evaluations may become more frequent at any resume
+    order = run.data.run.blend.order
+    datasets: dict[str, Any] = {n: {"path": str(folder / n), "weight": w} for n, w in (("code", 0.3), ("web", 0.7))}
+    for excess in (0, 1):
+        datasets["code"]["max_epochs"] = (order.counts(end)[0] - excess + 0.5) / order.sizes[0]
+        limited = write_config(tmp_path / "limited.yaml", datasets=datasets)
+        if excess:
+            with raises(ConfigError, "datasets.code.max_epochs", f"a run of {end} samples"):
+                starts(limited, size, **changes)
+        else:
+            starts(limited, size, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rules", "arguments", "takes"),
+    [
+        ({}, {}, True),
+        ({}, {"bf16": True, "masked_softmax_fusion": False}, True),
+        ({}, {"bf16": True}, False),
+        ({}, {"transformer_impl": "transformer_engine"}, False),
+        ({"create_attention_mask": False}, {}, False),
+    ],
+)
+def test_masks_that_attention_ignores(
+    folder: Path, starts: Starts, caplog: pytest.LogCaptureFixture, rules: Any, arguments: Any, takes: bool
+) -> None:
+    """Megatron-LM issue 2357: its kernels are causal. Packs raise; windows are Megatron's own, and it is said."""
+    windows, packs = write_config(folder / "data.yaml"), write_config(folder / "packs.yaml", packing={"bins": 8})
+    reset = {"reset_attention_mask": True, **rules}
+    starts(windows, rules=reset, **arguments)
+    assert ("documents would see each other" in caplog.text) != takes
+    if takes:
+        starts(packs, rules=reset, **arguments)
+    else:
+        with raises(ConfigError, "--reset-attention-mask", fix="--dataloader-inter-document-masking"):
+            starts(packs, rules=reset, **arguments)
+    caplog.clear()
+    starts(windows, rules=rules, **arguments)
+    assert not caplog.text
+    starts(packs, rules=rules, **arguments)
+    assert "documents of a pack see each other" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["cyclic", "external"])

@@ -37,7 +37,7 @@ S = 64
 def upstream(checkout: Path, name: str) -> Any:
     """A module of Megatron's training/datasets, on the installed megatron-core. Skips where conceptloader has none."""
     if "inter_document_masking" not in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text():
-        pytest.skip("conceptloader takes --sft and --fim-data from core 0.20 on")
+        pytest.skip("conceptloader takes --sft and --fim-data from core 0.19 on")
     spec = importlib.util.spec_from_file_location(name, checkout / f"megatron/training/datasets/{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -424,6 +424,10 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     ]:
         with raises(error, where, found):
             datasets(**options)
+    part = Path(paths[0]).with_name("part.yaml")
+    part.write_text(yaml.safe_dump({**content, "continue_from": "elsewhere"}))
+    with raises(ConfigError, "continue_from", "valid, which is no run"):
+        datasets(valid=str(part))
     (tmp_path / "run" / bridge.FILE_NAME).write_text("{")
     with raises(ResumeError, bridge.FILE_NAME, "corrupt"):
         datasets()

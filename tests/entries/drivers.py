@@ -598,11 +598,13 @@ class Entry:
 OWN_NAMES: dict[str, tuple[str, ...]] = {
     "TrainedLoader": ("consumed_samples",),
     "Lightning": ("consumed_samples",),
-    "Hugging Face": ("consumed_samples", "shift_labels"),
-    "TRL": ("consumed_samples", "shift_labels"),
+    "Hugging Face": ("consumed_samples", "labels", "shift_labels"),
+    "TRL": ("consumed_samples", "labels", "shift_labels"),
     "Accelerate": ("consumed_samples",),
-    "OLMo-core": ("consumed_samples", "index", "instance_mask", "doc_lens", "max_doc_lens"),
-    "torchtitan": ("input", "positions"),
+    "OLMo-core": (
+        "consumed_samples", "input_ids", "labels", "index", "instance_mask", "doc_lens", "max_doc_lens",
+    ),
+    "torchtitan": ("attention_masks", "input", "positions"),
     "Megatron own script": ("attention_mask",),
     "Megatron launcher": ("attention_mask",),
     "nanotron own script": ("input_mask", "label_ids", "label_mask"),

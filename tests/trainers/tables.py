@@ -1,7 +1,7 @@
 """Losses that torchtitan and OLMo-core report of the model of by_hand.py, or of their own, beside those by hand."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from tests.trainers import by_hand
 from tests.trainers.by_hand import VOCABULARY, ByHand, Sample
 from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, samples_of, write_datasets
+from tests.trainers.values import apart
 from tests.trainers.zygote import Launch
 
 KINDS = {"windows": WINDOWS, "packs": PACKS}
@@ -71,25 +73,22 @@ def olmo(launch: Launch, kind: str) -> None:
 
     model = tiny()
     model.load_state_dict(torch.load(launch.path / "model.pt"))
-    lines = [json.loads(line) for line in (launch.path / "values.0.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (launch.path / f"losses.{launch.number}.0.jsonl").read_text().splitlines()]
     found = [line[name] for line in lines for name in LOGGED if line[name] is not None]
     wanted = []
-    for step in by_hand.batched(every_sample(launch.config, kind, launch.steps * launch.batch), launch.batch):
+    samples = every_sample(launch.config, kind, launch.steps * launch.batch)[launch.first * launch.batch :]
+    for step in by_hand.batched(samples, launch.batch):
         model.zero_grad()
         loss: Any = sum(mean_loss(model, step[rank :: launch.ranks]) for rank in range(launch.ranks)) / launch.ranks
         loss.backward()
         norms = [one.grad.norm() for one in model.parameters() if one.grad is not None]
         wanted += [loss.item(), torch.stack(norms).norm().item()]
-    assert len(found) == 2 * launch.steps
+    assert len(found) == 2 * (launch.steps - launch.first)
     assert found == pytest.approx(wanted, rel=1e-4)
 
 
-def mean_loss(model: Any, samples: Sequence[Sample]) -> torch.Tensor:
-    """Of the labels that are trained on, window by window."""
-    losses = [
-        torch.nn.functional.cross_entropy(
-            model(torch.tensor(one.inputs)[None])[0], torch.tensor(one.labels), reduction="none"
-        )[torch.tensor(one.mask) == 1]
-        for one in samples
-    ]
-    return torch.cat(losses).mean()
+def mean_loss(forward: Callable[..., torch.Tensor], samples: Sequence[Sample]) -> torch.Tensor:
+    """Of the labels that are trained on, where each document is forwarded by itself."""
+    inputs, labels, mask, _, positions = (torch.tensor(np.stack(arrays)) for arrays in zip(*samples, strict=True))
+    logits = apart(lambda ids, places: forward(ids), {"input_ids": inputs, "position_ids": positions})
+    return cross_entropy(logits[mask == 1], labels[mask == 1])

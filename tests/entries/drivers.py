@@ -466,7 +466,7 @@ def olmo(config: Config, taken: Taken, patch: Patch) -> None:
     inputs = tuple(_further(taken, "cu_seqlens", "sample_index"))
     data = module.ConceptDataLoader(
         _written(config, taken), global_batch_size=BATCH * config["seq_len"], model_inputs=inputs,
-        work_dir=str(taken.folder),
+        work_dir=str(taken.folder), run_log=str(taken.folder),
     )  # fmt: skip
     data.reshuffle(1)
     for batch in data:

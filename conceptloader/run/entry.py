@@ -29,7 +29,7 @@ class Entry:
     Attributes:
         name: For messages.
         carries: What it carries out; a configuration that asks for more raises.
-        keys: Names that it gives to arrays of its own in a batch, whatever a batch of the configuration has.
+        keys: Names that it gives to arrays of its own in a batch.
         lacks: Keys of `outputs` that it has no place for, and why.
         allow: How accepted differences are given to it: {json} stands for a list of their names, {words} for the names.
         fix: What to do for what it does not carry out.

@@ -230,6 +230,7 @@ class TrainingRun:
         partition.check_batch(rule.batch_size(self.trained))
         step, observed = self.steps_at(self.trained), self._observed
         self.partition, self._rule, self.fresh = partition, rule, True
+        self.on_the_way = self.on_the_way and partition.group
         self._stand(self.trained, self.trained, step)
         self._observed = observed
         self.write_start()
@@ -504,9 +505,9 @@ class TrainingRun:
 
         mixing, weights = together(ranks, "observe", decide, facts)
         self.mixing = mixing
-        schedule, begun = self.plan.schedule, self._observed  # before the plan only in the step before a `resize`
-        before = begun < schedule.consumed
-        self._observed = schedule.consumed if before else schedule.range_of(schedule.step_of(begun))[1]
+        schedule, begun = self.plan.schedule, self._observed
+        resized = begun < schedule.consumed  # after this step
+        self._observed = schedule.consumed if resized else schedule.range_of(schedule.step_of(begun))[1]
         if weights is not None:  # compared already
             mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=losses))
 

@@ -237,7 +237,7 @@ def check_each_once(blend: Blend, samples: int, option: str) -> None:
 def check_tensors(names: Collection[str], layout: BatchLayout, entry: Entry, option: str = "model_inputs") -> None:
     """Raise ConfigError if a model is to get, by an option, what no batch has, lists, or no weights of its loss.
 
-    And for a name that the entry gives to an array of its own, which the batch's would replace.
+    Also for names that the entry gives to arrays of its own.
     """
     layout.outputs.check_weights(names, option)
     known = layout.names()
@@ -247,7 +247,7 @@ def check_tensors(names: Collection[str], layout: BatchLayout, entry: Entry, opt
                 option,
                 f"{name}, which {entry.name} gives the model itself",
                 "names of further tensors",
-                "omit it: that of the batch would take its place",
+                "omit it: the batch's would take its place",
             )
         if name not in known:
             raise unknown(option, name, known, "key of a batch")
@@ -269,8 +269,9 @@ def trained_labels(batch: Mapping[str, Any], loader: Loader | None = None, befor
     labels: torch.Tensor = batch["labels"]
     if "loss_mask" in batch:
         labels = labels.masked_fill(batch["loss_mask"] == 0, IGNORED)
-    share, end = (None, None) if loader is None else (loader.run.partition, loader.run.num_samples)
-    if loader is None or share is None or end is None or before + share.group <= end:
-        return labels
-    rows = torch.from_numpy(share.offsets(loader.dp_rank).astype("int64"))
-    return labels.masked_fill((rows >= end - before)[:, None], IGNORED)
+    if loader is not None:
+        share, end = loader.run.partition, loader.run.num_samples
+        if end is not None and before + share.group > end:
+            rows = torch.from_numpy(share.offsets(loader.dp_rank).astype("int64"))
+            labels = labels.masked_fill((rows >= end - before)[:, None], IGNORED)
+    return labels

@@ -24,8 +24,6 @@ with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core", "ai2-olmo-core"
     from olmo_core.distributed.utils import get_rank, get_world_size
 
 _EPOCH, _TOKENS = "epoch", "tokens_processed"
-
-
 _OWN = {"input_ids", "labels", "index", "instance_mask", "doc_lens", "max_doc_lens"}
 
 
@@ -50,7 +48,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             BatchSizeScheduler.
         epoch_samples: An epoch of the Trainer, in windows; None for none.
         model_inputs: Further tensors of a batch, which the model's forward gets by name.
-        run_log: Directory of the checkpoints, to log this start there.
+        run_log: Directory of the checkpoints, to log this start there, and changes of the batch size.
         allow_changed: As for make_dataloader.
         check_ranks: False for a loader that not all processes of the run begin to read together. work_dir and others:
             OLMo-core's.
@@ -82,8 +80,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         self._passes = isinstance(self.blend.order, Sequential)
         if self._passes and epoch_samples is not None:
             raise ConfigError("epoch_samples", f"{epoch_samples} with order sequential", "none", "an epoch is a pass")
-        self._to_log = run_log  # with the next batch
-        self._run_log = run_log
+        self._run_log = self._to_log = run_log  # the latter until this launch is logged
         windows = self._windows(global_batch_size)
         self.loader = _Loader(
             self.blend,
@@ -148,7 +145,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         return self.loader.run.micro_batches()
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
-        """Set the epoch. The order runs through all of them, and no two are alike, but for passes of a sequential one."""
+        """Set the epoch. The order runs through all of them; only passes of a sequential order are alike."""
         last, self._epoch = self._epoch, (self._epoch or 0) + 1 if epoch is None else epoch
         if self._passes and last not in (None, self._epoch) and self._in_epoch == self.loader.plan.stop:
             self.loader.next_pass()
@@ -212,7 +209,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         loader, before = self.loader, self.loader.consumed_samples
         share, end = loader.run.partition, loader.run.num_samples
         samples = share.offsets(self.dp_rank) + np.uint64(before)
-        batch = open_reader(loader.blend, self.dp_rank).read(samples if end is None else samples % np.uint64(end))
+        batch = open_reader(loader.blend).read(samples if end is None else samples % np.uint64(end))
         return self._for_model(to_tensors(batch), before)
 
 

@@ -141,7 +141,7 @@ class ConceptDataLoader(BaseDataLoader):
         micro = num_tokens_per_batch // max_context_length
         self._options = config
         self._loaded = False
-        self._sizes: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
             "dp_rank": dp_rank,
             "dp_size": dp_world_size,
             "micro_batch_size": micro,
@@ -150,7 +150,7 @@ class ConceptDataLoader(BaseDataLoader):
             "last_batch": "wrap" if sequential else None,
             "allow_changed": config.allow_changed,
         }
-        self.loader: Loader = _Loader(blend, **self._sizes)
+        self.loader: Loader = _Loader(blend, **self._arguments)
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         if self.loader.run.fresh:
@@ -183,7 +183,7 @@ class ConceptDataLoader(BaseDataLoader):
         if "eval" in titan_log.get_step_tags():
             if self._options.run_log:
                 raise ConfigError("dataloader.run_log", "found that of a validation, which is no run", fix="omit it")
-            self.loader = _Validation(self.loader.blend, **self._sizes)
+            self.loader = _Validation(self.loader.blend, **self._arguments)
             return
         behind = self._steps_behind()
         self.loader.check_ranks = dist.is_initialized()

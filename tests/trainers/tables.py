@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 import conceptloader as cl
 from tests.trainers import by_hand
 from tests.trainers.by_hand import Sample
-from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, samples_of, write_datasets
+from tests.trainers.test_values import PACKS, WINDOWS, config_of, samples_of, write_datasets
 from tests.trainers.values import apart
 from tests.trainers.zygote import Launch
 

@@ -12,7 +12,7 @@ import pytest
 
 from conceptloader import RunLog
 from tests.trainers import tables, values
-from tests.trainers.matrix import BATCH, PARTS, SIZES, STEPS, WITHIN, configs, errors, judge, launches, run, seen
+from tests.trainers.matrix import BATCH, PARTS, SIZES, WITHIN, configs, errors, judge, launches, run, seen
 from tests.trainers.zygote import Launch
 
 # The launches of a trainer are made with the first of its tests.
@@ -261,7 +261,7 @@ def change_of_batch(made: list[Launch], in_epochs: list[Launch]) -> None:
 
 
 def passes(made: list[Launch]) -> None:
-    """Of 48 windows in steps of 10, beyond their end, resumed at the end of a pass: each once, and a last checkpoint."""
+    """Of 48 windows in steps of 10, beyond their end, resumed at the end of a pass: each once a pass."""
     steps = {**seen(made[0]), **seen(made[1])}
     assert min(seen(made[1])) == 5
     for first in (0, 5):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
         states.append(loader.state_dict())
         loader.loader.close()
     assert [len(samples) for samples in trained] == [4, 4, 8, 8, 8, 8, 8, 8]
-    assert sum(trained, []) == list(range(56))
+    assert [*chain(*trained)] == list(range(56))
     for step, samples in enumerate(trained):
         capsys.readouterr()
         assert main(["trace", "--run-log", log, "--step", str(step), "--json"]) == 0

@@ -208,9 +208,7 @@ class BaseLoader(Shown, Generic[B]):
             self.close()
         begin = self.begins_at
         if run.passes and not run.fresh:
-            run.next_pass()
-            run.write_start()
-            self._begin_record()
+            self.next_pass()
         if run.plan.stop is not None and begin >= run.plan.stop:
             self._check_end(begin)
         if run.fresh:
@@ -262,6 +260,12 @@ class BaseLoader(Shown, Generic[B]):
             yield batch
         if run.passes:
             run.next_pass()
+
+    def next_pass(self) -> None:
+        """Begin another pass of a sequential order: it is logged, and its steps follow those before."""
+        self.run.next_pass()
+        self.run.write_start()
+        self._begin_record()
 
     _allocate: Allocate | None = None
     _measured = True

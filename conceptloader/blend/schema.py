@@ -335,6 +335,12 @@ class Config(Section):
         return None if self.mixing is None else self.mixing.get("replay")
 
     @property
+    def separates_documents(self) -> bool:
+        """Whether position_ids are 0 where a document begins, and attention is to end there."""
+        outputs = self.outputs
+        return outputs.position_ids == "document" or (self.packing is not None and outputs.position_ids == "window")
+
+    @property
     def has_controller(self) -> bool:
         """Whether `mixing` sets weights while the run lives."""
         return self.mixing is not None and self.replay is None

@@ -95,7 +95,7 @@ class TrainingRun:
         self.end = self.num_samples  # for max_epochs; where plans have no end, the trainer may still know it
         self.last_batch: LastBatch = last_batch or ("partial" if self.passes else "drop")
         self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
-        self._check_epochs()
+        self._check_epochs(self._rule)
         self._check_end_known(self.blend)
         self._has_limits = any(one.max_epochs is not None for one in self.blend.config.datasets.values())
         self.acknowledges = False  # True: `trained` moves by `acknowledge` alone
@@ -127,8 +127,8 @@ class TrainingRun:
 
     # Checks at launch
 
-    def _check_epochs(self) -> None:
-        for _, batch in self._rule.rule:
+    def _check_epochs(self, rule: BatchSchedule) -> None:
+        for _, batch in rule.rule:
             if self.epoch_samples is not None and self.epoch_samples % batch:
                 raise ConfigError(
                     "epoch_samples",
@@ -219,6 +219,21 @@ class TrainingRun:
         self.end = end
         if end is not None:
             self.blend.order.check_run(end)
+
+    def resize(self, partition: Partition, rule: BatchSchedule) -> None:
+        """Take steps of other sizes from what is trained on, which is a whole number of steps; the log gets a launch.
+
+        Raises ConfigError, and changes nothing, for sizes that do not fit.
+        """
+        rule = rule.at(0, 0)
+        self._check_epochs(rule)
+        partition.check_batch(rule.batch_size(self.trained))
+        step, observed = self.steps_at(self.trained), self._observed
+        self.partition, self._rule, self.fresh = partition, rule, True
+        self.on_the_way = self.on_the_way and partition.group
+        self._stand(self.trained, self.trained, step)
+        self._observed = observed
+        self.write_start()
 
     @property
     def begins_at(self) -> int:
@@ -490,8 +505,9 @@ class TrainingRun:
 
         mixing, weights = together(ranks, "observe", decide, facts)
         self.mixing = mixing
-        schedule = self.plan.schedule
-        self._observed = schedule.range_of(schedule.step_of(self._observed))[1]
+        schedule, begun = self.plan.schedule, self._observed
+        resized = begun < schedule.consumed  # after this step
+        self._observed = schedule.consumed if resized else schedule.range_of(schedule.step_of(begun))[1]
         if weights is not None:  # compared already
             mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=losses))
 

@@ -12,6 +12,7 @@ from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.loader import LOADER
 from conceptloader.blend import Blend, ConfigLike
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
@@ -86,6 +87,17 @@ class TrainedLoader(Loader):
         run = self.run
         run.acknowledge(run.yielded if consumed_samples is None else as_count(consumed_samples, POSITION, 0))
 
+    def resize(self, micro_batch_size: int, global_batch_size: int) -> None:
+        """Between two steps: yield batches of other sizes from here on, in the same run, with its log and mixing.
+
+        Raises:
+            ConfigError: For sizes that do not fit; nothing is changed then.
+        """
+        partition = replace(self.run.partition, micro_batch_size=micro_batch_size)
+        self.run.resize(partition, BatchSchedule.constant(global_batch_size))
+        self.close()
+        self._begin_record()
+
     def acknowledge_step(self, step: int) -> None:
         """The trainer has made `step` steps since the beginning of the run: what they took is trained."""
         position = self.run.position(step)
@@ -149,14 +161,15 @@ class TrainedLoader(Loader):
             )
 
 
+EVALUATION = Entry(
+    name="an evaluation", carries=frozenset({"threads", "pin_memory"}), fix="omit it: this is no training"
+)
+
+
 class _Evaluated(Loader):
     """Each loop begins at the first sample, and none of its batches is one of a training."""
 
-    entry = Entry(
-        name="an evaluation",
-        carries=frozenset({"threads", "pin_memory"}),
-        fix="omit it: this is no training",
-    )
+    entry = EVALUATION
     _measured = False
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
@@ -226,11 +239,21 @@ def check_each_once(blend: Blend, samples: int, option: str) -> None:
         )
 
 
-def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "model_inputs") -> None:
-    """Raise ConfigError if a model is to get, by an option, what no batch has, lists, or no weights of its loss."""
+def check_tensors(names: Collection[str], layout: BatchLayout, entry: Entry, option: str = "model_inputs") -> None:
+    """Raise ConfigError if a model is to get, by an option, what no batch has, lists, or no weights of its loss.
+
+    Also for names that the entry gives to arrays of its own.
+    """
     layout.outputs.check_weights(names, option)
     known = layout.names()
     for name in names:
+        if name in entry.keys:
+            raise ConfigError(
+                option,
+                f"{name}, which {entry.name} gives the model itself",
+                "names of further tensors",
+                "omit it: the batch's would take its place",
+            )
         if name not in known:
             raise unknown(option, name, known, "key of a batch")
     for track in layout.tracks:
@@ -243,7 +266,17 @@ def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "mo
             )
 
 
-def trained_labels(batch: Mapping[str, Any]) -> torch.Tensor:
-    """The batch's labels, int64 [B, S], with -100, which losses ignore, where its loss_mask is 0."""
+def trained_labels(batch: Mapping[str, Any], loader: Loader | None = None, before: int = 0) -> torch.Tensor:
+    """The batch's labels, int64 [B, S], with -100, which losses ignore, where its loss_mask is 0.
+
+    And in rows that pad the last batch of a loader with last_batch="wrap"; `before`: the position before this batch.
+    """
     labels: torch.Tensor = batch["labels"]
-    return labels.masked_fill(batch["loss_mask"] == 0, IGNORED) if "loss_mask" in batch else labels
+    if "loss_mask" in batch:
+        labels = labels.masked_fill(batch["loss_mask"] == 0, IGNORED)
+    if loader is not None:
+        share, end = loader.run.partition, loader.run.num_samples
+        if end is not None and before + share.group > end:
+            rows = torch.from_numpy(share.offsets(loader.dp_rank).astype("int64"))
+            labels = labels.masked_fill((rows >= end - before)[:, None], IGNORED)
+    return labels

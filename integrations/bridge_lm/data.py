@@ -47,7 +47,7 @@ class BridgeSamples(SampleDataset):
     ) -> None:
         super().__init__(blend, num_samples, allow_changed=allow_changed)
         self.model_inputs = as_names(model_inputs, "model_inputs")
-        check_tensors(self.model_inputs, batch_layout(blend))
+        check_tensors(self.model_inputs, batch_layout(blend), BRIDGE)
 
     def collate_fn(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; `model_inputs`."""
@@ -107,7 +107,7 @@ class ConceptProvider(DatasetProvider):
         run = TrainingRun(opened, BRIDGE, partition=partition, rule=None, allow_changed=self.allow_changed)
         run.require_known()
         blend, start = run.blend, run.count_start
-        check_tensors(self.model_inputs, batch_layout(blend))
+        check_tensors(self.model_inputs, batch_layout(blend), BRIDGE)
         require_same("training data", start_facts(blend, train_samples=context.train_samples, first=start))
         train = self._checked(blend, start, context.train_samples)
         samples = BridgeSamples(train, context.train_samples, self.model_inputs, self.allow_changed)

@@ -152,7 +152,7 @@ def make_dataloader(
             "packing: this model takes no position ids, so that its attention crosses the documents of a pack; of "
             "nanotron's own models Qwen2 keeps them apart"
         )
-    if use_doc_masking and config.outputs.position_ids != "document" and config.packing is None:
+    if use_doc_masking and not config.separates_documents:
         logger.warning(
             "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
             "start of the window; set outputs.position_ids: document, and outputs.mask_document_boundaries: true"

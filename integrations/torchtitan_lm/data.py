@@ -2,7 +2,8 @@
 
 torchtitan takes the microbatches of a step from it and saves its state between steps, so that what was yielded is
 what was trained. It loads a checkpoint leaf by leaf into the state of the new loader: ours is one string. It tells its
-loader no step, but its logger, before it takes the first microbatch of one.
+loader no step, but its logger, before it takes the first microbatch of one; there its validator says, too, that it is
+one.
 """
 
 import logging
@@ -22,7 +23,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
-from conceptloader.torch.trained import IGNORED, check_tensors, trained_labels
+from conceptloader.torch.trained import EVALUATION, check_tensors, trained_labels
 
 _REMEDY = (
     "pip install torchtitan==0.3.0, or take its main branch of 2026-08-20 (73aed7f6c) or later, with the packages that "
@@ -44,7 +45,12 @@ logger = logging.getLogger(__name__)
 
 
 class _Loader(Loader):
-    entry = replace(LOADER, name="torchtitan", keys=frozenset({"input", "positions"}))
+    entry = replace(LOADER, name="torchtitan", keys=frozenset({"attention_masks", "input", "positions"}))
+
+
+class _Validation(Loader):
+    entry = replace(EVALUATION, name="a validation of torchtitan", keys=_Loader.entry.keys)
+    _measured = False
 
 
 class ConceptDataLoader(BaseDataLoader):
@@ -118,7 +124,7 @@ class ConceptDataLoader(BaseDataLoader):
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
-        check_tensors(config.model_inputs, batch_layout(blend), "dataloader.model_inputs")
+        check_tensors(config.model_inputs, batch_layout(blend), _Loader.entry, "dataloader.model_inputs")
         if "max_seqlen" in config.model_inputs:
             raise ConfigError("dataloader.model_inputs", "max_seqlen, an int", "names of tensors", "omit it")
         sequential = isinstance(blend.order, Sequential)
@@ -135,21 +141,21 @@ class ConceptDataLoader(BaseDataLoader):
         micro = num_tokens_per_batch // max_context_length
         self._options = config
         self._loaded = False
-        self.loader = _Loader(
-            blend,
-            dp_rank=dp_rank,
-            dp_size=dp_world_size,
-            micro_batch_size=micro,
-            global_batch_size=config.global_batch_size or None,
-            num_samples=config.num_samples,
-            last_batch="wrap" if sequential else None,
-            allow_changed=config.allow_changed,
-        )
+        self._arguments: dict[str, Any] = {
+            "dp_rank": dp_rank,
+            "dp_size": dp_world_size,
+            "micro_batch_size": micro,
+            "global_batch_size": config.global_batch_size or None,
+            "num_samples": config.num_samples,
+            "last_batch": "wrap" if sequential else None,
+            "allow_changed": config.allow_changed,
+        }
+        self.loader: Loader = _Loader(blend, **self._arguments)
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        loader = self.loader
-        if loader.run.fresh:
+        if self.loader.run.fresh:
             self._start()
+        loader = self.loader
         while True:
             position = loader.begins_at
             for batch in loader:
@@ -173,9 +179,15 @@ class ConceptDataLoader(BaseDataLoader):
         return 0 if step is None else step - 1
 
     def _start(self) -> None:
-        behind, validates = self._steps_behind(), "eval" in titan_log.get_step_tags()
-        self.loader.check_ranks = dist.is_initialized() and not validates
-        if behind and not self._loaded and not validates and not self.loader.dp_rank:
+        # The validator sets this tag before it builds its loader; the next step of a training clears it.
+        if "eval" in titan_log.get_step_tags():
+            if self._options.run_log:
+                raise ConfigError("dataloader.run_log", "found that of a validation, which is no run", fix="omit it")
+            self.loader = _Validation(self.loader.blend, **self._arguments)
+            return
+        behind = self._steps_behind()
+        self.loader.check_ranks = dist.is_initialized()
+        if behind and not self._loaded and not self.loader.dp_rank:
             logger.warning(
                 "torchtitan resumes at step %d, but its checkpoint's state was not given to this loader, which begins "
                 "at the first sample: what was trained before is trained again. Take dataloader out of "
@@ -197,10 +209,7 @@ class ConceptDataLoader(BaseDataLoader):
             )
 
     def _taken(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        labels, end = trained_labels(batch), self.loader.run.num_samples
-        if end is not None and position + self.loader.run.partition.group > end:  # filled up from the first windows
-            rows = torch.from_numpy(self.loader.run.partition.offsets(self.loader.dp_rank).astype("int64"))
-            labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
+        labels = trained_labels(batch, self.loader, position)
         inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
         for name in self._options.model_inputs:
             inputs[name] = batch[name]

@@ -77,7 +77,7 @@ class collate:
 
     def __call__(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if isinstance(samples, Rows):
-            check_tensors(self.model_inputs, samples.layout)
+            check_tensors(self.model_inputs, samples.layout, _Loader.entry)
         return for_model(collate_fn(samples), self.model_inputs)
 
 
@@ -87,7 +87,7 @@ class _Loader(TrainedLoader):
         TrainedLoader.entry,
         name="ConceptTrainer",
         carries=TrainedLoader.entry.carries - {"loss_weights", "batch_log"},
-        keys=TrainedLoader.entry.keys | {"shift_labels"},
+        keys=TrainedLoader.entry.keys | {"labels", "shift_labels"},
     )
     tracked: StepMetrics | None = None  # of the last step, for the Trainer's next log
 
@@ -201,7 +201,7 @@ class ConceptTrainer(transformers.Trainer):
                 f"a {type(dataset).__name__}",
                 "a conceptloader.SampleDataset, without a sampler or a DataLoader around it",
             )
-        check_tensors(self.data_collator.model_inputs, batch_layout(dataset.blend))
+        check_tensors(self.data_collator.model_inputs, batch_layout(dataset.blend), _Loader.entry)
 
     def _check_evaluation(self, dataset: Any, name: str) -> None:
         """Its mean is over each window once, or over fewer."""

@@ -466,7 +466,7 @@ def olmo(config: Config, taken: Taken, patch: Patch) -> None:
     inputs = tuple(_further(taken, "cu_seqlens", "sample_index"))
     data = module.ConceptDataLoader(
         _written(config, taken), global_batch_size=BATCH * config["seq_len"], model_inputs=inputs,
-        work_dir=str(taken.folder),
+        work_dir=str(taken.folder), run_log=str(taken.folder),
     )  # fmt: skip
     data.reshuffle(1)
     for batch in data:
@@ -598,11 +598,19 @@ class Entry:
 OWN_NAMES: dict[str, tuple[str, ...]] = {
     "TrainedLoader": ("consumed_samples",),
     "Lightning": ("consumed_samples",),
-    "Hugging Face": ("consumed_samples", "shift_labels"),
-    "TRL": ("consumed_samples", "shift_labels"),
+    "Hugging Face": ("consumed_samples", "labels", "shift_labels"),
+    "TRL": ("consumed_samples", "labels", "shift_labels"),
     "Accelerate": ("consumed_samples",),
-    "OLMo-core": ("consumed_samples", "index", "instance_mask", "doc_lens", "max_doc_lens"),
-    "torchtitan": ("input", "positions"),
+    "OLMo-core": (
+        "consumed_samples",
+        "input_ids",
+        "labels",
+        "index",
+        "instance_mask",
+        "doc_lens",
+        "max_doc_lens",
+    ),
+    "torchtitan": ("attention_masks", "input", "positions"),
     "Megatron own script": ("attention_mask",),
     "Megatron launcher": ("attention_mask",),
     "nanotron own script": ("input_mask", "label_ids", "label_mask"),

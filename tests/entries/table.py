@@ -82,10 +82,6 @@ OTHERS = (
     ),
     Other(("outputs.position_ids: document",), MEGATRON, REFUSED, "`--reset-position-ids` says it."),
     Other(("outputs.position_ids: off",), MEGATRON, SILENT, "Megatron makes its own positions."),
-    Other(
-        ("outputs.position_ids: document",), ("OLMo-core",), REFUSED,
-        "Models of OLMo-core take no positions; `outputs.cu_seqlens` separates documents.",
-    ),
     Other(("outputs.position_ids: off",), (*NANOTRON, "torchtitan"), REFUSED, "Where the model takes positions."),
     Other(("outputs.cu_seqlens",), ("GrainSource",), REFUSED, "It is of a batch, and grain makes batches itself."),
     Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
@@ -103,7 +99,7 @@ OTHERS = (
         "Without an accelerator; with one it has its effect where conceptloader's own loader reads.",
     ),
     Other(
-        ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE, "OLMo-core"), REFUSED,
+        ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE), REFUSED,
         "There `conceptloader.trace.BatchRecorder` records what is trained.",
     ),
     Other(("metrics",), (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),

@@ -3,12 +3,14 @@
 import json
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from olmo_core.distributed.parallel import DataParallelType
 from olmo_core.distributed.utils import init_distributed
+from olmo_core.nn.attention.backend import TorchAttentionBackend
 from olmo_core.nn.transformer import TransformerConfig
 from olmo_core.optim import AdamWConfig
 from olmo_core.train import Duration, TrainerConfig
@@ -45,7 +47,8 @@ class Module(TrainModule):
 
     def train_batch(self, batch: dict[str, Any], dry_run: bool = False) -> None:
         if not dry_run:
-            self.launch.record(self.trainer.global_step - 1, batch["index"])
+            labelled = (batch["labels"] != -100).any(1)  # a last batch is padded
+            self.launch.record(self.trainer.global_step - 1, batch["index"][labelled])
         for ids, labels in zip(*(batch[k].split(self.launch.micro) for k in ("input_ids", "labels")), strict=True):
             nn.functional.cross_entropy(self.model(ids).flatten(0, 1), labels.flatten()).backward()
 
@@ -96,36 +99,41 @@ def tiny() -> Any:
     )
 
 
-def train_values(launch: Launch) -> None:
-    """OLMo-core's own training of a model that stays as it is; its parameters and losses are kept."""
-    config = ConceptDataLoaderConfig(
-        config=launch.config, global_batch_size=launch.batch * SEQ_LEN, work_dir=launch.out
-    )
+def separate_documents() -> None:
+    """Documents do not see each other in torch's attention either, as in OLMo-core's backends for GPUs."""
+    forward = TorchAttentionBackend.forward
+
+    def of_documents(self: Any, qkv: Any, cu_doc_lens: Any = None, max_doc_len: Any = None, **options: Any) -> Any:
+        if cu_doc_lens is None:
+            return forward(self, qkv, **options)
+        rows = [one.flatten(0, 1)[None] for one in qkv]
+        parts = [tuple(one[:, a:b] for one in rows) for a, b in pairwise(cu_doc_lens.tolist())]
+        return torch.cat([forward(self, part, **options) for part in parts], 1).view_as(qkv[0])
+
+    TorchAttentionBackend.forward = of_documents
+
+
+def values(launch: Launch) -> Any:
+    """OLMo-core's own training of a model that stays as it is, and whose attention matters."""
+    separate_documents()
     module = TransformerTrainModuleConfig(
         rank_microbatch_size=launch.micro * SEQ_LEN, max_sequence_length=SEQ_LEN, optim=AdamWConfig(lr=0.0),
         max_grad_norm=1e9, dp_config=TransformerDataParallelConfig(name=DataParallelType.ddp),
     ).build(tiny(), device=torch.device("cpu"))  # fmt: skip
-    rank = dist.get_rank()
-    losses = Losses(path=os.path.join(launch.out, f"values.{rank}.jsonl"))
-    trainer = TrainerConfig(
-        save_folder=os.path.join(launch.out, "checkpoints"), work_dir=launch.out, device="cpu", save_overwrite=True,
-        max_duration=Duration.steps(launch.steps), async_bookkeeping=False, metrics_collect_interval=1,
-        callbacks={"losses": losses, "checkpointer": CheckpointerCallback(save_async=False)},
-    ).build(module, config.build(dp_process_group=dist.group.WORLD))  # fmt: skip
-    trainer.fit()
-    if rank == 0:
+    with torch.no_grad():
+        for parameter in module.model.parameters():
+            parameter *= 20
+    if dist.get_rank() == 0:
         torch.save(module.model.state_dict(), os.path.join(launch.out, "model.pt"))
+    return module
 
 
 def train(launch: Launch) -> None:
     init_distributed(backend="gloo")
     options = launch.options
-    if options.get("tables"):
-        train_values(launch)
-        return
     config = ConceptDataLoaderConfig(
         config=launch.config, global_batch_size=options.get("tokens", launch.batch * SEQ_LEN), work_dir=launch.out,
-        epoch_samples=options.get("epoch_samples"),
+        epoch_samples=options.get("epoch_samples"), run_log=os.path.join(launch.out, "checkpoint"),
     )  # fmt: skip
     loader: Any = config.build(dp_process_group=dist.group.WORLD)
     if launch.bare:
@@ -135,11 +143,15 @@ def train(launch: Launch) -> None:
         )
     trainer = TrainerConfig(
         save_folder=os.path.join(launch.out, "checkpoints"), work_dir=launch.out, device="cpu", save_overwrite=True,
-        max_duration=Duration.steps(launch.steps), async_bookkeeping=False,
-        callbacks={"larger": Larger(at=options.get("larger_at", -1)), "checkpointer": CheckpointerCallback(
-            save_interval=1000, fixed_steps=[launch.save_at], pre_train_checkpoint=False, save_async=False,
-        )},
-    ).build(Module(launch), loader)  # fmt: skip
+        max_duration=Duration.steps(launch.steps), async_bookkeeping=False, metrics_collect_interval=1,
+        callbacks={
+            "losses": Losses(path=os.path.join(launch.out, f"losses.{launch.number}.{dist.get_rank()}.jsonl")),
+            "larger": Larger(at=options.get("larger_at", -1)),
+            "checkpointer": CheckpointerCallback(
+                save_interval=1000, fixed_steps=[launch.save_at], pre_train_checkpoint=False, save_async=False,
+            ),
+        },
+    ).build(values(launch) if options.get("tables") else Module(launch), loader)  # fmt: skip
     if not launch.resume:
         trainer.load_strategy = "never"
     else:

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.distributed.tensor import DTensor
 
-from tests.trainers import titan_on_cpu
-from tests.trainers.by_hand import VOCABULARY
+import conceptloader as cl
+from tests.trainers import tables, titan_on_cpu
 
 if "CONCEPTLOADER_TORCHTITAN" in os.environ:
     sys.path.insert(0, os.environ["CONCEPTLOADER_TORCHTITAN"])
@@ -64,37 +64,48 @@ class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
         return super().forward(tokens, positions, attention_masks, sample_index=sample_index, **further)
 
 
-class Tables(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
-    """The model of by_hand: its tables are the first rows and columns of the embeddings. The rest has no effect."""
-
-    @dataclass(kw_only=True, slots=True)
-    class Config(concept_llama.ConceptLlama.Config):  # type: ignore[name-defined, misc]
-        pass
-
-    def forward(self, tokens: Any, positions: Any = None, attention_masks: Any = None) -> Any:
-        unused = Llama3Model.forward(self, tokens, positions, attention_masks).sum() * 0
-        logits = self.tok_embeddings(tokens) + self.tok_embeddings(VOCABULARY + positions)
-        return logits[..., :VOCABULARY] + unused
-
-
 class Recording(Trainer):
-    """Says which step is being trained; with Tables, writes down its tables and its losses."""
+    """Says which step is being trained; with an option `tables`, compares losses of a model whose attention matters."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):
         pass
 
     def train(self) -> None:
-        if isinstance(self.model_parts[0], Tables):
-            weight: Any = self.model_parts[0].tok_embeddings.weight
-            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-            found: dict[str, Any] = {"tables": whole.detach()[: VOCABULARY + SEQ_LEN, :VOCABULARY].tolist()}
-            found |= {"train": [], "validation": []}
-            self.metrics_processor.log = lambda step, loss, most, norm, **_: found["train"].append((loss, norm))
-            self.metrics_processor.log_validation = lambda loss, step, **_: found["validation"].append(loss)
+        launch: Launch = NOW["launch"]
+        cl.on_step(lambda metrics: launch.record(metrics.step, [metrics.consumed_samples], "metrics"))
+        if launch.options.get("tables"):
+            self.compare(launch)
+        else:
+            super().train()
+
+    def compare(self, launch: Launch) -> None:
+        model: Any = self.model_parts[0]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter *= 5  # a checkpoint has it, too
+        found: dict[str, list[float]] = {"losses": [], "norms": [], "validation": []}
+
+        def log(step: int, loss: float, most: float, norm: float, **_: Any) -> None:
+            found["losses"].append(loss)
+            found["norms"].append(norm)
+
+        self.metrics_processor.log = log
+        self.metrics_processor.log_validation = lambda loss, step, **_: found["validation"].append(loss)
         super().train()
-        if isinstance(self.model_parts[0], Tables) and dist.get_rank() == 0:
-            (NOW["launch"].path / "values.json").write_text(json.dumps(found))
+        state = {k: v.full_tensor() if isinstance(v, DTensor) else v for k, v in model.state_dict().items()}
+        if dist.get_rank() == 0:
+            plain: Any = self.model_config.build()
+            plain.init_weights(buffer_device=None)
+            plain.load_state_dict(state)
+
+            def forward(tokens: Any, positions: Any) -> Any:
+                if FLAT:
+                    tokens, positions = tokens[0], positions[0]
+                logits = plain(tokens, positions, plain.get_attention_masks(positions=positions))
+                return logits[None] if FLAT else logits
+
+            tables.torchtitan(launch, plain, forward, found)
 
     def post_dataloading_process(self, input_dict: Any, labels: Any) -> Any:
         NOW["step"] = self.step - 1
@@ -137,9 +148,10 @@ def debug() -> Any:
     model = config.model_spec.model
     options = dict(launch.options)
     values, names = options.pop("tables", False), concept_llama.MODEL_INPUTS
-    kind = Tables if values else Model
+    kind = Llama3Model if values else Model
     config.model_spec.model = kind.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})
     if values:
+        config.model_spec.model.layers = config.model_spec.model.layers[:1]
         names = config.validator.dataloader.model_inputs = ()
         config.loss = config.loss.loss_fn  # in one piece: the chunked one wants a last layer
         config.optimizer = default_adamw(lr=0.0)

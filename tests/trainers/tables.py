@@ -1,7 +1,7 @@
-"""Losses that torchtitan and OLMo-core report of the model of by_hand.py, or of their own, beside those by hand."""
+"""Losses that torchtitan and OLMo-core report of models of their own, beside those by hand."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from tests.trainers import by_hand
-from tests.trainers.by_hand import VOCABULARY, ByHand, Sample
-from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, samples_of, write_datasets
+from tests.trainers.by_hand import Sample
+from tests.trainers.test_values import PACKS, WINDOWS, config_of, samples_of, write_datasets
+from tests.trainers.values import apart
 from tests.trainers.zygote import Launch
 
+Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of input_ids and position_ids [B, S]."""
 KINDS = {"windows": WINDOWS, "packs": PACKS}
 
 
@@ -39,29 +43,30 @@ def every_sample(path: str, kind: str, stop: int | None = None) -> list[Sample]:
     return samples_of(data, KINDS[kind], len(data) if stop is None else stop)
 
 
-def gradient_norm(tables: ByHand, batches: Sequence[Sequence[Sample]]) -> float:
+def gradient_norm(model: torch.nn.Module, loss: torch.Tensor) -> float:
     """Of all parameters, before any clipping."""
-    before = tables.tokens.copy(), tables.places.copy()
-    tables.step(batches, rate=1.0)
-    found = before[0] - tables.tokens, before[1] - tables.places
-    tables.tokens, tables.places = before
-    return float(np.sqrt(sum((one**2).sum() for one in found)))
+    model.zero_grad()
+    loss.backward()
+    return torch.stack([one.grad.norm() for one in model.parameters() if one.grad is not None]).norm().item()
 
 
-def torchtitan(launch: Launch, kind: str) -> None:
-    """Losses of steps of two micro batches on two ranks, norms of their gradients, and the loss of the validation,
-    whose last micro batch is filled up."""
-    found = json.loads((launch.path / "values.json").read_text())
-    hand, tables = ByHand(SEQ_LEN), np.array(found["tables"])
-    hand.tokens, hand.places = tables[:VOCABULARY], tables[VOCABULARY:]
-    train = every_sample(launch.config, kind, launch.steps * launch.batch)
-    valid = every_sample(str(launch.valid), kind)
-    steps = [[batch] for batch in by_hand.batched(train, launch.batch)]
-    wanted = [(hand.evaluate(step), gradient_norm(hand, step)) for step in steps]
-    assert len(valid) % (launch.micro * launch.ranks)
-    assert len(found["validation"]) >= 2
-    assert np.ravel(found["train"]) == pytest.approx(np.ravel(wanted), rel=1e-5)
-    assert found["validation"] == pytest.approx([hand.evaluate([valid])] * len(found["validation"]), rel=1e-5)
+def torchtitan(launch: Launch, model: torch.nn.Module, forward: Forward, found: dict[str, list[float]]) -> None:
+    """Losses and norms of gradients in steps of several micro batches and ranks, and losses of validations, whose last
+    micro batch is padded: `found`, and by hand, in values.NUMBER for the test."""
+    kind, valid = Path(launch.config).stem, str(launch.valid)
+    samples = every_sample(launch.config, kind, launch.steps * launch.batch)[launch.first * launch.batch :]
+    losses = [mean_loss(forward, step) for step in by_hand.batched(samples, launch.batch)]
+    held_out = every_sample(valid, kind)
+    assert len(held_out) % (launch.micro * launch.ranks)
+    with torch.no_grad():
+        validated = mean_loss(forward, held_out).item()
+    wanted = {
+        "losses": [loss.item() for loss in losses],
+        "norms": [gradient_norm(model, loss) for loss in losses],
+        "validation": [validated] * len(found["validation"]),
+    }
+    pairs = {name: [found[name], wanted[name]] for name in found}
+    (launch.path / f"values.{launch.number}").write_text(json.dumps(pairs))
 
 
 def olmo(launch: Launch, kind: str) -> None:
@@ -70,26 +75,25 @@ def olmo(launch: Launch, kind: str) -> None:
     from tests.trainers.run_olmo import LOGGED, tiny
 
     model = tiny()
+
+    def forward(ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(ids)
+        return logits
+
     model.load_state_dict(torch.load(launch.path / "model.pt"))
-    lines = [json.loads(line) for line in (launch.path / "values.0.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (launch.path / f"losses.{launch.number}.0.jsonl").read_text().splitlines()]
     found = [line[name] for line in lines for name in LOGGED if line[name] is not None]
     wanted = []
-    for step in by_hand.batched(every_sample(launch.config, kind, launch.steps * launch.batch), launch.batch):
-        model.zero_grad()
-        loss: Any = sum(mean_loss(model, step[rank :: launch.ranks]) for rank in range(launch.ranks)) / launch.ranks
-        loss.backward()
-        norms = [one.grad.norm() for one in model.parameters() if one.grad is not None]
-        wanted += [loss.item(), torch.stack(norms).norm().item()]
-    assert len(found) == 2 * launch.steps
+    samples = every_sample(launch.config, kind, launch.steps * launch.batch)[launch.first * launch.batch :]
+    for step in by_hand.batched(samples, launch.batch):
+        loss: Any = sum(mean_loss(forward, step[rank :: launch.ranks]) for rank in range(launch.ranks)) / launch.ranks
+        wanted += [loss.item(), gradient_norm(model, loss)]
+    assert len(found) == 2 * (launch.steps - launch.first)
     assert found == pytest.approx(wanted, rel=1e-4)
 
 
-def mean_loss(model: Any, samples: Sequence[Sample]) -> torch.Tensor:
-    """Of the labels that are trained on, window by window."""
-    losses = [
-        torch.nn.functional.cross_entropy(
-            model(torch.tensor(one.inputs)[None])[0], torch.tensor(one.labels), reduction="none"
-        )[torch.tensor(one.mask) == 1]
-        for one in samples
-    ]
-    return torch.cat(losses).mean()
+def mean_loss(forward: Forward, samples: Sequence[Sample]) -> torch.Tensor:
+    """Of the labels that are trained on, where each document is forwarded by itself."""
+    inputs, labels, mask, _, positions = (torch.tensor(np.stack(arrays)) for arrays in zip(*samples, strict=True))
+    logits = apart(forward, {"input_ids": inputs, "position_ids": positions})
+    return cross_entropy(logits[mask == 1], labels[mask == 1])

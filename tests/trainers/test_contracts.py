@@ -207,6 +207,7 @@ def test_torchtitan_refusals(
     for options, where, found in [
         ({"repeat": False}, paths[0], "shuffled data have no end"),
         ({"model_inputs": ("concept_ids",)}, "dataloader.model_inputs", "'concept_ids'"),
+        ({"model_inputs": ("positions",)}, "dataloader.model_inputs", "positions, which torchtitan gives the model"),
         ({"path": ""}, "dataloader.config", "nothing"),
         ({"path": written(seq_len=32)}, "seq_len", "32"),
         ({"path": written(outputs={"position_ids": "off"})}, "", "torchtitan needs positions"),
@@ -231,7 +232,7 @@ def test_torchtitan_refusals(
 
 
 def test_torchtitan_logs_the_trainers_steps(
-    titan: Any, titan_steps: TitanSteps, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    titan: Any, titan_steps: TitanSteps, paths: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the global batch was, and whatever of a checkpoint was left out: the log's samples are the step's."""
     log = tmp_path / "outputs" / "checkpoint"  # torchtitan makes it with its first checkpoint
@@ -255,9 +256,19 @@ def test_torchtitan_logs_the_trainers_steps(
     assert "torchtitan resumes at step 8, but its checkpoint's state was not given to this loader" in caplog.text
 
     caplog.clear()
-    titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample
-    titan_samples(titan(), 1)
+    titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample, and its batches are no steps
+    measured: list[Any] = []
+    remove = cl.on_step(measured.append)
+    titan_samples(titan(), 3)
+    remove()
     assert not caplog.records
+    assert not measured
+    with raises(ConfigError, "dataloader.run_log", "found that of a validation"):
+        next(iter(titan(**options)))
+    content = {**yaml.safe_load(Path(paths[0]).read_text()), "metrics": True}
+    Path(paths[0]).with_name("measured.yaml").write_text(yaml.safe_dump(content))
+    with raises(ConfigError, "metrics", "a validation of torchtitan, which measures no steps"):
+        next(iter(titan(str(Path(paths[0]).with_name("measured.yaml")))))
 
 
 @pytest.mark.parametrize("past", [0, 2], ids=["between passes", "in a pass"])

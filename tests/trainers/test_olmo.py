@@ -1,12 +1,15 @@
 """Arguments of OLMo-core's loader, and its batches: what is refused, what its model gets."""
 
 import ast
+import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -16,7 +19,7 @@ pytest.importorskip("olmo_core")
 
 
 def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
-    """What its micro batches cannot be cut into is refused; where documents begin reaches the model, or is refused."""
+    """What its micro batches cannot be cut into is refused; where documents begin reaches the model."""
     from olmo_core.data.utils import get_cumulative_document_lengths, split_batch
 
     from conceptloader.integrations.olmo_lm import ConceptDataLoader
@@ -35,14 +38,109 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
             loader((name,), **ragged)
     with raises(ConfigError, "model_inputs", "topic_records", "tensors"):
         loader(("topic_records",), tracks={"topic": {"layout": "records"}})
-    with raises(ConfigError, "outputs.position_ids", "document has no effect here"):
-        loader(outputs={"position_ids": "document"})
-    made = loader(("position_ids",), outputs={"position_ids": "document", "cu_seqlens": True})
-    made.reshuffle(1)
-    for micro in split_batch(next(iter(made)), 2):
-        begins = (micro["position_ids"].flatten() == 0).nonzero().flatten().tolist()
-        assert get_cumulative_document_lengths(micro["doc_lens"]).tolist() == [*begins, 32]
-        assert micro["max_doc_lens"] == micro["doc_lens"].amax(1).tolist()
+    for name in ("labels", "doc_lens"):
+        with raises(ConfigError, "model_inputs", f"{name}, which OLMo-core gives the model itself"):
+            loader((name,))
+    packs: dict[str, Any] = {"packing": {"bins": 4}}
+    for config in ({"outputs": {"position_ids": "document"}}, packs):
+        made = loader(("position_ids",), **config)
+        made.reshuffle(1)
+        batch = next(iter(made))
+        assert (batch["position_ids"] == 0).sum() > len(batch["position_ids"])
+        for micro in split_batch(batch, 2):
+            begins = (micro["position_ids"].flatten() == 0).nonzero().flatten().tolist()
+            assert get_cumulative_document_lengths(micro["doc_lens"]).tolist() == [*begins, 32]
+            assert micro["max_doc_lens"] == micro["doc_lens"].amax(1).tolist()
+    assert "doc_lens" not in loader(**packs, outputs={"position_ids": "off"}).get_mock_batch()
+
+
+def test_the_dry_run_has_the_next_batch(tmp_path: Path) -> None:
+    """With all that a batch has; none of it counts."""
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    path = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, packing={"bins": 4})
+    loader = ConceptDataLoader(
+        str(path), global_batch_size=96, work_dir=str(tmp_path), model_inputs=("topic_ids", "topic_span_index"),
+        fs_local_rank=0,
+    )  # fmt: skip
+    loader.reshuffle(1)
+    for _ in range(2):
+        mock = loader.get_mock_batch()
+        batch = next(iter(loader))
+        assert {*mock} == {*batch} > {"index", "doc_lens", "max_doc_lens", "instance_mask", "topic_ids"}
+        assert mock.pop("max_doc_lens") == batch.pop("max_doc_lens")
+        assert all(torch.equal(mock[name], batch[name]) for name in mock)
+
+
+def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its log, its batch log, its steps and what its mixture has learned. A step may be observed after the change."""
+    from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
+
+    path = write_config(
+        write_datasets(tmp_path) / "run.yaml", seq_len=16, mixing={"odm": {}}, loader={"batch_log": True}
+    )
+    log, options = str(tmp_path / "checkpoints"), {"config": str(path), "work_dir": str(tmp_path)}
+    states, trained = [], []
+    for launch in range(2):
+        loader = ConceptDataLoaderConfig(**options, global_batch_size=64 * (1 + launch), run_log=log).build()
+        if states:
+            loader.load_state_dict(states[-1])
+        loader.reshuffle(1)
+        for number, batch in enumerate(loader):
+            trained.append(batch["index"].tolist())
+            if number == 1 and not launch:
+                loader.global_batch_size *= 2
+            loader.observe({"code": 2.0, "web": 1.0 + number})
+            assert loader.loader.steps == loader.loader.mixing.steps == len(trained)
+            if number == 3:
+                break
+        states.append(loader.state_dict())
+        loader.loader.close()
+    assert [len(samples) for samples in trained] == [4, 4, 8, 8, 8, 8, 8, 8]
+    assert [*chain(*trained)] == list(range(56))
+    for step, samples in enumerate(trained):
+        capsys.readouterr()
+        assert main(["trace", "--run-log", log, "--step", str(step), "--json"]) == 0
+        assert [one["sample"] for one in json.loads(capsys.readouterr().out)["samples"]] == samples
+    assert main(["audit", "--run-log", log]) == 0
+
+
+def test_a_sequential_order_is_read_in_passes(tmp_path: Path) -> None:
+    """Each window has its labels once in an epoch; a resume at the end of one begins the next."""
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    config: dict[str, Any] = {"seq_len": 16, "order": "sequential", "outputs": {"loss_mask": False}}
+    config["datasets"] = {"data": {"path": write_dataset(tmp_path / "data", random_documents(4, seed=1))}}
+
+    def loader(rank: int) -> Any:
+        return ConceptDataLoader(
+            config, global_batch_size=96, work_dir=str(tmp_path), dp_world_size=2, dp_rank=rank, fs_local_rank=0
+        )
+
+    size = loader(0).loader.run.num_samples
+    assert size % 6 == 5, "of whose last batch a rank has three windows, and the other two"
+    for rank in range(2):
+        made = loader(rank)
+        for epoch in (1, 2, 3):
+            made.reshuffle(epoch)
+            assert len(made) == -(-size // 6)
+            seen = []
+            for batch in made:
+                seen += batch["index"][(batch["labels"] != -100).any(1)].tolist()
+                state = made.state_dict()
+            assert seen == list(range(rank, size, 2))
+            assert made.batches_processed == len(made)
+            made.reset()
+            if epoch == 2:
+                made = loader(rank)
+                made.load_state_dict(state)
+                assert made.batches_processed == len(made)
+                made.reshuffle(epoch)
+                assert not list(made)
+                assert made.loader.steps == 2 * -(-size // 6)
+                made.reset()
 
 
 def test_weights(tmp_path: Path) -> None:

@@ -100,10 +100,17 @@ class _Loader(TrainedLoader):
         """Samples over all processes since this launch began."""
         return self.consumed_samples - self.run.began
 
-    def saw(self, logits: torch.Tensor, targets: torch.Tensor) -> None:
-        """The model's output [B, S, V] for the next batch: its losses, by sample to spare memory."""
-        rows = [cross_entropy(a.float(), b, reduction="none") for a, b in zip(logits.detach(), targets, strict=True)]
-        self.losses.add(self.datasets.popleft(), torch.stack(rows), targets != IGNORED)
+    def saw(self, outputs: Any, targets: torch.Tensor) -> None:
+        """What the model's forward gave for the next batch: its losses, by sample to spare memory."""
+        known = outputs if isinstance(outputs, Mapping) else {}
+        if known.get("log_probs") is not None:  # of the targets, from TRL's fused head
+            losses = -known["log_probs"].detach().float()
+        elif known.get("logits") is None:
+            raise ConfigError("mixing", "a model that returns no logits", "those of training", "turn off a fused loss")
+        else:
+            pairs = zip(known["logits"].detach(), targets, strict=True)
+            losses = torch.stack([cross_entropy(a.float(), b, reduction="none") for a, b in pairs])
+        self.losses.add(self.datasets.popleft(), losses, targets != IGNORED)
 
     def track(self, metrics: StepMetrics) -> None:
         self.tracked = metrics
@@ -261,12 +268,12 @@ class ConceptTrainer(transformers.Trainer):
         mixing = None if self._loader is None else self._loader.mixing
         if self._loader is None or not model.training or mixing is None or mixing.controller is None:
             return super().compute_loss(model, inputs, return_outputs, **kwargs)
-        targets = inputs["shift_labels"]
-        loss, outputs = super().compute_loss(model, inputs, True, **kwargs)
-        if "logits" not in outputs:
-            raise ConfigError("mixing", "a model that returns no logits", "those of training", "turn off a fused loss")
-        self._loader.saw(outputs["logits"], targets)
-        return (loss, outputs) if return_outputs else loss
+        targets, outputs = inputs["shift_labels"], list[Any]()
+        # Of the forward that is trained: to return outputs, TRL makes another one.
+        with model.register_forward_hook(lambda *call: outputs.append(call[-1])):
+            found = super().compute_loss(model, inputs, return_outputs, **kwargs)
+        self._loader.saw(outputs[0], targets)
+        return found
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's own; next to the training loss stand the metrics of the last step, if they are wanted."""

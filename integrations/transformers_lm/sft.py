@@ -66,6 +66,11 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
             check_arguments(args, {name: (known, _FIX) for name, known in prepared.items()}, "SFTConfig")
         super().__init__(model, args, **kwargs)
 
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        super()._check_dataset(dataset, name)
+        if dataset.blend.config.outputs.position_ids == "off":
+            raise ConfigError("outputs.position_ids", "off", "positions, by which TRL counts tokens", "omit it")
+
     _total_train_tokens: int
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

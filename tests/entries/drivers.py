@@ -357,19 +357,37 @@ class _Table(torch.nn.Module):
     """LOGITS as a model of transformers. taken: where its batches go."""
 
     def __init__(self, taken: Taken) -> None:
-        super().__init__()
-        self.weight, self.taken = torch.nn.Parameter(torch.zeros(())), taken
+        from transformers import PretrainedConfig
 
-    def forward(self, input_ids: Any, labels: Any, shift_labels: Any, **more: Any) -> dict[str, Any]:
-        given = self.taken.take({"input_ids": input_ids, "targets": shift_labels, **more})
-        loss = torch.tensor(loss_of(given)) + self.weight * 0
-        return {"loss": loss, "logits": LOGITS[input_ids] + self.weight * 0}
+        super().__init__()
+        self.weight, self.taken, self.config = torch.nn.Parameter(torch.zeros(())), taken, PretrainedConfig()
+        self.register_forward_pre_hook(self._take, with_kwargs=True)
+
+    def _take(self, _: Any, args: tuple[()], given: dict[str, Any]) -> None:
+        more = {name: value for name, value in given.items() if name not in ("labels", "shift_labels", "fused_lm_head")}
+        self.given = self.taken.take({**more, "targets": given["shift_labels"]})
+
+    def forward(self, input_ids: Any, **more: Any) -> dict[str, Any]:
+        return {
+            "loss": torch.tensor(loss_of(self.given)) + self.weight * 0,
+            "logits": LOGITS[input_ids] + self.weight * 0,
+        }
+
+    # What TRL takes to compute the loss itself.
+
+    def add_model_tags(self, *_: Any) -> None: ...
+
+    def base_model(self, input_ids: Any, **more: Any) -> Any:
+        return SimpleNamespace(last_hidden_state=torch.eye(len(LOGITS))[input_ids] + self.weight * 0)
+
+    def get_output_embeddings(self) -> Any:
+        return SimpleNamespace(weight=LOGITS.T.float().contiguous(), bias=None)
 
 
 def _transformers(trainer: Any, config: Config, taken: Taken, patch: Patch, arguments: Any, **options: Any) -> None:
     settings: Any = {
         "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "max_steps": taken.steps,
-        "per_device_train_batch_size": BATCH, "logging_steps": 1,
+        "per_device_train_batch_size": BATCH, "logging_steps": 1, "gradient_checkpointing": False,
     }  # fmt: skip
     patch.setattr("gc.collect", lambda *_: 0)  # the Trainer calls it in each launch, which takes most of the time
     run = trainer(

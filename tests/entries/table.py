@@ -82,7 +82,7 @@ OTHERS = (
     ),
     Other(("outputs.position_ids: document",), MEGATRON, REFUSED, "`--reset-position-ids` says it."),
     Other(("outputs.position_ids: off",), MEGATRON, SILENT, "Megatron makes its own positions."),
-    Other(("outputs.position_ids: off",), (*NANOTRON, "torchtitan"), REFUSED, "Where the model takes positions."),
+    Other(("outputs.position_ids: off",), (*NANOTRON, "torchtitan", "TRL"), REFUSED, "Where models take positions."),
     Other(("outputs.cu_seqlens",), ("GrainSource",), REFUSED, "It is of a batch, and grain makes batches itself."),
     Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
     Other(("outputs.loss_weight",), ("Automodel",), REFUSED, "Its losses take no weights."),

@@ -5,6 +5,7 @@ import multiprocessing
 import operator
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -117,11 +118,13 @@ def test_overwrite_keeps_the_old_dataset_until_the_new_one_stands(
     disk.mkdir()
     assert start(old, out, 1).wait(100) == 0
     before = content(out)
-    process = start(bad, out, 1, "--overwrite")
-    printed = process.communicate(timeout=100)[0].decode()
-    assert process.returncode == 1
-    assert "was not replaced" in printed
-    assert content(out) == before
+    for given, most in ((bad, -1), (source, 4096)):
+        process = start(given, out, 1, "--overwrite")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))  # bytes of a file, as on a full disk
+        printed = process.communicate(timeout=100)[0].decode()
+        assert process.returncode == 1
+        assert "was not replaced" in printed
+        assert content(out) == before
     (failed,) = disk.glob(".out.*")
     process = start(source, out, 1, "--overwrite")
     while process.poll() is None and not [

@@ -118,7 +118,7 @@ def test_overwrite_keeps_the_old_dataset_until_the_new_one_stands(
     disk.mkdir()
     assert start(old, out, 1).wait(100) == 0
     before = content(out)
-    for given, most in ((bad, -1), (source, 4096)):
+    for given, most in ((source, 4096), (bad, -1)):
         process = start(given, out, 1, "--overwrite")
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))  # bytes of a file, as on a full disk
         printed = process.communicate(timeout=100)[0].decode()

@@ -128,18 +128,6 @@ _HOMES = {
     "trace.losses": "LossLog",
     "viewer.decode": "DecodedSample DecodedSpan decode",
 }
-# What was called otherwise before the first release.
-_RENAMED = {
-    "join": "concat",
-    "convert": "reencode",
-    "create_build": "create_writer",
-    "open_build": "open_writer",
-    "SpanRules": "SpanAlignment",
-    "EndlessError": "UnboundedLoaderError",
-    "annotation": "annotation_status",
-    "soft_or": "noisy_or",
-    "negatives": "sample_negatives",
-}
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -178,7 +166,7 @@ if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
                 ) from error
         from conceptloader.base.packages import unknown_name
 
-        raise unknown_name(__name__, name, _RENAMED)
+        raise unknown_name(__name__, name)
 
 
 def __dir__() -> list[str]:

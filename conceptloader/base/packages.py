@@ -43,17 +43,16 @@ def public(
 
     def find(name: str) -> Any:
         if name not in homes:
-            raise unknown_name(package, name, {})
+            raise unknown_name(package, name)
         with known():
             return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return sorted(homes), find
 
 
-def unknown_name(package: str, name: str, renamed: Mapping[str, str]) -> AttributeError:
-    """The error for a name that a package lacks; renamed: its former names, with the present ones."""
-    now = f"; it is now {renamed[name]!r}" if name in renamed else ""
-    return AttributeError(f"module {package!r} has no attribute {name!r}{now}", name=name)
+def unknown_name(package: str, name: str) -> AttributeError:
+    """The error for a name that a package lacks."""
+    return AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
 
 
 def python_like_this(code: str) -> list[str]:

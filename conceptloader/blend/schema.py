@@ -62,10 +62,6 @@ class ExcludeConfig(Section):
     label after them; "labels", of a concept alone, their losses.
     """
 
-    ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        "view": "it is now `subset`",
-    }
-
     at: Natural
     dataset: str | None = None
     ids: tuple[str, ...] | None = None
@@ -109,12 +105,6 @@ class Outputs(Section):
     each label is to be multiplied by; a name alone is that of a LossWeight. fields: others, by name; each is aligned
     with the inputs that it belongs to, or with the labels.
     """
-
-    ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        "loss_mask_borders": "it is now `mask_document_boundaries`",
-        "eos_loss": "it is now `loss_on_eos`",
-        "random": "it is now `sample_seed`",
-    }
 
     shared_labels: bool = False
     loss_mask: bool = True
@@ -217,12 +207,6 @@ class LoaderConfig(Section):
     batch_log: each rank records what it yields, with a SHA-256, next to the run log.
     """
 
-    ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        "threads": "it is now `num_threads`",
-        "prefetch": "it is now `prefetch_batches`",
-        "check_files": "it is now `verify_files`",
-    }
-
     num_threads: Count = 2
     prefetch_batches: Annotated[int, within(0, 1 << 16)] = 4
     prefetch_bytes: Natural = 1 << 29
@@ -273,9 +257,6 @@ class Config(Section):
     """
 
     ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        "concepts": "it is now `tracks`",
-        "roots": "it is now `allowed_roots`",
-        "on_new_seq_len": "it is now `on_seq_len_change`",
         "shuffle": "write `order: shuffled`, which is the default, or `order: sequential`",
         "sequence_length": "write `seq_len`",
         "max_length": "write `seq_len`",

@@ -23,7 +23,7 @@ from importlib import import_module
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
-from conceptloader.cli.recipe import RENAMED_OPTIONS, with_recipe
+from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 # To add a subcommand, add its module to this package and here its name, with a line for `conceptloader --help`. Only
@@ -55,22 +55,6 @@ GROUPS = {
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-# Former names of commands: the present name, with an example. Those of options: RENAMED_OPTIONS.
-RENAMED = {
-    "join": ("concat", "concat data/a data/b --out data/both"),
-    "select": ("filter", 'filter data/web --where "tokens > 50" --out data/long'),
-    "view": ("viewer", "viewer run.yaml --run-log checkpoints"),
-    "when": ("locate", "locate run.yaml --document tin-7"),
-    "import": ("build --preset", "build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer bytes"),
-    "finalize": ("build --finalize", "build --finalize --out data/corpus"),
-    "vocabulary": ("build --vocabulary-only", "build corpus/ --vocabulary-only --out concepts.txt"),
-    "convert": ("build --from-dataset", "build --from-dataset data/code --encoding spans --out data/code-spans"),
-    "sample": ("inspect --random", "inspect data/corpus --random 3 --seq-len 128"),
-    "concepts": ("inspect --search", "inspect data/atlas --search astronomy"),
-    "plan": ("trace --indices-only", "trace run.yaml --run-log checkpoints --step 1200 --indices-only"),
-    "explain": ("trace --losses", "trace run.yaml --run-log checkpoints --step 1200 --losses losses"),
-    "bench": ("doctor", "doctor run.yaml"),
-}
 
 _USAGE = "conceptloader <command> [options]"
 _DESCRIPTION = "Build, inspect and trace tokenized datasets with span annotations."
@@ -92,14 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
-    if given[0] in RENAMED:
-        now, example = RENAMED[given[0]]
-        parser.error(f"{given[0]!r} is now {now!r}, for example: conceptloader {example}")
     if not given[0].startswith("-") and given[0] not in COMMANDS:
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
-    for option in (argument.partition("=")[0] for argument in given):
-        if option in RENAMED_OPTIONS:
-            parser.error(f"{option!r} is now {RENAMED_OPTIONS[option]!r}")
     try:
         arguments = parser.parse_args(with_recipe(given, parser))
     except ConceptloaderError as error:

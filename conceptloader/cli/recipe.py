@@ -10,33 +10,6 @@ from conceptloader.blend.load import read_yaml
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
-# Former names of options, on the command line and in recipes.
-RENAMED_OPTIONS = {
-    "--log": "--run-log",
-    "--global-batch": "--global-batch-size",
-    "--micro-batch": "--micro-batch-size",
-    "--picture": "--plot",
-    "--anew": "--rebuild",
-    "--skip-bad": "--bad-records",
-    "--max-lost-spans": "--max-unaligned-spans",
-    "--concepts-vocabulary": "--vocabulary",
-    "--token-type": "--token-dtype",
-    "--unit": "--offset-unit",
-    "--multiple": "--pad-to-multiple-of",
-    "--batch": "--batch-size",
-    "--text-column": "--column text=NAME",
-    "--tokens-column": "--column tokens=NAME",
-    "--id-column": "--column id=NAME",
-}
-# Former options that are keys of `chunks` in a recipe.
-_CHUNKS = {
-    "chunks-from": "files", "join": "join", "labels": "labels", "chunk-starts": "starts", "chunk-number": "number",
-    "chunk-start": "start", "chunk-end": "end", "chunk-status": "status", "annotated": "annotated",
-    "chunk-text": "text", "chunk-damaged": "damaged", "concept-table": "concepts: {path",
-    "concept-key": "concepts: {key", "concept-kind": "concepts: {kind", "concept-name": "concepts: {name",
-    "wrong-chunks": "wrong", "damaged-documents": "damaged_documents", "label-scores": "scores",
-    "score-type": "score_type",
-}  # fmt: skip
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +23,8 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     Repeatable options are repeated for each item of a list, and for each KEY=VALUE of a mapping. Inputs of the command
     line replace those of the recipe.
 
-    Raises: ConfigError for a file that is not a mapping, and for unknown or renamed options; ReadError.
+    Raises: ConfigError for a file that is not a mapping, and for unknown options; ReadError.
     """
-    for word in given[1:] if given[0] in ("build", "annotate") else ():
-        if word.startswith("--"):
-            _check_moved(word, word[2:].partition("=")[0])
     alone = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     alone.add_argument("--recipe", action="append", default=[])
     recipes = alone.parse_known_args(list(given))[0].recipe
@@ -88,21 +58,9 @@ def _has_inputs(command: argparse.ArgumentParser, words: Sequence[str]) -> bool:
     return count > sum(action.dest != INPUTS for action in command._get_positional_actions())
 
 
-def _check_moved(where: str, option: str) -> None:
-    if option in _CHUNKS:
-        key = f"chunks: {{{_CHUNKS[option]}: ...}}"
-        key += "}" * (key.count("{") - key.count("}"))
-        raise ConfigError(
-            where, "an option that is now a key of the recipe", key, "write it there (--recipe, docs/annotations.md)"
-        )
-
-
 def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any) -> Iterator[str]:
     known = {option[2:]: action for option, action in command._option_string_actions.items() if option[:2] == "--"}
     action = known.get(str(key))
-    _check_moved(f"{file}: {key}", str(key))
-    if action is None and f"--{key}" in RENAMED_OPTIONS:
-        raise ConfigError(f"{file}: {key}", "an option that was renamed", RENAMED_OPTIONS[f"--{key}"][2:])
     if action is None or key in ("recipe", "help"):
         raise unknown(f"{file}: {key}", key, {*known, INPUTS} - {"recipe", "help"}, "option")
     path = f"{file}: {key}"

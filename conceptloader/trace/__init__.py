@@ -72,16 +72,7 @@ __all__ = [
     "trace_steps",
 ]
 
-# What was called otherwise before the first release.
-_RENAMED = {
-    "when_concept": "locate_concept",
-    "when_document": "locate_document",
-    "when_where": "locate_where",
-    "left_out_since": "excluded_since",
-    "Recorder": "BatchRecorder",
-}
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> None:
-        raise unknown_name(__name__, name, _RENAMED)
+        raise unknown_name(__name__, name)

@@ -36,7 +36,6 @@ OPTIONS = {
     "--conceptloader-allow-changed": "accept",
 }
 """Of the launcher, and what they are called as arguments of MegatronData."""
-RENAMED = {"--conceptloader-accept": "--conceptloader-allow-changed"}
 """Former names of the options: the present name."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
@@ -106,8 +105,6 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         raise ConfigError("", str(error)) from error
     names = [word.partition("=")[0] for word in rest if word.startswith("--")]
     for name in names:
-        if name in RENAMED:
-            raise ConfigError("command line", f"{name!r} is now {RENAMED[name]!r}", code="unknown")
         if name.startswith("--conceptloader") or difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8):
             raise unknown("command line", name, OPTIONS, "option")
     given = vars(found)

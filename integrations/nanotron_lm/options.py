@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from conceptloader.base.strict import Section, build, unknown
 from conceptloader.blend import Config, load_config
@@ -40,10 +40,6 @@ class NanotronOptions(Section):
     Raises:
         ConfigError: Names the key.
     """
-
-    ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        "consume": "it is now `model_inputs`",
-    }
 
     model_inputs: dict[str, str] = field(default_factory=dict)
     loss_per_dataset: bool = False

@@ -1,4 +1,4 @@
-"""Commands that were renamed, options that do not go together, options in a file, help in two lengths."""
+"""Options that do not go together, options in a file, help in two lengths."""
 # ruff: noqa: F811
 
 import json
@@ -8,49 +8,8 @@ from typing import Any
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli import COMMANDS, RENAMED, main, make_parser
-from conceptloader.cli.recipe import RENAMED_OPTIONS
+from conceptloader.cli import main
 from tests.cli.test_data_commands import Shell, dataset, shell, source  # noqa: F401 - fixtures
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_a_renamed_command_names_the_new_one_and_does_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as end:
-        main([name, "x", "--out", "y"])
-    assert end.value.code == 2
-    now, example = RENAMED[name]
-    printed = capsys.readouterr().err
-    assert repr(now) in printed
-    assert f"conceptloader {example}" in printed
-    assert list(tmp_path.iterdir()) == []
-    assert now.split()[0] in COMMANDS
-    words = set(example.split())
-    assert all(word in words for word in now.split())
-
-
-@pytest.mark.parametrize("old", RENAMED_OPTIONS)
-def test_a_renamed_option_names_the_new_one(old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the command line of every command that has the new one, and as a key of a recipe where it takes recipes."""
-    commands = next(action.choices for action in make_parser()._actions if isinstance(action.choices, dict))
-    named = {name: command._option_string_actions for name, command in commands.items()}
-    assert not any(old in options for options in named.values())
-    having = [name for name, options in named.items() if RENAMED_OPTIONS[old].split()[0] in options]
-    assert having
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"{old[2:]}: a\n")
-    for name in having:
-        given = [[f"{old}=a"], [old, "a"]] + [["--recipe", str(recipe)]] * ("--recipe" in named[name])
-        for words in given:
-            with pytest.raises(SystemExit) as end:
-                main([name, "x", *words, "--out", str(tmp_path / "out")])
-            assert end.value.code == 2
-            said = capsys.readouterr().err
-            assert (f"{recipe}: {old[2:]}" if "--recipe" in words else repr(old)) in said
-            assert RENAMED_OPTIONS[old][2:] in said
-    assert list(tmp_path.iterdir()) == [recipe]
 
 
 def test_a_vocabulary_is_of_concepts_or_of_the_track_that_is_named(
@@ -72,6 +31,9 @@ def test_a_vocabulary_is_of_concepts_or_of_the_track_that_is_named(
             main([*words, "other", "--vocabulary", wrong])
         assert end.value.code == 2
         assert "expected FILE or TRACK=FILE" in capsys.readouterr().err
+    twice = "--vocabulary", named[1], "--vocabulary", f"concepts={named[1]}"
+    assert main([*map(str, (*words, "other", *twice))]) == 2
+    assert "--vocabulary: found two files for track 'concepts'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["build", "annotate"])
@@ -82,23 +44,6 @@ def test_help_takes_two_screens(
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert len(capsys.readouterr().out.splitlines()) <= 120
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [(["--chunk-starts=a"], "chunks: {starts: ...}"), (["--concept-kind", "a"], "chunks: {concepts: {kind: ...}}")],
-)
-def test_an_option_that_is_a_key_of_a_recipe_now(
-    words: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    option = words[0][2:].partition("=")[0]
-    (tmp_path / "r.yaml").write_text(f"{option}: a")
-    for command in (["build", "a"], ["annotate", "a", "b", "--track", "c"]):
-        for more in (words, ["--recipe", str(tmp_path / "r.yaml")]):
-            with pytest.raises(SystemExit) as end:
-                main([*command, "--out", str(tmp_path / "out"), *more])
-            assert end.value.code == 2
-            assert f"expected {key}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

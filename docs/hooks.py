@@ -3,6 +3,7 @@
 import ast
 import posixpath
 import re
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ CHAPTERS = {
     "base": "Keys",
     "errors": "Errors",
 }
-MODULES = ["conceptloader.trace", "conceptloader.mixing", "conceptloader.testing"]
+MODULES = ["conceptloader.trace", "conceptloader.receipts", "conceptloader.mixing", "conceptloader.testing"]
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)]*)\)")
 
 
@@ -41,7 +42,7 @@ def reference() -> str:
         page += [f"::: conceptloader.{homes[name]}.{name}\n" for name in names]
     for module in MODULES:
         page += [f"## `{module}`", ""]
-        exported: Any = getattr(conceptloader, module.rpartition(".")[2])
+        exported: Any = import_module(module)
         page += [f"::: {exported.__dict__[name].__module__}.{name}\n" for name in exported.__all__]
     return "\n".join(page)
 

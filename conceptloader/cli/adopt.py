@@ -2,7 +2,7 @@
 
 import argparse
 
-from conceptloader.cli.arguments import add_out, add_receipts, chosen, eos_id, positive
+from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Tokenizer
@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(add)
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
     add("--full", action="store_true", help="read all tokens, for checksums that do not depend on mtimes")
-    add_receipts(add)
     add("--loss-mask", action="store_true", help="copy .ds files, with the loss masks in their .ds.loss files")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         tokenizer=tokenizer,
         definition=definition,
         tokenizer_source=arguments.tokenizer,
-        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask", "receipts"),
+        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"

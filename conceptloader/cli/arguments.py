@@ -156,10 +156,6 @@ def add_out(add: Add) -> None:
     add("--out", required=True, metavar="DIR", help="directory of the new dataset")
 
 
-def add_receipts(add: Add) -> None:
-    add("--receipts", action="store_true", help="keep hashes of documents, for `receipt`")
-
-
 def add_max_line_bytes(add: Add) -> None:
     add("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
 

@@ -17,7 +17,6 @@ from conceptloader.cli.arguments import (
     Add,
     add_choice,
     add_max_line_bytes,
-    add_receipts,
     add_span_rules,
     chosen,
     eos_id,
@@ -67,7 +66,6 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
     add_max_line_bytes(add)
     add_bad_records(add)
-    add_receipts(add)
     add("--overwrite", action="store_true", help="replace the dataset in --out at the end")
 
 
@@ -100,7 +98,7 @@ def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies
         vocabularies=vocabularies,
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode"),
         token_type=TOKEN_DTYPES.get(arguments.token_dtype),
-        **chosen(arguments, "shard_input_bytes", "max_line_bytes", "receipts"),
+        **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
 
 

@@ -5,30 +5,37 @@ import json
 import os
 
 from conceptloader.blend.load import read_yaml
-from conceptloader.cli.arguments import not_negative, positive
-from conceptloader.cli.output import Output
+from conceptloader.cli.arguments import add_root, chosen, not_negative, positive, refuse_all_but, refuse_without
+from conceptloader.cli.output import Output, progress_bar
 from conceptloader.cli.runs import add_config
+from conceptloader.errors import ConfigError
+from conceptloader.receipts import make_receipt, prepare, state_run
 from conceptloader.storage.durable import write_file
-from conceptloader.trace import make_receipt, state_run
 
 DESCRIPTION = """\
 Prove to anyone in which steps of a run a document was, and that it was in no others (docs/receipts.md).
 
+  conceptloader receipt --prepare data/corpus
   conceptloader receipt --run-log checkpoints --samples 120000 --out run.json
   conceptloader receipt --run-log checkpoints --samples 120000 --published run.json --document tin-7
 
-Without a document, the root of the run, to be signed or published, and in --out what it is the root of. --published
-compares that with the run as it is now, so that no receipt is made of an edited run log or a rebuilt dataset. Datasets
-need the hashes of their documents: build or adopt them with --receipts.
+--prepare, once for each dataset: hash its documents, into a file next to the manifest. Then, without a document, the
+root of the run, to be signed or published, and in --out what it is the root of. --published compares that with the run
+as it is now, so that no receipt is made of an edited run log or a rebuilt dataset.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
     add_config(parser)
-    add("--run-log", required=True, metavar="DIR", help="directory of conceptloader_runs.jsonl")
+    of = parser.add_mutually_exclusive_group(required=True).add_argument
+    of("--prepare", metavar="DATASET", help="hash all documents of a dataset, unless that is done")
+    of("--run-log", metavar="DIR", help="make a receipt: directory of conceptloader_runs.jsonl")
+    add = parser.add_argument
+    add("--check", action="store_true", help="with --prepare: hash them again and compare, write nothing")
+    add("--workers", type=positive, default=1, metavar="N", help="with --prepare: processes (default: 1)")
+    add_root(add, ", with --prepare")
     samples = "samples that the run has trained, over all ranks: the consumed samples of its last checkpoint"
-    add("--samples", required=True, type=positive, metavar="N", help=samples)
+    add("--samples", type=positive, metavar="N", help=samples)
     what = parser.add_mutually_exclusive_group().add_argument
     what("--document", metavar="ID", help="a document, by its id")
     what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
@@ -38,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
+    of_datasets = "check", "workers", "root"
+    refuse_without("--prepare", arguments, *of_datasets)
+    if arguments.prepare is not None:
+        refuse_all_but("--prepare", arguments, *of_datasets)
+        _prepare(arguments, output)
+        return
+    if arguments.samples is None:
+        raise ConfigError("receipt", "no --samples", "how many samples the run of --run-log has trained")
     stated = state_run(arguments.config, arguments.run_log, arguments.samples)
     if arguments.published is not None:
         stated.check_published(read_yaml(arguments.published), arguments.published)
@@ -55,3 +70,11 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     else:
         write_file(os.path.abspath(arguments.out), f"{text}\n".encode())
         output.result({"root": stated.root, "path": arguments.out}, [f"{line}; written to {arguments.out}"])
+
+
+def _prepare(arguments: argparse.Namespace, output: Output) -> None:
+    with progress_bar(arguments.quiet) as progress:
+        written = prepare(arguments.prepare, arguments.root, progress=progress, **chosen(arguments, "check", "workers"))
+    said = "its documents are those that were prepared" if arguments.check else "ready for receipts"
+    known = "" if arguments.check or written else " (as before: --check reads it)"
+    output.result({"dataset": arguments.prepare, "written": written}, [f"{arguments.prepare}: {said}{known}"])

@@ -23,7 +23,6 @@ from conceptloader.trace.locate import (
 )
 from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.past import open_run
-from conceptloader.trace.receipt import RunStatement, make_receipt, state_run
 from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
 from conceptloader.trace.run import Member, Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
@@ -43,7 +42,6 @@ __all__ = [
     "Member",
     "Report",
     "Run",
-    "RunStatement",
     "SampleTrace",
     "Sightings",
     "SpanPart",
@@ -60,13 +58,11 @@ __all__ = [
     "locate_concept",
     "locate_document",
     "locate_where",
-    "make_receipt",
     "open_other",
     "open_run",
     "parse_where",
     "read_losses",
     "read_record",
-    "state_run",
     "trace_sample",
     "trace_step",
     "trace_steps",

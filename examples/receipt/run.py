@@ -17,7 +17,8 @@ import verify_receipt
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
-from conceptloader.trace import audit, locate_document, make_receipt, open_run, read_record, state_run
+from conceptloader.receipts import make_receipt, prepare, state_run
+from conceptloader.trace import audit, locate_document, open_run, read_record
 
 PACKAGES = {"data": ("json", "csv", "html"), "tools": ("unittest", "logging")}
 CONFIG = """
@@ -72,9 +73,8 @@ def main(out: Path) -> None:
     out.mkdir(parents=True)
     for name, packages in PACKAGES.items():
         write_corpus(out / f"{name}.jsonl", packages)
-        cl.build(
-            out / f"{name}.jsonl", out / "data" / name, tokenizer="bytes", receipts=True, shard_input_bytes=1 << 16
-        )
+        cl.build(out / f"{name}.jsonl", out / "data" / name, tokenizer="bytes", shard_input_bytes=1 << 16)
+        prepare(out / "data" / name)
     config, log = out / "run.yaml", out / "log"
     config.write_text(CONFIG)
 

@@ -85,7 +85,7 @@ def check_keys(manifest: dict[str, Any]) -> None:
                 keys(track["vocabulary"]["details"], "path size checksum")
             groups = track["vocabulary"]["groups"] = track["vocabulary"]["groups"] or []
             require(not groups or sum(n for _, n in groups) == track["vocabulary"]["count"], "groups")
-    keys(shards, SHARDS, "foreign document_root")
+    keys(shards, SHARDS, "foreign")
     keys(shards["tracks"], " ".join(tracks))
     for column in shards["tracks"].values():
         keys(column, "encoding records entries")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import conceptloader as cl
-from conceptloader.trace import RunStatement, state_run
+from conceptloader.receipts import RunStatement, prepare, state_run
 
 SAMPLES = 4080
 
@@ -36,8 +36,9 @@ def build(folder: Path, name: str, documents: int, **options: Any) -> None:
         text = "".join(draw.choice("abcdefgh ") for _ in range(draw.choice([0, 3, 20, 100, 300])))
         lines.append(json.dumps({"id": f"{name}-{number}", "text": text}) + "\n")
     (folder / f"{name}.jsonl").write_text("".join(lines))
-    given = {"tokenizer": "bytes", "receipts": True, "shard_input_bytes": 6000, **options}
+    given = {"tokenizer": "bytes", "shard_input_bytes": 6000, **options}
     cl.build(folder / f"{name}.jsonl", folder / "data" / name, **given)
+    prepare(folder / "data" / name)
 
 
 def configure(folder: Path, **more: Any) -> dict[str, Any]:

@@ -13,15 +13,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import xxhash
 
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError, ResumeError
-from conceptloader.trace import RunStatement, locate_document, make_receipt, open_run, state_run
-from tests.format.test_document_hashes import write_manifest
+from conceptloader.receipts import RunStatement, make_receipt, prepare, state_run
+from conceptloader.receipts.trees import FILE
+from conceptloader.trace import locate_document, open_run
 from tests.raises import raises
 from tests.receipt.conftest import SAMPLES, Made, build, configure, train
+from tests.receipt.test_prepare import edit
 
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError)
 """What a receipt that is no receipt raises in the verifier, which its main turns into a refusal."""
@@ -49,6 +50,12 @@ def test_receipts_are_what_locate_says(made: Made, verifier: ModuleType) -> None
             seen, documents = seen + len(found), documents + 1
     assert documents >= 40
     assert seen > 300
+
+
+def test_what_was_published_stays_so(made: Made) -> None:
+    assert made.stated.root == "facf04e0df70994a2e879b302360bbb731625b54faab9f37aee18ceb38202802"
+    receipt = json.dumps(make_receipt(made.stated, "web-9"), sort_keys=True).encode()
+    assert hashlib.sha256(receipt).hexdigest() == "71a7be24d8d11dadac3c22c6394a6dc96692f037ff3fcd3c900455cca2719735"
 
 
 def test_it_holds_the_hash_that_anyone_can_compute(made: Made) -> None:
@@ -261,31 +268,24 @@ def test_the_same_tokens_with_other_boundaries(made: Made, copied: Path) -> None
     """Resumable, as the order is the same, but other documents."""
     text = (copied / "code.jsonl").read_text().replace('"code-4"', '"code-four"')
     (copied / "code.jsonl").write_text(text)
-    options = {"tokenizer": "bytes", "receipts": True, "shard_input_bytes": 6000, "overwrite": True}
-    cl.build(copied / "code.jsonl", copied / "data/code", **options)
+    old = (copied / "data/code" / FILE).read_bytes()
+    cl.build(copied / "code.jsonl", copied / "data/code", tokenizer="bytes", shard_input_bytes=6000, overwrite=True)
+    with raises(ConfigError, "datasets.code", f"no {FILE}", fix="receipt --prepare"):
+        stated_in(copied)
+    (copied / "data/code" / FILE).write_bytes(old)
+    with raises(ConfigError, "datasets.code", fix="receipt --prepare"):
+        stated_in(copied)
+    assert prepare(copied / "data/code")
     stated = stated_in(copied)
     with raises(ConfigError, "run.json", "members: published"):
         stated.check_published(json.loads(json.dumps(made.stated.value)), "run.json")
 
 
 def test_files_that_are_not_those_of_the_hashes(copied: Path) -> None:
-    """Ids that were changed, with all checksums of the format made right."""
-    path = copied / "data/web/manifest.json"
-    manifest = json.loads(path.read_text())
-    file = copied / "data/web/00000.documents.ids"
-    data = file.read_bytes().replace(b"web-0", b"Web-0")
-    file.write_bytes(data)
-    entry = manifest["shards"]["files"]["documents.ids"]
-    entry["checksum"][0] = entry["sample"][0] = xxhash.xxh3_64_hexdigest(data)
-    write_manifest(path, manifest)
+    file = copied / "data/web" / FILE
+    edit(file, document_roots=["0" * 64, *json.loads(file.read_text())["document_roots"][1:]])
     with raises(FormatError, "the tree of the documents", fix="verify --full"):
         make_receipt(stated_in(copied), "web-1")
-
-
-def test_a_dataset_without_hashes(copied: Path) -> None:
-    build(copied, "code", 80, receipts=False, overwrite=True)
-    with raises(ConfigError, "datasets.code: receipts", "no hash", "--receipts", fix="again"):
-        stated_in(copied)
 
 
 def test_documents_that_are_not_there_or_not_one(made: Made, copied: Path) -> None:
@@ -299,7 +299,8 @@ def test_documents_that_are_not_there_or_not_one(made: Made, copied: Path) -> No
         build(copied, name, 80, overwrite=True)
         text = (copied / f"{name}.jsonl").read_text().replace(f"{name}-5", "twice")
         (copied / f"{name}.jsonl").write_text(text)
-        cl.build(copied / f"{name}.jsonl", copied / "data" / name, tokenizer="bytes", receipts=True, overwrite=True)
+        cl.build(copied / f"{name}.jsonl", copied / "data" / name, tokenizer="bytes", overwrite=True)
+        prepare(copied / "data" / name)
     shutil.rmtree(copied / "log")
     configure(copied, exclude=[])
     train(copied, None, ranks=1, size=2, steps=3)

@@ -69,7 +69,6 @@ class BuildOptions:
         tracks: How each track is stored, by name.
         block_tokens: Tokens of a block, each of which has an entry in the tables of spans and documents.
         extra: Options of the caller (how text was tokenized, ...); JSON, hashed with the rest, copied to the manifest.
-        receipts: Keep SHA-256 hashes of the documents, see docs/receipts.md.
     """
 
     mode: str = "stream-with-metadata"
@@ -79,7 +78,6 @@ class BuildOptions:
     tracks: Mapping[str, TrackOptions] = field(default_factory=dict)
     block_tokens: int = fmt.BLOCK_TOKENS
     extra: Mapping[str, Any] = field(default_factory=dict)
-    receipts: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in fmt.MODES:
@@ -138,7 +136,6 @@ class BuildOptions:
             "tracks": tracks,
             "block_tokens": self.block_tokens,
             "extra": dict(self.extra),
-            **({"receipts": True} if self.receipts else {}),
         }
 
 
@@ -163,7 +160,6 @@ class SavedOptions:
     tracks: Mapping[str, SavedTrack]
     block_tokens: int
     extra: Mapping[str, Any]
-    receipts: bool = False
 
     def with_names(self, names: Mapping[str, Sequence[str]]) -> BuildOptions:
         """names: of the concepts of each track that has a vocabulary."""

@@ -1,6 +1,5 @@
 """The columnar shard table of the manifest: one array or list per property, one element per shard."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
@@ -44,18 +43,10 @@ def _own_paths(values: Any, where: str) -> Texts:
     return text_column(values, where, nullable=True) if _given(values, where) else []
 
 
-def _roots(values: Any, where: str) -> Texts:
-    found = text_column(values, where, nullable=True) if _given(values, where) else []
-    if not all(root is None or _ROOT.fullmatch(root) for root in found):
-        refuse(found, where, lambda one: one is None or bool(_ROOT.fullmatch(one)), "64 lower-case hexadecimal digits")
-    return found
-
-
 def _origins(values: Any, where: str) -> "list[Foreign | None]":
     return list(convert(values, tuple[Foreign | None, ...], where)) if _given(values, where) else []
 
 
-_ROOT = re.compile("[0-9a-f]{64}")
 _Sizes = Annotated[Ints, column_of(int_column)]
 
 
@@ -121,8 +112,7 @@ class ShardTable:
     """Columns of all shards.
 
     path: shard prefixes; tokens, layout (index into the manifest's layouts), offset (bytes before the first token in
-    the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind;
-    document_root: of the tree of its documents, see receipts.py, None without one.
+    the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind.
     """
 
     path: Paths
@@ -134,11 +124,9 @@ class ShardTable:
     files: dict[str, FileColumn]
     tracks: dict[str, TrackColumn]
     foreign: Annotated[list[Foreign | None], column_of(_origins)] = field(default_factory=list)
-    document_root: Annotated[Texts, column_of(_roots)] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.foreign = self.foreign or [None] * len(self)
-        self.document_root = self.document_root or [None] * len(self)
 
     def __len__(self) -> int:
         return len(self.path)
@@ -156,8 +144,6 @@ class ShardTable:
         }
         if any(self.foreign):
             value["foreign"] = [asdict(item) if item else None for item in self.foreign]
-        if any(self.document_root):
-            value["document_root"] = self.document_root
         return value
 
 

@@ -76,7 +76,6 @@ def reencode(
         fields=fields,
         tracks=tracks,
         block_tokens=manifest.block_tokens,
-        receipts=None not in manifest.shards.document_root,
     )
     inputs = {"stream": manifest.stream_fingerprint(), "tracks": manifest.tracks_fingerprint()}
     with build_lock(out), closing(source.files):

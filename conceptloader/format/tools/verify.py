@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from conceptloader.base import merkle
 from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.read.files import Files, FoundView, ManifestGuard, load_manifest
 from conceptloader.format.read.kept import tokenizer_problem
 from conceptloader.format.read.ranges import Ranges
-from conceptloader.format.read.receipts import document_entries
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
@@ -31,7 +29,6 @@ from conceptloader.storage.source import LocalFiles
 CHECKSUMS_FORMAT = "conceptstream-checksums"
 CHECKSUMS_VERSION = 1
 _RECORDS = 1 << 19  # whose sizes are looked at at a time
-_HASHED = {"stream.bin", "documents.bin", "documents.ids"}
 _NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothing to compare with
 
 
@@ -230,9 +227,6 @@ class _Shards:
         if self.full and foreign is not None and foreign.index is not None and foreign.index_checksum is not None:
             path, expected = files.roots.resolve(foreign.index), foreign.index_checksum
             checks.append(("", path, lambda: _equal(file_checksum(path), expected, "the index that was adopted")))
-        if self.full and (root := table.document_root[shard]) is not None:
-            place = files.roots.resolve(fmt.MANIFEST)
-            checks.append(("", place, lambda: None if failed & _HASHED else self._check_root(shard, root)))
         problems = []
         for kind, path, check in checks:
             try:
@@ -242,12 +236,6 @@ class _Shards:
                 problems.append(Problem(file=path, message=str(error), shard=shard, tokens=tokens))
                 failed.add(kind)
         return problems
-
-    def _check_root(self, shard: int, expected: str) -> None:
-        """That the SHA-256 tree is of these documents. Their files must have been checked before."""
-        found = merkle.root_of(map(merkle.leaf, document_entries(self.files, shard))).hex()
-        if found != expected:
-            raise FormatError("the tree of the documents", found, expected, "tokens, boundaries or ids were changed")
 
     def _check_file(self, kind: str, shard: int, failed: Collection[str]) -> None:
         """failed: files of the shard with a problem; checks that depend on one of them are skipped."""

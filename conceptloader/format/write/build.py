@@ -31,7 +31,7 @@ SHARD_FORMAT = "conceptstream-shard"
 _NAME = fmt.NAME.pattern
 _OF_BUILD = re.compile(
     rf"[0-9]{{5,7}}\.{_NAME}\.(bin|ids|hash|index|data|spans|json)|{_NAME}\.(vocabulary\.json|details\.jsonl)"
-    rf"|{TEMPORARY.pattern}|\.?{re.escape(fmt.TOKENIZER)}"
+    rf"|{TEMPORARY.pattern}|\.?{re.escape(fmt.TOKENIZER)}|{fmt.DERIVED.pattern}"
 )
 _OF_INDEX = re.compile(  # its files, and its folder
     rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(parquet|concepts\.parquet|json)|index\.json|concepts\.parquet"
@@ -78,7 +78,6 @@ class ShardReport:
     files: Mapping[str, _FileFacts]
     tracks: Mapping[str, _TrackFacts]
     notes: Mapping[str, Any] = field(default_factory=dict)
-    document_root: str | None = None
 
 
 class OtherBuild(ConfigError):

@@ -103,7 +103,6 @@ def _assemble(build: Build, reports: list[ShardReport]) -> Manifest:
         token_checksum=[report.token_checksum for report in reports],
         files=files,
         tracks=columns,
-        document_root=[report.document_root for report in reports],
     )
     return Manifest(
         mode=build.options.mode,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conceptloader.base.merkle import Root, leaf
 from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import Codec
@@ -16,7 +15,6 @@ from conceptloader.format.spec.columns import Ints, as_field
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.spec.receipts import entries_of
 from conceptloader.format.write.tables import BlockTable, Ids
 from conceptloader.format.write.track import BulkSpans, TrackWriter
 from conceptloader.storage.durable import Spool, sync_directory, write_file
@@ -59,7 +57,6 @@ class ShardWriter:
         self._starts = self._spool("documents.bin")
         self._blocks = BlockTable(self._path("documents.blocks"), options.block_tokens, self._spools)
         self._ids: Ids | None = None
-        self._root = Root() if options.receipts else None
         self._tracks = {
             track: TrackWriter(self._path(track), codecs[track], track_options, options.block_tokens, self._spools)
             for track, track_options in options.tracks.items()
@@ -161,9 +158,6 @@ class ShardWriter:
             self._ids.skip(self.documents)
         if self._ids is not None and names:
             self._ids.add(names)
-        if self._root is not None:
-            for entry in entries_of(self.tokens, values, borders, names):
-                self._root.add(leaf(entry))
         self.documents += len(names)
         self.tokens += len(values)
         self._whole = True
@@ -253,7 +247,6 @@ class ShardWriter:
                 "files": {kind: files[kind].facts() for kind in sorted(files)},
                 "tracks": facts,
                 **({"notes": self.notes} if self.notes else {}),
-                **({} if self._root is None else {"document_root": self._root.digest().hex()}),
             }
             write_file(self._path("shard.json"), dump_json(report))
 

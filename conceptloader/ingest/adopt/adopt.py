@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conceptloader.base.merkle import Root, leaf
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer
-from conceptloader.format.spec.receipts import entries_of
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
 from conceptloader.format.tools.derived import new_directory, warn_of_roots
 from conceptloader.format.tools.verify import file_checksum
@@ -21,14 +19,7 @@ from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
-from conceptloader.ingest.adopt.source import (
-    PIECE,
-    IndexFile,
-    TokenFile,
-    documents_of,
-    noted_tokenizers,
-    read_content,
-)
+from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.records.inputs import files_below
 from conceptloader.storage.durable import Spool
@@ -66,7 +57,6 @@ def adopt(
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
     loss_mask: bool = False,
-    receipts: bool = False,
     roots: Collection[str] = (),
     times: bool = True,
 ) -> Manifest:
@@ -90,7 +80,6 @@ def adopt(
             it is that of a sample of each file and its time of modification. Files of up to 32 KiB are always read
             whole.
         loss_mask: Copy .ds files with the masks in their .ds.loss, as the field loss_mask.
-        receipts: Read all tokens for SHA-256 hashes of the documents, see docs/receipts.md.
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
         times: Record times of modification, so that a file with another one is refused; else size and sample decide.
 
@@ -110,9 +99,9 @@ def adopt(
     for file in files:
         _check_ids(file, tokenizer)
     if loss_mask:
-        return copy_with_loss(files, out, tokenizer, definition, receipts)
+        return copy_with_loss(files, out, tokenizer, definition)
     with new_directory(out) as working:
-        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times, receipts)
+        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times)
         if definition is not None:
             keep_tokenizer(definition, working)
         write_manifest(manifest, working)
@@ -239,13 +228,7 @@ def _check_ids(file: TokenFile, tokenizer: Tokenizer | None) -> None:
 
 
 def _assemble(
-    files: Sequence[TokenFile],
-    working: str,
-    out: str,
-    tokenizer: Tokenizer | None,
-    full: bool,
-    times: bool,
-    receipts: bool,
+    files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None, full: bool, times: bool
 ) -> Manifest:
     """Write the tables of documents and describe everything."""
     names = [f"{shard:0{max(5, len(str(len(files) - 1)))}d}" for shard in range(len(files))]
@@ -284,7 +267,6 @@ def _assemble(
             )
             for file in files
         ],
-        document_root=[_document_root(file) if receipts else None for file in files],
     )
     return Manifest(
         mode="token-stream",
@@ -296,19 +278,6 @@ def _assemble(
         shards=table,
         extra=noted_tokenizers(files),
     )
-
-
-def _document_root(file: TokenFile) -> str:
-    if file.starts is None:
-        raise ConfigError("receipts", f"{file.path}, whose documents are unknown", "a --document-end")
-    tree = Root()
-    for base, tokens, offsets in documents_of(file):
-        try:
-            for entry in entries_of(base, tokens, offsets, [b""] * (len(offsets) - 1)):
-                tree.add(leaf(entry))
-        except ValueError as error:
-            raise InputError(file.path, f"a token from {base} on that is no u4", "ids in [0, 2**32)") from error
-    return tree.digest().hex()
 
 
 def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:

@@ -22,11 +22,7 @@ from conceptloader.storage.lock import build_lock
 
 
 def copy_with_loss(
-    files: Sequence[TokenFile],
-    out: str | os.PathLike[str],
-    tokenizer: Tokenizer | None,
-    definition: bytes | None,
-    receipts: bool = False,
+    files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None, definition: bytes | None
 ) -> Manifest:
     """The dataset `out`, one shard for each file; what was interrupted is resumed. Raises: see `adopt`."""
     facts = []
@@ -45,7 +41,6 @@ def copy_with_loss(
         token_type=max(file.token_type for file in files),
         fields={"loss_mask": "u1"},
         extra=noted_tokenizers(files),
-        receipts=receipts,
     )
     with build_lock(os.path.abspath(out)):
         build = create_writer(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])

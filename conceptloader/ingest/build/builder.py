@@ -64,7 +64,6 @@ class IngestOptions(SpanAlignment):
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
-    receipts: keep SHA-256 hashes of the documents, see docs/receipts.md.
     """
 
     columns: Columns
@@ -84,7 +83,6 @@ class IngestOptions(SpanAlignment):
     shard_input_bytes: int | None = None
     max_line_bytes: int = MAX_LINE_BYTES
     chat: ChatRules | None = None
-    receipts: bool = False
 
     @property
     def eos(self) -> int | None:
@@ -225,7 +223,6 @@ def format_options(options: IngestOptions) -> BuildOptions:
         mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
         tokenizer=facts,
         token_type=options.token_type,
-        receipts=options.receipts,
         fields=fields,
         tracks=tracks,
         extra={

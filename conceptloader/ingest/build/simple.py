@@ -39,7 +39,6 @@ def build(
     token_dtype: str | None = None,
     shard_input_bytes: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    receipts: bool = False,
     workers: int = 1,
     overwrite: bool = False,
     on_bad: Callable[[str, str, str], None] | None = None,
@@ -65,7 +64,6 @@ def build(
         token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
         shard_input_bytes: Input of a shard, in bytes; see `IngestOptions`.
         max_line_bytes: Longest line of a text file, in bytes.
-        receipts: Keep SHA-256 hashes of the documents, see docs/receipts.md.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
         overwrite: Replace the dataset or the build in `out`, once the new one is complete.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
@@ -107,7 +105,6 @@ def build(
         token_type=None if token_dtype is None else TOKEN_DTYPES[token_dtype],
         shard_input_bytes=shard_input_bytes,
         max_line_bytes=max_line_bytes,
-        receipts=receipts,
     )
     return build_dataset(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
 

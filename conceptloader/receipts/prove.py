@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base import merkle
 from conceptloader.base.hashing import canonical_json
 from conceptloader.blend.mask import NOTHING, Mask
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.receipts import document_entries
-from conceptloader.format.spec.receipts import dataset_root, shard_entries
 from conceptloader.order.progress.resume import compare
 from conceptloader.order.progress.runlog import Segment
+from conceptloader.receipts import merkle
+from conceptloader.receipts.trees import FILE, dataset_root, document_entries, shard_entries
 from conceptloader.trace.locate import DocumentSeen, find_documents, locate_document
 from conceptloader.trace.past import open_log, open_run
 from conceptloader.trace.run import Member, Run
@@ -111,7 +110,7 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
 
     Raises:
         ConfigError: If there is no such document, or several.
-        FormatError: If the documents are not those that the manifest's hashes are of.
+        FormatError: If the documents are not those that the dataset was prepared of.
     """
     run = stated.run
     documents = find_documents(run, document, dataset, stated.samples)
@@ -210,7 +209,7 @@ def _root(member: Member) -> bytes:
         found = f"samples that are {member.kind}s" if member.kind != "window" else "a subset"
         raise ConfigError(f"datasets.{name}", found, "windows of a whole dataset", "such a run has no receipts yet")
     try:
-        return dataset_root(dataset.manifest)
+        return dataset_root(dataset.files)
     except ConfigError as error:
         raise error.within(f"datasets.{name}") from error
 
@@ -219,15 +218,15 @@ def _proof(dataset: Dataset, number: int) -> dict[str, Any]:
     """The document, its shard, and the paths from them to the root of the dataset."""
     shard = bisect_right(dataset.first_documents, number) - 1
     place, leaves, entry = number - dataset.first_documents[shard], list[bytes](), b""
+    shards = shard_entries(dataset.files)
     for one in document_entries(dataset.files, shard):
         entry = one if len(leaves) == place else entry
         leaves.append(merkle.leaf(one))
-    found, expected = merkle.root_of(leaves).hex(), dataset.manifest.shards.document_root[shard]
+    found, expected = merkle.root_of(leaves).hex(), shards[shard][24:].hex()
     if found != expected:
         where = dataset.files.path("stream.bin", shard)
-        fix = "its documents were changed since: `conceptloader verify --full`, restore it"
-        raise FormatError(f"{where}: the tree of the documents", found, f"{expected} as in the manifest", fix)
-    shards = shard_entries(dataset.manifest)
+        fix = "its documents were changed since, or that file: `conceptloader verify --full`, restore what is corrupt"
+        raise FormatError(f"{where}: the tree of the documents", found, f"{expected} as {FILE} says", fix)
     return {
         "document": {**_numbers(entry, "first", "tokens"), "sha256": entry[16:48].hex(), "id": entry[48:].decode()},
         "path": _path(leaves, place),

@@ -14,34 +14,22 @@ def node(left: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\1" + left + right).digest()
 
 
-class Root:
-    """The root of a tree whose leaves are added one by one; it keeps the roots of its whole subtrees only."""
-
-    def __init__(self) -> None:
-        self._whole: list[tuple[int, bytes]] = []  # (leaves, root), the numbers of leaves descending powers of two
-
-    def add(self, found: bytes) -> None:
-        """The next leaf, as its hash."""
-        size = 1
-        while self._whole and self._whole[-1][0] == size:
-            found, size = node(self._whole.pop()[1], found), 2 * size
-        self._whole.append((size, found))
-
-    def digest(self) -> bytes:
-        """The root of what was added; of nothing, the hash of no byte."""
-        roots = [root for _, root in self._whole]
-        while len(roots) > 1:
-            right = roots.pop()
-            roots[-1] = node(roots[-1], right)
-        return roots[0] if roots else hashlib.sha256().digest()
-
-
 def root_of(leaves: Iterable[bytes]) -> bytes:
-    """The root of the tree of these leaves."""
-    tree = Root()
-    for one in leaves:
-        tree.add(one)
-    return tree.digest()
+    """The root of the tree of these leaves, given as their hashes; of none, the hash of no byte.
+
+    It keeps the roots of whole subtrees only.
+    """
+    whole: list[tuple[int, bytes]] = []  # (leaves, root), the numbers of leaves descending powers of two
+    for found in leaves:
+        size = 1
+        while whole and whole[-1][0] == size:
+            found, size = node(whole.pop()[1], found), 2 * size
+        whole.append((size, found))
+    roots = [root for _, root in whole]
+    while len(roots) > 1:
+        right = roots.pop()
+        roots[-1] = node(roots[-1], right)
+    return roots[0] if roots else hashlib.sha256().digest()
 
 
 def path_of(leaves: Sequence[bytes], index: int) -> list[tuple[bool, bytes]]:

@@ -177,9 +177,21 @@ class AcceleratedEvaluation(EvaluationLoader):
 
         if not self._rows:
             return self._gathers(input_data, use_gather_object)
-        if use_gather_object:
-            return utils.gather_object(input_data)
-        return utils.recursively_apply(self._whole, input_data, error_on_other_type=True)
+        try:
+            utils.recursively_apply(lambda tensor: tensor, input_data, error_on_other_type=True)
+        except TypeError:
+            use_gather_object = True  # as the accelerator's own
+        if not use_gather_object:
+            return utils.recursively_apply(self._whole, input_data)
+        if not isinstance(input_data, list | tuple | torch.Tensor) or len(input_data) != self._rows:
+            raise ConfigError(
+                "gather_for_metrics",
+                f"a {type(input_data).__name__} of objects",
+                f"a list with an object for each of the {self._rows} samples of the batch",
+                "gather such lists one by one, or others with accelerate.utils.gather_object, by process",
+            )
+        gathered = utils.gather_object([*input_data, *[None] * (self._share.micro_batch_size - self._rows)])
+        return [gathered[place] for place in self._order[: self._samples].tolist()]
 
     def _whole(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dim():

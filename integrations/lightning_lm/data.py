@@ -230,16 +230,19 @@ class Acknowledge(pl.Callback):
 
     def _check_end(self, trainer: Any) -> None:
         """Compare the end of the data with what the Trainer was told of its own."""
-        steps, planned = self._loader.plan.stop_step, trainer.estimated_stepping_batches
-        if steps is None or not trainer.lightning_module.automatic_optimization:  # else steps are of all optimizers
-            return
-        if (trainer.min_steps or 0) > steps:
-            raise ConfigError(
-                "Trainer(min_steps=...)",
-                str(trainer.min_steps),
-                f"at most {steps}: num_samples ends the run there",
-                "raise num_samples",
-            )
+        loader, epoch = self._loader, self._loader.run.epoch_samples
+        steps, planned = loader.plan.stop_step, trainer.estimated_stepping_batches
+        if steps is None or loader.plan.stop is None or not trainer.lightning_module.automatic_optimization:
+            return  # without it, steps are of all optimizers
+        epochs = trainer.current_epoch + 1 if epoch is None else -((loader.run.count_start - loader.plan.stop) // epoch)
+        for name, least, most in ("min_steps", trainer.min_steps, steps), ("min_epochs", trainer.min_epochs, epochs):
+            if (least or 0) > most:
+                raise ConfigError(
+                    f"Trainer({name}=...)",
+                    str(least),
+                    f"at most {most}: num_samples ends the run there",
+                    "raise num_samples",
+                )
         if steps < planned < float("inf") and trainer.is_global_zero:
             logger.warning(
                 "num_samples ends this run after %d steps, and the Trainer plans %d (max_steps, max_epochs): a "
@@ -295,7 +298,9 @@ class Acknowledge(pl.Callback):
             )
         self._loader.acknowledge(batch[POSITION])
         self._loader.observe_step(pl_module.device)
-        trainer.should_stop |= self._loader.has_ended
+        if self._loader.has_ended:
+            # Lightning counts an epoch after its validation, which it would omit until there are min_epochs.
+            trainer.should_stop, trainer.fit_loop.min_epochs = True, None
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Micro batches of a step that is not done are read again: they do not count as done here either."""

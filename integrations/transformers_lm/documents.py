@@ -15,7 +15,8 @@ from transformers.integrations import flash_attention
 
 from conceptloader.errors import ConfigError
 
-_RECURRENT = re.compile("linear|conv|hybrid|mamba|recurrent")  # layer_types with a state that passes to later documents
+# layer_types with a state that passes to later documents, or with keys of several tokens, perhaps of two documents.
+_RECURRENT = re.compile("linear|conv|hybrid|mamba|recurrent|compress")
 
 
 class Documents:
@@ -89,6 +90,6 @@ class Documents:
             "a model whose attention separates them",
             "set use_cache=False, and attn_implementation sdpa, eager, flex_attention or, on one GPU a process, "
             "flash_attention_2; omit an attention_mask; train LoRA instead of prompts or prefixes. Layers with a "
-            "recurrent state, and models whose masks ignore position_ids (OPT, Falcon, eager GPT-OSS), take neither "
-            "packing nor position_ids: document",
+            "recurrent state or compressed keys, and models whose masks ignore position_ids (OPT, Falcon, eager "
+            "GPT-OSS), take neither packing nor position_ids: document",
         )

@@ -221,6 +221,18 @@ def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert build(other, out, "--overwrite") == 2
     assert "found 3 files or folders that are no dataset's (" in capsys.readouterr().err
     assert cl.verify(out, full=True) == []
+    assert build(other, other, "--overwrite") == 2
+    assert "found a file, expected a directory or nothing" in capsys.readouterr().err
+
+
+def test_a_mount_point_cannot_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can rename it: that is said before hours of building, not after."""
+    source, out = write_csv(tmp_path / "c.csv", [{"id": "z", "text": "other"}]), tmp_path / "out"
+    cl.build(source, out, tokenizer="bytes")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(out))
+    with raises(ConfigError, f"{out}: overwrite", "a mount point", fix="nothing was removed: build into a directory"):
+        cl.build(source, out, tokenizer="bytes", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["c.csv", "out"]
 
 
 def test_one_of_several_tasks(tmp_path: Path) -> None:

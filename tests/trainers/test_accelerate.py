@@ -162,10 +162,15 @@ def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
                 index = batch["sample_index"]
                 found = accelerator.gather_for_metrics({"index": index, "loss": index.sum()})
                 seen += found["index"].tolist()
+                names = [f"sample {number}" for number in index.tolist()]
+                assert accelerator.gather_for_metrics(names) == [f"sample {n}" for n in found["index"].tolist()]
                 losses += len(found["loss"])
             assert (seen, losses) == (list(range(count)), ranks * len(loader)), (count, seen, losses)
     for batch in AcceleratedEvaluation(accelerator, config, micro_batch_size=4, num_samples=20):
-        assert len(accelerator.gather_for_metrics(batch["sample_index"], use_gather_object=True)) in (12, 8)
+        of_samples = accelerator.gather_for_metrics(batch["sample_index"])
+        assert accelerator.gather_for_metrics([*batch["sample_index"]], use_gather_object=True) == [*of_samples]
+        with raises(ConfigError, "gather_for_metrics", "a dict", "a list with an object for each of the"):
+            accelerator.gather_for_metrics({"names": ["a"] * len(batch["labels"])})
         with raises(ConfigError, "gather_for_metrics", f"a tensor of {batch['labels'].numel()} rows"):
             accelerator.gather_for_metrics(batch["labels"].flatten())
     assert accelerator.gather_for_metrics(torch.ones(2)).shape == (2 * ranks,)

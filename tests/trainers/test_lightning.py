@@ -122,10 +122,25 @@ def test_num_samples_ends_the_run(
     assert fit(48, last)[0].seen == list(range(MICRO * accumulate * saved, 48))
 
 
-def test_more_min_steps_than_samples(config: str) -> None:
-    data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24)
-    with raises(ConfigError, "Trainer(min_steps=...)", "8", "at most 6"):
-        trainer(min_steps=8).fit(Model(), datamodule=data)
+@pytest.mark.parametrize(
+    ("epoch", "least"), [(None, {"min_steps": 2}), (None, {"min_epochs": 1}), (8, {"min_epochs": 3})]
+)
+def test_least_steps_and_epochs(config: str, tmp_path: Path, epoch: int | None, least: dict[str, int]) -> None:
+    held_out = {"seq_len": 16, "order": "sequential", "datasets": {"code": {"path": str(tmp_path / "code")}}}
+
+    def fit(**least: int) -> list[int]:
+        data = ConceptDataModule(
+            config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24, epoch_samples=epoch, val=held_out,
+            val_options={"num_samples": MICRO},
+        )  # fmt: skip
+        model, every = Validated(), {"val_check_interval": 4, "check_val_every_n_epoch": None}
+        trainer(num_sanity_val_steps=0, **every, **least).fit(model, datamodule=data)
+        return model.validated_at
+
+    assert fit(**least) == [4, 6]  # at the end, too
+    for name, most in (("min_steps", 6), ("min_epochs", 3 if epoch else 1)):
+        with raises(ConfigError, f"Trainer({name}=...)", str(most + 1), f"at most {most}"):
+            fit(**{name: most + 1})
 
 
 def test_resume_where_the_optimizer_asks_for_the_number_of_steps(config: str, tmp_path: Path) -> None:

@@ -196,6 +196,15 @@ def test_documents_that_would_see_each_other(data: Any, tmp_path: Path, make: An
     models = {
         "OPT": causal("OPT", word_embed_proj_dim=16, ffn_dim=32, activation_function="relu"),
         "Lfm2": causal("Lfm2", layer_types=["conv", "full_attention"]),
+        "DeepseekV4": causal(
+            "DeepseekV4",
+            attn_implementation="eager",
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+            q_lora_rank=8,
+            index_topk=4,
+        ),
         "GptOss": causal("GptOss", attn_implementation="eager", num_local_experts=2, num_experts_per_tok=1),
     }
     for name, model in models.items():

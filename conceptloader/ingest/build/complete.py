@@ -53,11 +53,16 @@ class Summary:
 
 
 def check_replaceable(path: str, sources: Sequence[Source]) -> None:
-    """Raise ConfigError if `path` holds an input, or other files than those of a dataset, a view or a build."""
+    """Raise ConfigError if `path` holds an input, or other files than those of a dataset, a view or a build.
+
+    Also for a mount point, which cannot be renamed.
+    """
     inside = os.path.join(os.path.realpath(path), "")
     if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
         raise ConfigError(f"{path}: overwrite", f"the input {kept} in it", "none", UNTOUCHED)
     if os.path.isdir(path) and os.listdir(path):
+        if os.path.ismount(path):
+            raise ConfigError(f"{path}: overwrite", "a mount point", fix=f"{UNTOUCHED}: build into a directory in it")
         check_alone(path, (TIMES,))
 
 
@@ -76,7 +81,7 @@ def replacing(path: str, sources: Sequence[Source], key: str) -> Iterator[str]:
     """
     target = os.path.realpath(path)
     working = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{key}.tmp")
-    if not os.path.lexists(target) or not os.listdir(target):
+    if not os.path.isdir(target) or not os.listdir(target):  # of a file, the build says that it is one
         if os.path.exists(os.path.join(working, fmt.MANIFEST)) and not os.path.lexists(target):
             os.rename(working, target)  # which a crash between the two renames below prevented
         yield target

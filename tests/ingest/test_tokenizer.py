@@ -182,6 +182,10 @@ def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
         (problem,) = verify(folder / path, full=True)
         assert "found tokenizers-" in problem.message
         assert (problem.file, problem.shard) == (str(kept), None)
+    (folder / "out" / ".tokenizer.json").write_bytes(definition)  # of 0.2.0, beside the one that was edited
+    cl.reencode(folder / "out", folder / "repaired", {})
+    assert verify(folder / "repaired") == []
+    (folder / "out" / ".tokenizer.json").unlink()
     kept.write_bytes(definition)
     assert main(["verify", str(folder / "out"), "--full"]) == 0
 

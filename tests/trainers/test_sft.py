@@ -96,6 +96,17 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_an_evaluation_leaves_batches_without_labels_out(tmp_path: Path) -> None:
+    """As that of the HF Trainer does; the SFTTrainer's own counts them as a loss of 0."""
+    data = config_of(write_datasets(tmp_path), WINDOWS)
+    model: Any = Llama()
+    size, source = data["seq_len"], held_out(data)
+    expected = by_hand(model, samples_of(source, WINDOWS, HELD_OUT)[4:]).item()
+    taken = {**data, "quarantine": [{"dataset": "masked", "tokens": [0, 4 * size]}]}  # of the first batch
+    one = trainer(tmp_path / "out", model, data)
+    assert one.evaluate(held_out(taken))["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def shifting(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
     """As in the documentation of transformers. An evaluation of TRL counts nothing."""
     logits, targets = outputs.logits[..., :-1, :].flatten(0, 1), labels[..., 1:].flatten()

@@ -39,8 +39,11 @@ def kept_tokenizers(files: Files) -> Iterator[tuple[str, bytes]]:
 
 
 def copy_tokenizer(files: Files, directory: str) -> None:
-    """Keep that of a dataset, if it has one, for a dataset of the same tokens."""
-    for _, definition in islice(kept_tokenizers(files), 1):
+    """Keep that of a dataset, if it has one, for a dataset of the same tokens; not one that was edited."""
+    facts, copies = files.manifest.tokenizer, kept_tokenizers(files)
+    if facts is not None and is_own_name(facts.name):
+        copies = ((path, content) for path, content in copies if own_name(content) == facts.name)
+    for _, definition in islice(copies, 1):
         keep_tokenizer(definition, directory)
 
 

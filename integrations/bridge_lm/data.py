@@ -128,7 +128,8 @@ class ConceptProvider(DatasetProvider):
         train = self._checked(blend, start)
         if _first_rank():
             run.look_ahead()
-        return BridgeSamples(train, self.model_inputs, self.allow_changed), *map(self._evaluated, ("valid", "test"))
+        samples = BridgeSamples(train, self.model_inputs, self.allow_changed)
+        return samples, self._evaluated("valid"), self._evaluated("test")
 
     def _evaluated(self, name: str) -> BridgeSamples | None:
         path = getattr(self, name)

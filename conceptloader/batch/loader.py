@@ -255,7 +255,7 @@ class BaseLoader(Shown, Generic[B]):
                 meter.counted(consumed, labels)
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             if recorded:
-                # What fills a last batch says where it is trained.
+                # What pads a last batch says where it is trained.
                 self._note(int(samples[1, 0]) if samples.ndim == 2 else consumed - 1, consumed, digest)
             run.yielded_to(consumed)  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch

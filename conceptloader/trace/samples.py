@@ -113,7 +113,7 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
 
 
 def trace_step(run: Run, step: int) -> list[SampleTrace]:
-    """All samples of a step, in order; without those that fill up a last batch.
+    """All samples of a step, in order; without those that pad a last batch.
 
     Raises:
         ConfigError: If steps are not known, and for one after the end.

@@ -248,14 +248,15 @@ class BaseLoader(Shown, Generic[B]):
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        for (_, consumed), batch in self._delivered(noting()):
+        for (samples, consumed), batch in self._delivered(noting()):
             run.yielding(consumed)
             labels, digest = notes.popleft()
             if meter is not None:
                 meter.counted(consumed, labels)
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             if recorded:
-                self._note(consumed, digest)
+                # What pads a last batch says where it is trained.
+                self._note(int(samples[1, 0]) if samples.ndim == 2 else consumed - 1, consumed, digest)
             run.yielded_to(consumed)  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if run.passes:
@@ -405,15 +406,15 @@ class BaseLoader(Shown, Generic[B]):
         if self._folder is not None and self.blend.config.loader.batch_log:
             self._record, self._noted = begin_record(self._folder, self.dp_rank, self.run.launch()[0]), 0
 
-    def _note(self, consumed: int, note: Mapping[str, Any]) -> None:
-        """Record the micro batch up to `consumed` samples."""
+    def _note(self, position: int, consumed: int, note: Mapping[str, Any]) -> None:
+        """Record the micro batch of a position, up to `consumed` samples."""
         if self._record is None:
             raise ConfigError(
                 "loader.batch_log",
                 "found true, but no run log, next to which it is written",
                 fix="call log_start on every rank before the loop, or omit it",
             )
-        place = self.plan.place(consumed - 1)
+        place = self.plan.place(position)
         assert place is not None
         self._record.add(place.step, place.micro_batch, note)
         self._noted = consumed

@@ -8,6 +8,7 @@ from conceptloader.cli.arguments import Add, add_choice, positive, refuse_beside
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.sequential import Sequential
 from conceptloader.trace import Checkpoint, Run, find_checkpoints
 
 OF_STEPS = "run_log", "planned", "global_batch_size", "micro_batch_size", "dp_size", "scheme"
@@ -58,6 +59,8 @@ def open_run(arguments: argparse.Namespace) -> Run:
     )
     schedule = BatchSchedule.constant(arguments.global_batch_size)
     start = RunStart.of(run.blend.spec, schedule, partition, run.blend.config.seq_len)
+    if isinstance(run.blend.order, Sequential):
+        start = dataclasses.replace(start, end=(run.blend.order.num_samples, "partial"))
     return dataclasses.replace(run, history=History([start]))
 
 

@@ -239,6 +239,11 @@ class Plan:
             )
         return shifted
 
+    def consumed_at(self, step: int) -> int:
+        """Samples consumed before a step: all of them, for those after the end."""
+        consumed = self.schedule.consumed_at(step)
+        return consumed if self.stop is None else min(consumed, self.stop)
+
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the positions of `step`; positions from num_samples on are the last batch's filling."""
         if self.stop_step is not None and step >= self.stop_step:

@@ -186,7 +186,7 @@ def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
         raise ConfigError("run log", found, "a start at sample 0", "put the log of the earlier launches back")
     yield [begun[0].start.step, 0, begun[0].start.batch]
     for before, after in pairwise(begun):
-        expected, start = before.plan.range_of(after.start.step)[0], after.start
+        expected, start = before.plan.consumed_at(after.start.step), after.start
         if start.consumed != expected:
             raise ConfigError(
                 "run log",
@@ -196,8 +196,8 @@ def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
             )
         if start.batch != before.start.batch:
             yield [start.step, start.consumed, start.batch]
-    plan = begun[-1].plan
-    low, high = plan.range_of(plan.schedule.step_of(samples))
+    schedule = begun[-1].plan.schedule
+    low, high = schedule.range_of(schedule.step_of(samples))
     if samples != low:
         raise ConfigError("--samples", str(samples), f"{low} or {high}, where a step ends")
 

@@ -255,8 +255,7 @@ class TrainingRun:
         """Samples consumed by `step` steps of the trainer; None before this run began, or if it is unknown."""
         if not self._knows_steps or step < self.plan.schedule.step:
             return None
-        position, stop = self.plan.schedule.consumed_at(step), self.plan.stop
-        return position if stop is None else min(position, stop)
+        return self.plan.consumed_at(step)
 
     def micro_batches(self) -> int | None:
         """Of a rank in an epoch, consumed ones included; None for a run without an end."""
@@ -533,7 +532,8 @@ class TrainingRun:
         step = schedule.step_of(self.trained)
         here = schedule.at(step, schedule.consumed_at(step))
         spec = self.blend.spec.cut(self.trained, self.blend.order)
-        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len, self.data_stage), spec
+        end = None if self.num_samples is None else (self.num_samples, self.last_batch)
+        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len, self.data_stage, end), spec
 
     def look_ahead(self) -> None:
         """Warn of what will stop this run later; by then it may run on another number of ranks."""

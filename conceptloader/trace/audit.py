@@ -163,7 +163,7 @@ def _not_once(
             for dp_rank in range(plan.partition.dp_size):
                 for micro_batch, row in enumerate(plan.micro_batches(step, dp_rank)):
                     times = done.get(step, Counter())[micro_batch, dp_rank]
-                    if times != 1:
+                    if times != 1 and len(row):
                         what, samples = "repeated" if times else "missing", row.tolist()
                         share = launch.number, step, micro_batch, dp_rank
                         yield Difference(*share, what, samples, [samples] * times)

@@ -44,10 +44,10 @@ def sample_ranges(run: Run, first: int, stop: int) -> Iterator[tuple[int, int, A
     """(first sample, end, plan, run of one order) of the steps [first, stop) as the run counts."""
     for segment in run.steps.segments:
         low = max(first, segment.start.step)
-        high = stop if segment.stop_step is None else min(stop, segment.stop_step)
+        plan = segment.plan
+        high = min(one for one in (stop, segment.stop_step, plan.stop_step) if one is not None)
         if low < high:
-            schedule = segment.plan.schedule
-            yield schedule.consumed_at(low), schedule.consumed_at(high), segment.plan, run.at_step(low)
+            yield plan.consumed_at(low), plan.consumed_at(high), plan, run.at_step(low)
 
 
 def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
@@ -65,7 +65,7 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     arrow = need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
     if not 0 <= first < stop:
         raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end")
-    run.steps.segment(first)
+    run.at_step(first)
     ranges = list(sample_ranges(run, first, stop))
     members = [member for *_, era in ranges for member in era.members if member is not None]
     tracks = sorted({

@@ -102,7 +102,7 @@ def check_continuous(run: Run) -> None:
     """Raise ResumeError if a launch does not begin where the one before it ended: positions would mean two things."""
     for before, after in pairwise(() if run.history is None else run.history.segments):
         step, consumed = after.start.step, after.start.consumed
-        expected = before.plan.schedule.consumed_at(step)
+        expected = before.plan.consumed_at(step)
         if consumed != expected:
             raise ResumeError(
                 f"run log: step {step}",
@@ -130,12 +130,14 @@ def _checkpoint(run: Run, whole_of: Callable[[Run], OrderSpec], path: Path, logg
     segments = () if run.history is None else run.history.segments
     segment = next((one for one in reversed(segments) if one.start.consumed < consumed), None)
     if segment is not None:
-        start, step = segment.start, segment.plan.schedule.step_of(consumed)
-        if segment.plan.schedule.consumed_at(step) != consumed or state.more.get("step", step) != step:
+        start, plan = segment.start, segment.plan
+        step = plan.schedule.step_of(consumed)
+        step += plan.consumed_at(step) < consumed == plan.stop  # the end of a last batch that is not full
+        if plan.consumed_at(step) != consumed or state.more.get("step", step) != step:
             raise ResumeError(
                 where,
                 f"step {state.more.get('step', 'unknown')} at {consumed} samples",
-                f"step {step} at {segment.plan.schedule.consumed_at(step)} samples, as the run log says",
+                f"step {step} at {plan.consumed_at(step)} samples, as the run log says",
                 "it is of another run or branch, or the log was edited",
             )
         if logged and file.stat().st_mtime < datetime.fromisoformat(start.time).timestamp():

@@ -110,7 +110,7 @@ def _read_file(path: Path) -> Iterator[Any]:
                 raise ValueError("no line of a record")
             if number == 1:
                 dp_rank = as_count(entry["dp_rank"], "dp_rank", 0)
-                found: Any = as_count(entry["launch"], "launch", 0), build(RunStart, entry["start"], "start")
+                found: Any = as_count(entry["launch"], "launch", 0), RunStart.read(entry["start"], "start")
                 if entry["record_version"] != RECORD_VERSION:
                     raise ValueError(f"record_version: found {entry['record_version']}, known is {RECORD_VERSION}")
             else:

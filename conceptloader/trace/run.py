@@ -128,9 +128,9 @@ class Run:
         """The run of one order that a step was trained in.
 
         Raises:
-            ConfigError: If steps are not known, or not this one, or nothing says what its samples were.
+            ConfigError: If steps are not known, or not this one, or nothing says what its samples were; after the end.
         """
-        first = self.steps.range_of(step)[0]
+        first = self.steps.segment(step).plan.range_of(step)[0]
         return [era for era in self._eras if era.step <= step][-1].open()._knowing(first)
 
     def _check_known(self, sample: int) -> None:

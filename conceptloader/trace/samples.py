@@ -113,10 +113,10 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
 
 
 def trace_step(run: Run, step: int) -> list[SampleTrace]:
-    """All samples of a step, in order.
+    """All samples of a step, in order; without those that pad a last batch.
 
     Raises:
-        ConfigError: If steps are not known.
+        ConfigError: If steps are not known, and for one after the end.
     """
     era = run.at_step(step)
     return [trace_sample(era, sample) for sample in range(*run.steps.range_of(step))]

@@ -88,9 +88,11 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
     """The samples of step `n` by rank, of rank `rank` only; what is in the first of them."""
     run = looked.asked_run()
     position = looked.position()
-    number = query.number("n", position[0] if position else 0, what="step")
+    present = position[0] if position else 0
+    end = run.steps.segments[-1].plan.stop_step
+    number = query.number("n", present if end is None else min(present, end - 1), what="step")
     plan, era = run.steps.segment(number).plan, run.at_step(number)
-    first, stop = plan.range_of(number)
+    first, stop = run.steps.range_of(number)
     ranks = [query.number("rank", stop=plan.partition.dp_size)] if "rank" in query else range(plan.partition.dp_size)
     shares = ((rank, k, row) for rank in ranks for k, row in enumerate(plan.micro_batches(number, rank)))
     samples: list[dict[str, Any]] = []

@@ -12,12 +12,14 @@ from typing import Any
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
+from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import Blend, load_config, open_blend
 from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import OrderState
+from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
 from conceptloader.run.training import TrainingRun
 from conceptloader.storage.durable import write_file
@@ -35,6 +37,7 @@ FILE_NAME = "conceptloader_order.json"
 
 BRIDGE = Entry(name="Megatron-Bridge")
 _STEP = ("labels", "loss_mask", "position_ids")  # what Bridge's forward step takes besides tokens
+_ENDLESS = 1 << 62  # Bridge's own sizes are as if batches, and intervals of evaluation, had never changed
 
 
 class BridgeSamples(SampleDataset):
@@ -43,11 +46,20 @@ class BridgeSamples(SampleDataset):
     entry = BRIDGE
 
     def __init__(
-        self, blend: Blend, num_samples: int, model_inputs: Sequence[str] = (), allow_changed: Collection[str] = ()
+        self,
+        blend: Blend,
+        model_inputs: Sequence[str] = (),
+        allow_changed: Collection[str] = (),
+        period: int = _ENDLESS,
     ) -> None:
-        super().__init__(blend, num_samples, allow_changed=allow_changed)
-        self.model_inputs = as_names(model_inputs, "model_inputs")
+        """period: samples after which the order begins again, as an evaluation in order does."""
+        super().__init__(blend, _ENDLESS, allow_changed=allow_changed)
+        self.model_inputs, self.period = as_names(model_inputs, "model_inputs"), period
         check_tensors(self.model_inputs, batch_layout(blend), BRIDGE)
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        """The batch of these samples."""
+        return super().read([index % self.period for index in indices])
 
     def collate_fn(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; `model_inputs`."""
@@ -56,6 +68,10 @@ class BridgeSamples(SampleDataset):
             "tokens": batch["input_ids"],
             **{name: batch[name] for name in (*_STEP, *self.model_inputs) if name in batch},
         }
+
+
+def _first_rank() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 @dataclass
@@ -89,7 +105,7 @@ class ConceptProvider(DatasetProvider):
     dataloader_type: str | None = "single"
 
     def build_datasets(self, context: Any) -> tuple[Any, Any, Any]:
-        """The three datasets, as long as the run asks them to be; None for one without a configuration.
+        """The three datasets, without an end; None for one without a configuration.
 
         Bridge calls this on all ranks, which compare their training data.
         """
@@ -108,24 +124,26 @@ class ConceptProvider(DatasetProvider):
         run.require_known()
         blend, start = run.blend, run.count_start
         check_tensors(self.model_inputs, batch_layout(blend), BRIDGE)
-        require_same("training data", start_facts(blend, train_samples=context.train_samples, first=start))
-        train = self._checked(blend, start, context.train_samples)
-        samples = BridgeSamples(train, context.train_samples, self.model_inputs, self.allow_changed)
-        valid, test = self._evaluated("valid", context.valid_samples), self._evaluated("test", context.test_samples)
-        return samples, valid, test
+        require_same("training data", start_facts(blend, first=start))
+        train = self._checked(blend, start)
+        if _first_rank():
+            run.look_ahead()
+        samples = BridgeSamples(train, self.model_inputs, self.allow_changed)
+        return samples, self._evaluated("valid"), self._evaluated("test")
 
-    def _evaluated(self, name: str, size: int) -> BridgeSamples | None:
+    def _evaluated(self, name: str) -> BridgeSamples | None:
         path = getattr(self, name)
         if path is None:
             return None
         blend = self._open(path)
         check_no_run(blend, name)
-        return BridgeSamples(blend, size, self.model_inputs)
+        one_pass = blend.order.num_samples if isinstance(blend.order, Sequential) else _ENDLESS
+        return BridgeSamples(blend, self.model_inputs, period=one_pass)
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))
 
-    def _checked(self, blend: Blend, start: int, samples: int) -> Blend:
+    def _checked(self, blend: Blend, start: int) -> Blend:
         """The blend as the continuation of the run whose order lies in the file, which the first launch writes.
 
         start: samples that another trainer has trained, before those that Bridge counts.
@@ -147,9 +165,8 @@ class ConceptProvider(DatasetProvider):
                     f"{begun}, as at its first launch: Bridge's count of samples would be one of others",
                     "leave continue_from, and the checkpoint that it names, as they were",
                 )
-            return blend.resume(saved.spec, start + samples, allow_changed=self.allow_changed)
-        blend.order.check_run(start + samples)
-        if int(os.environ.get("RANK", "0")) == 0:
+            return blend.resume(saved.spec, start + _ENDLESS, allow_changed=self.allow_changed)
+        if _first_rank():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(str(path), json.dumps(OrderState(spec=blend.spec, more={"count_start": start}).leaf()).encode())
         return blend

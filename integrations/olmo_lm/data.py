@@ -150,7 +150,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         if self._passes and last not in (None, self._epoch) and self._in_epoch == self.loader.plan.stop:
             self.loader.next_pass()
         behind, size = self.loader.consumed_samples - self.loader.run.count_start, self.epoch_samples
-        if size is not None and not 0 <= self._in_epoch <= size:
+        if size is not None and self._epoch != last and not 0 <= self._in_epoch <= size:
             raise ConfigError(
                 "reshuffle",
                 f"epoch {self._epoch}",

@@ -670,7 +670,7 @@ ENTRIES: dict[str, Entry] = {
             "drive": olmo, "classes": (f"{_IN}olmo_lm.ConceptDataLoader", f"{_IN}olmo_lm.ConceptDataLoaderConfig"),
         },
         "torchtitan": {"drive": torchtitan, "classes": (f"{_IN}torchtitan_lm.ConceptDataLoader",)},
-        "Bridge": {"drive": bridge, "classes": (f"{_IN}bridge_lm.ConceptProvider",), "end_known": True},
+        "Bridge": {"drive": bridge, "classes": (f"{_IN}bridge_lm.ConceptProvider",)},
         "Automodel": {"drive": automodel, "classes": (f"{_IN}automodel_lm.AutomodelSamples",)},
     }.items()
 }  # fmt: skip

@@ -3,16 +3,20 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import conceptloader as cl
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.testing import PlainReader
-from conceptloader.trace import BatchRecorder, Run, audit, read_record
+from conceptloader.trace import BatchRecorder, Run, audit, exposure, open_run, read_record, trace_step
+from conceptloader.trace.checkpoints import find_checkpoints
 from tests.raises import raises
 from tests.trace.conftest import SEQ_LEN, starts
 
@@ -154,3 +158,30 @@ def test_labels_that_are_ignored(run: Run, tmp_path: Path) -> None:
     difference = audit(run, launches).difference
     assert difference is not None
     assert (difference.step, difference.what) == (0, "tokens"), "it trained on other labels than this configuration's"
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "wrap", "drop"])
+def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path) -> None:
+    """The run log says where the run ends: its last step has the samples that were trained, and none comes after it."""
+    config = {**run.blend.config.to_dict(), "loader": {"batch_log": True}}
+    options: dict[str, Any] = {"micro_batch_size": 4, "global_batch_size": 16, "num_samples": 37}
+    trained: list[int] = []
+    for rank in range(2):
+        with cl.make_dataloader(config, dp_rank=rank, dp_size=2, last_batch=last_batch, **options) as loader:
+            loader.log_start(tmp_path, 0)
+            trained += [sample for batch in loader for sample in batch["sample_index"].tolist()]
+            (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    logged, steps = open_run(log=str(tmp_path)), 2 if last_batch == "drop" else 3
+    assert len(trained) == {"partial": 37, "wrap": 48, "drop": 32}[last_batch]
+    found = [[one.sample for one in trace_step(logged, step)] for step in range(steps)]
+    assert [*chain(*found)] == sorted({*trained})
+    with raises(ConfigError, f"step {steps}", f"37 samples end before step {steps}"):
+        trace_step(logged, steps)
+    assert (
+        exposure(logged, until=steps).sources().column("samples").to_pylist()
+        == exposure(logged, num_samples=len({*trained})).sources().column("samples").to_pylist()
+    )
+    checkpoints, _ = find_checkpoints(logged, tmp_path)
+    assert [(one.step, one.consumed) for one in checkpoints] == [(steps, len({*trained}))]
+    report = audit(logged, read_record(tmp_path / "conceptloader_batches"))
+    assert (report.difference, report.incomplete, report.samples) == (None, [], len(trained))

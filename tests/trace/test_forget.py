@@ -272,7 +272,7 @@ def test_a_run_log_that_was_edited(folder: Path, capsys: pytest.CaptureFixture[s
     log.write_text("\n".join([*lines[:-1], json.dumps(edited), ""]))
     assert "it begins at sample 168, where the launch before it ends at 160" in refused(folder, capsys, code=1)
     first = next(k for k, line in enumerate(lines) if '"kind":"start"' in line)
-    whole = [{**one, "batch": [[0, 2 * BATCH]], "consumed": 2 * one["consumed"]} for one in starts]
+    whole = [{**one, "batch": [[0, 2 * BATCH]], "consumed": 2 * one["consumed"], "end": None} for one in starts]
     log.write_text("\n".join([*lines[:first], *map(json.dumps, whole), ""]))
     assert "as the run log says" in refused(folder, capsys, code=1)
 

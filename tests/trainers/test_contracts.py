@@ -296,8 +296,8 @@ def test_torchtitan_logs_each_pass(
     history = cl.RunLog(tmp_path).history
     for step, samples in enumerate(trained):
         first, last = history.range_of(step)
-        assert first == step % a_pass * batch
-        assert samples == [sample % size for sample in range(first, last)], step
+        assert (first, last) == (step % a_pass * batch, min(size, first + batch))
+        assert samples == [sample % size for sample in range(first, first + batch)], step
     assert not caplog.records
 
 
@@ -391,7 +391,7 @@ class Context:
 def single(dataset: Any, consumed: int, rank: int, ranks: int, micro: int) -> Iterator[Any]:
     """Bridge's loader of type "single": consecutive samples, dealt out in runs."""
     runs = range(consumed + rank * micro, len(dataset) - micro + 1, micro * ranks)
-    sampler = [list(range(first, first + micro)) for first in runs]
+    sampler = (list(range(first, first + micro)) for first in runs)
     return iter(DataLoader(dataset, batch_sampler=sampler, collate_fn=dataset.collate_fn))  # type: ignore[arg-type]
 
 
@@ -417,7 +417,7 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
 
     train, valid, test = datasets()
-    assert (len(train), len(valid), test) == (240, 20, None)
+    assert test is None
     batch = next(single(train, 0, rank=1, ranks=2, micro=3))
     assert set(batch) == {"tokens", "labels", "loss_mask", "position_ids", "sample_index"}
     assert batch["tokens"].shape == (3, 16)
@@ -425,6 +425,14 @@ def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
     runs.append(itertools.islice(single(datasets()[0], 36, 0, 1, 12), 2))  # resumed on one rank
     seen = [sample for run in runs for batch in run for sample in batch["sample_index"].tolist()]
     assert sorted(seen) == list(range(60))
+
+    # Bridge's sizes are wrong once batch sizes or intervals of evaluation have changed: data last to its last step.
+    batch = next(single(train, 3600, 0, 1, 2))
+    assert batch["sample_index"].tolist() == [3600, 3601]
+    every = [k for batch in itertools.islice(single(valid, 0, 0, 1, 2), 40) for k in batch["sample_index"].tolist()]
+    one_pass = valid.blend.order.num_samples
+    assert 40 < one_pass < 80, "which it has to begin again"
+    assert every == [k % one_pass for k in range(80)]
 
     options: dict[str, Any]
     for options, error, where, found in [
@@ -476,7 +484,7 @@ def test_bridge_losses(bridge: Any, tmp_path: Path, kind: dict[str, Any]) -> Non
     samples, hand, model = samples_of(data, kind, 48), by_hand.ByHand(SEQ_LEN), by_hand.Tables(SEQ_LEN)
     runs = by_hand.batched(samples, 3)
     for rank in range(2):
-        for batch, run in zip(single(data, 0, rank, 2, 3), runs[rank::2], strict=True):
+        for run, batch in zip(runs[rank::2], single(data, 0, rank, 2, 3), strict=False):
             logits = model(batch["tokens"], batch["position_ids"]).flatten(0, 1)
             losses = torch.nn.functional.cross_entropy(logits, batch["labels"].flatten(), reduction="none")
             found = (losses * batch["loss_mask"].flatten()).sum().item(), int(batch["loss_mask"].sum())

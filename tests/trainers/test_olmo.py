@@ -107,6 +107,32 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
     assert main(["audit", "--run-log", log]) == 0
 
 
+def test_an_epoch_of_several_batch_sizes_ends_with_a_whole_step(tmp_path: Path) -> None:
+    """Also where the sizes do not add up to it; a checkpoint of that step is resumed."""
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    path, taken = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16), []
+
+    def loader() -> Any:
+        return ConceptDataLoader(
+            str(path), global_batch_size=64, epoch_samples=16, work_dir=str(tmp_path), fs_local_rank=0
+        )
+
+    made = loader()
+    made.reshuffle(1)
+    for batch in made:
+        taken.append(len(batch["index"]))
+        made.global_batch_size = 128
+    assert taken == [4, 8, 8]
+    resumed = loader()
+    resumed.load_state_dict(made.state_dict())
+    for one in (made, resumed):
+        one.reshuffle(1)
+        assert list(one) == []
+        one.reshuffle(2)
+        assert next(iter(one))["index"][0] == 20
+
+
 def test_a_sequential_order_is_read_in_passes(tmp_path: Path) -> None:
     """Each window has its labels once in an epoch; a resume at the end of one begins the next."""
     from conceptloader.integrations.olmo_lm import ConceptDataLoader

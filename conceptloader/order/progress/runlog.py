@@ -24,7 +24,7 @@ from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
 from conceptloader.order.live import LoggedPhase
 from conceptloader.order.mixture import Mixture, Phase
-from conceptloader.order.partition import Partition, Place, Plan, Scheme
+from conceptloader.order.partition import LastBatch, Partition, Place, Plan, Scheme
 from conceptloader.order.progress.spec import OrderSpec, Origin, link
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
@@ -51,6 +51,8 @@ class RunStart(Saved):
         spec: Hash of the order spec.
         scheme: See Partition.
         data_stage: Its name, for frameworks that have them.
+        end: Of the run: its samples, and what happens to a last batch that is not full, see Plan; None for none, and in
+            logs of release 0.2.0, which do not say it.
         time: UTC, ISO 8601.
     """
 
@@ -63,6 +65,7 @@ class RunStart(Saved):
     spec: str
     scheme: Scheme = "contiguous"
     data_stage: str | None = None
+    end: tuple[int, LastBatch] | None = None
     time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     def __post_init__(self) -> None:
@@ -76,6 +79,7 @@ class RunStart(Saved):
         partition: Partition,
         seq_len: int | None,
         data_stage: str | None = None,
+        end: tuple[int, LastBatch] | None = None,
     ) -> "RunStart":
         """The start of a run with this order, at the position that `schedule` counts from."""
         return cls(
@@ -88,12 +92,21 @@ class RunStart(Saved):
             seq_len=seq_len,
             spec=spec.hash,
             data_stage=data_stage,
+            end=end,
         )
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], where: str) -> "RunStart":
+        """From what `plain` made of it, also in release 0.2.0."""
+        return build(cls, {"end": None, **data}, where)
 
     @cached_property
     def plan(self) -> Plan:
         """Steps and samples from this start on, as if it were never restarted."""
+        num_samples, last_batch = self.end or (None, "drop")
         return Plan(
+            num_samples=num_samples,
+            last_batch=last_batch,
             partition=Partition(micro_batch_size=self.micro_batch_size, dp_size=self.dp_size, scheme=self.scheme),
             schedule=BatchSchedule(self.batch, self.step, self.consumed),
         )
@@ -194,8 +207,9 @@ class History:
         raise ConfigError(f"step {step}", f"the run log begins at step {self.segments[0].start.step}", fix=EARLIER)
 
     def range_of(self, step: int) -> tuple[int, int]:
-        """[first, last + 1) of the samples that `step` trains (or would train, if it is still ahead)."""
-        return self.segment(step).plan.range_of(step)
+        """[first, last + 1) of the samples that `step` trains, or would train if it is ahead; none after the end."""
+        plan = self.segment(step).plan
+        return plan.consumed_at(step), plan.consumed_at(step + 1)
 
     def places(self, sample: int) -> list[Place]:
         """Every place at which `sample` counts: mostly one.
@@ -439,7 +453,7 @@ class RunLog:
             config_of = line.pop("config", None)
             if config_of is not None and config_of not in self._configs:
                 raise ConfigError("config", f"the hash {config_of!r}", "that of a configuration in a line before")
-            self.starts.append(build(RunStart, line, ""))
+            self.starts.append(RunStart.read(line, ""))
             self._config_of.append(config_of)
         elif kind == "weights" and version == LOG_VERSION and self.starts:
             _weights_set(line)

@@ -78,7 +78,7 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """The SFTTrainer's own. Its count of tokens takes a batch with positions for one row: here it has several.
 
-        In an evaluation the loss of a batch without labels is NaN, which the Trainer leaves out of the mean, not 0.
+        In an evaluation the loss of a batch without labels is NaN, which the Trainer omits from the mean, not 0.
         """
         before, rows = self._total_train_tokens, len(inputs["input_ids"])
         empty = not self.model.training and bool((inputs["shift_labels"] == IGNORED).all())

@@ -23,6 +23,7 @@ from tests.entries.table import OTHERS, PAGE, expected, page
 INTEGRATIONS = Path(__file__).resolve().parents[2] / "integrations"
 # Public names of adapters that are parts of an entry.
 PARTS = {
+    "accelerate_lm": {"AcceleratedEvaluation"},  # an EvaluationLoader
     "megatron_lm": {"SplitIterator", "ConceptDataset", "add_losses", "concepts", "set_weights"},
     "nanotron_lm": {"save_state", "set_weights"},
     "transformers_lm": {"Progress", "collate"},

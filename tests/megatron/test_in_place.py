@@ -224,14 +224,6 @@ def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found:
         take_options(words)
 
 
-@pytest.mark.parametrize("words", [["--conceptloader-accept", "order"], ["--conceptloader-accept=order"]])
-def test_an_option_of_a_former_name_is_answered_with_the_present_one(words: list[str]) -> None:
-    """Whether or not the data are named, and never by the one that it resembles most."""
-    for data in ([], ["--data-path", "x"], [CONFIG, "x.yaml"]):
-        with raises(ConfigError, found="'--conceptloader-accept' is now '--conceptloader-allow-changed'"):
-            take_options([*data, *words])
-
-
 def test_data_paths_are_enough() -> None:
     options, rest = take_options(["--data-path", "0.7", "a", "--conceptloader-allow-changed", "order", "--lr", "1"])
     assert options is not None

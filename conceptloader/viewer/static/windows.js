@@ -51,7 +51,8 @@ export async function searchView(parameters, about) {
     " ", hit.before, h("span", { class: "found" }, hit.match), hit.after);
   let found = await ask("search", parameters);
   const { from } = found;
-  const place = h("div", {});
+  const goesOn = () => found.next !== null && !found.hits.length;
+  const place = h("div", goesOn() ? { "aria-busy": "true" } : {});
   const draw = () => {
     const end = found.next ?? found.count;
     place.replaceChildren(card(`In ${plural(found.hits.length, "document")} of ${count(from)} to ${count(end - 1)}`,
@@ -62,8 +63,7 @@ export async function searchView(parameters, about) {
   };
   // Answers are short; where one has nothing, the next one is asked for, until another page is opened.
   const read = async () => {
-    while (place.isConnected && found.next !== null && !found.hits.length) {
-      place.setAttribute("aria-busy", "true");
+    while (place.isConnected && goesOn()) {
       found = await ask("search", { d: found.d, q: found.q, from: found.next });
       draw();
     }

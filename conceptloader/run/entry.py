@@ -23,8 +23,8 @@ the launch is logged before the first one. threads: it reads in threads of its o
 these. pin_memory: its batches are tensors that it makes.
 """
 ADD_ONS: dict[str, tuple[str, Part, str]] = {
-    "metrics": ("conceptloader.batch.metrics", "observers", "which measures no steps"),
-    "loader.batch_log": ("conceptloader.batch.record", "batches", "which writes none"),
+    "metrics": ("conceptloader.metrics.steps", "observers", "which measures no steps"),
+    "loader.batch_log": ("conceptloader.batch_log.record", "batches", "which writes none"),
 }
 """A key of the configuration -> the module that is imported where it is true, what the entry has to carry out for it,
 and why else it would have no effect."""

@@ -13,7 +13,7 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.batch.digest import sha256_of
-from conceptloader.batch.record import FOLDER, BatchLog, begin_record
+from conceptloader.batch_log.record import FOLDER, BatchLog, begin_record
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader

@@ -17,7 +17,7 @@ from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
 from conceptloader.storage import reads
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ def on_step(callback: Callback) -> Callable[[], None]:
 
 
 def log_steps(every: int = 100) -> Callback:
-    """A callback that logs steps, at INFO, as conceptloader.batch.metrics.
+    """A callback that logs steps, at INFO, as conceptloader.metrics.
 
     Args:
         every: Steps from one line to the next.

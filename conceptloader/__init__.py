@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from conceptloader.base.hashing import derive_key
     from conceptloader.batch.digest import batch_digest
     from conceptloader.batch.loader import BaseLoader, NumpyLoader, batches
-    from conceptloader.batch.metrics import StepMetrics, log_steps, on_step, to_prometheus
     from conceptloader.batch.source import GrainSource
     from conceptloader.blend import Blend, Config, build_mixture, load_config, open_blend
     from conceptloader.errors import (
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
     from conceptloader.ingest.build.simple import build
     from conceptloader.ingest.records.columns import Columns
+    from conceptloader.metrics.steps import StepMetrics, log_steps, on_step, to_prometheus
     from conceptloader.order.mixture import Mixture, Phase
     from conceptloader.order.partition import Partition, Plan
     from conceptloader.order.permutation import Permutation
@@ -122,7 +122,7 @@ _HOMES = {
     "torch.losses": "DatasetLosses",
     "batch.loader": "BaseLoader NumpyLoader batches",
     "batch.source": "GrainSource",
-    "batch.metrics": "StepMetrics log_steps on_step to_prometheus",
+    "metrics.steps": "StepMetrics log_steps on_step to_prometheus",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
     "trace.losses": "LossLog",

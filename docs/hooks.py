@@ -21,7 +21,8 @@ CHAPTERS = {
     "ingest": "Building datasets",
     "trace": "Runs",
     "viewer": "Batches as text",
-    "batch": "Digests",
+    "metrics": "Metrics",
+    "batch": "Batches in numpy, digests",
     "base": "Keys",
     "errors": "Errors",
 }

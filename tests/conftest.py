@@ -41,8 +41,8 @@ def _nothing_of_tests_before() -> None:
     logger = logging.getLogger("conceptloader")
     logger.setLevel(logging.NOTSET)
     logger.handlers.clear()
-    if "conceptloader.batch.metrics" in sys.modules:
-        sys.modules["conceptloader.batch.metrics"].callbacks.clear()
+    if "conceptloader.metrics.steps" in sys.modules:
+        sys.modules["conceptloader.metrics.steps"].callbacks.clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,17 @@
-"""One data-parallel rank's batches: reading ahead what the account of the run says comes next, metrics, batch log.
+"""One data-parallel rank's batches: reading ahead what the account of the run says comes next.
 
 In numpy here; torch/loader.py makes tensors of them.
 """
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Allocate, Batch
-from conceptloader.batch.metrics import Labels, Meter, StepMetrics, callbacks, count_labels, log_steps
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.record import BatchRecorder, begin_record, digested
 from conceptloader.blend import Blend, ConfigLike
 from conceptloader.errors import ConfigError, UnboundedLoaderError
 from conceptloader.order.mixture import Mixture
@@ -24,13 +21,13 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
 from conceptloader.run.mixing import Mixing
+from conceptloader.run.observer import Track
 from conceptloader.run.training import Task, TrainingRun
 
 logger = logging.getLogger(__name__)
-_to_log = log_steps()
 LOADER = Entry(
     name="make_dataloader",
-    carries=frozenset({"weights", "losses", "loss_weights", "metrics", "batch_log", "threads", "pin_memory"}),
+    carries=frozenset({"weights", "losses", "loss_weights", "observers", "batches", "threads", "pin_memory"}),
 )
 
 B = TypeVar("B")
@@ -106,11 +103,9 @@ class BaseLoader(Shown, Generic[B]):
             allow_changed=allow_changed,
         )
         self.run.followers.append(self._follow)
-        self.dp_rank, self._transform = dp_rank, batch_transform
+        self.dp_rank = self.run.dp_rank = dp_rank
+        self._transform = batch_transform
         self._ahead: Prefetcher[Task, Any] | None = None
-        self._folder: str | os.PathLike[str] | None = None  # of the run log, once it is written
-        self._record: BatchRecorder | None = None
-        self._noted = 0  # samples of all ranks up to which it goes
         self._reader = open_reader(self.blend, dp_rank)
         if len(self.blend.spec.phases) > 1 and dp_rank == 0:
             self.blend.look_ahead(self.run.yielded)
@@ -124,7 +119,7 @@ class BaseLoader(Shown, Generic[B]):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is at the same position, without the running loop."""
-        return {**self.__dict__, "_ahead": None, "_record": None}
+        return {**self.__dict__, "_ahead": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -217,25 +212,14 @@ class BaseLoader(Shown, Generic[B]):
             self._compare_ranks()
         run.require_known()
         run.restart(begin)
-        if self._record is not None and begin < self._noted:  # what was yielded and not trained comes again
-            self._begin_record()
         options, reader, allocate = self.blend.config.loader, self._reader, self._allocate
-        track = self.track if self.blend.config.metrics else None
-        measures = self._measured and (track is not None or callbacks)
-        meter = Meter(run.plan.schedule, run.plan.stop, track) if measures else None
-        recorded = options.batch_log
-        notes: deque[tuple[Labels | None, Mapping[str, Any]]] = deque()  # of batches on their way to the trainer
+        observers = run.watched(begin, self.track)
 
-        def read(task: Task) -> tuple[Any, Any]:
+        def read(task: Task) -> tuple[Any, list[Any]]:
             batch = reader.read(task[0], allocate)
-            note = count_labels(batch.get("loss_mask")) if measures else None, digested(batch) if recorded else {}
+            notes = [one.read(batch) for one in observers]
             converted = self._converted(batch)
-            return (converted if self._transform is None else self._transform(converted)), note
-
-        def noting() -> Iterator[tuple[Task, Any]]:
-            for task, (batch, note) in ahead:
-                notes.append(note)
-                yield task, batch
+            return (converted if self._transform is None else self._transform(converted)), notes
 
         ahead = self._ahead = Prefetcher(
             read,
@@ -248,15 +232,12 @@ class BaseLoader(Shown, Generic[B]):
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        for (samples, consumed), batch in self._delivered(noting()):
+        coming = (((task, notes), batch) for task, (batch, notes) in ahead)
+        for ((samples, consumed), notes), batch in self._delivered(coming):
             run.yielding(consumed)
-            labels, digest = notes.popleft()
-            if meter is not None:
-                meter.counted(consumed, labels)
-                meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
-            if recorded:
-                # What pads a last batch says where it is trained.
-                self._note(int(samples[1, 0]) if samples.ndim == 2 else consumed - 1, consumed, digest)
+            position = int(samples[1, 0]) if samples.ndim == 2 else consumed - 1
+            for one, note in zip(observers, notes, strict=True):
+                one.yielded(position, consumed, note, ahead.waited_s, ahead.ready)
             run.yielded_to(consumed)  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if run.passes:
@@ -266,26 +247,21 @@ class BaseLoader(Shown, Generic[B]):
         """Begin another pass of a sequential order: it is logged, and its steps follow those before."""
         self.run.next_pass()
         self.run.write_start()
-        self._begin_record()
 
     _allocate: Allocate | None = None
-    _measured = True
+    track: Track = None
+    """Of an adapter whose trainer has loggers: see Track."""
 
     def _converted(self, batch: Batch) -> B:
         """What is yielded for a batch that was read; called in the reader threads."""
         raise NotImplementedError
 
-    def _delivered(self, ahead: Iterable[tuple[Task, B]]) -> Iterable[tuple[Task, B]]:
+    def _delivered(self, ahead: Iterable[tuple[Any, B]]) -> Iterable[tuple[Any, B]]:
         """Batches on their way from the reader threads to the trainer."""
         return ahead
 
     def _compare_ranks(self) -> None:
         """Called when the first loop begins: raise ConfigError if other ranks are about to read another run."""
-
-    def track(self, metrics: StepMetrics) -> None:
-        """Called after each step where the configuration says `metrics: true`; an adapter's goes to its trainer."""
-        if not self.dp_rank:
-            _to_log(metrics)
 
     def _check_end(self, begin: int) -> None:
         """Warn of a loop that reads nothing if it is the first one of a run that has ended; else raise ConfigError."""
@@ -357,7 +333,6 @@ class BaseLoader(Shown, Generic[B]):
             read=lambda blend: open_reader(blend, self.dp_rank),
         )
         self.close()
-        self._record = None  # until this start is logged
 
     def observe(self, losses: Mapping[str, float] | None = None) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
@@ -398,26 +373,6 @@ class BaseLoader(Shown, Generic[B]):
             step: Of the trainer, counted from 0, that the next micro batch belongs to.
         """
         self.run.log_start(directory, step, writes=not self.dp_rank)
-        self._folder = directory
-        self._begin_record()
-
-    def _begin_record(self) -> None:
-        """From here on what is yielded is recorded, if the configuration says so."""
-        if self._folder is not None and self.blend.config.loader.batch_log:
-            self._record, self._noted = begin_record(self._folder, self.dp_rank, self.run.launch()[0]), 0
-
-    def _note(self, position: int, consumed: int, note: Mapping[str, Any]) -> None:
-        """Record the micro batch of a position, up to `consumed` samples."""
-        if self._record is None:
-            raise ConfigError(
-                "loader.batch_log",
-                "found true, but no run log, next to which it is written",
-                fix="call log_start on every rank before the loop, or omit it",
-            )
-        place = self.plan.place(position)
-        assert place is not None
-        self._record.add(place.step, place.micro_batch, note)
-        self._noted = consumed
 
     def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.

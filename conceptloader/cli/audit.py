@@ -2,7 +2,7 @@
 
 import argparse
 
-from conceptloader.batch.record import FOLDER
+from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_config, add_planned, open_logged
 from conceptloader.errors import ConfigError

@@ -5,8 +5,10 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Literal, get_args
 
+from conceptloader.base.packages import need
 from conceptloader.blend import Config
 from conceptloader.blend.schema import LoaderConfig
 from conceptloader.errors import ConfigError
@@ -14,11 +16,18 @@ from conceptloader.mixing.kinds import PATHS
 
 logger = logging.getLogger(__name__)
 
-Part = Literal["weights", "losses", "loss_weights", "metrics", "batch_log", "threads", "pin_memory"]
+Part = Literal["weights", "losses", "loss_weights", "observers", "batches", "threads", "pin_memory"]
 """weights: they may change while it reads. losses: those of each step reach the run. loss_weights: it multiplies losses
-by them, or hands them to code that does. metrics: of each step go to the trainer. batch_log: it writes one. threads: it
-reads in threads of its own, with the options of `loader` for these. pin_memory: its batches are tensors that it makes.
+by them, or hands them to code that does. observers: they are told of each micro batch. batches: they see it whole, and
+the launch is logged before the first one. threads: it reads in threads of its own, with the options of `loader` for
+these. pin_memory: its batches are tensors that it makes.
 """
+ADD_ONS: dict[str, tuple[str, Part, str]] = {
+    "metrics": ("conceptloader.metrics.steps", "observers", "which measures no steps"),
+    "loader.batch_log": ("conceptloader.batch_log.record", "batches", "which writes none"),
+}
+"""A key of the configuration -> the module that is imported where it is true, what the entry has to carry out for it,
+and why else it would have no effect."""
 _OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
 
 
@@ -57,10 +66,10 @@ class Entry:
             self._need("weights", f"mixing.{kind}", "whose weights never change")
             if kind not in PATHS:
                 self._need("losses", f"mixing.{kind}", "which is given no losses to learn from")
-        if config.metrics:
-            self._need("metrics", "metrics", "which measures no steps")
-        if config.loader.batch_log:
-            self._need("batch_log", "loader.batch_log", "which writes none")
+        for key, (module, needs, why) in ADD_ONS.items():
+            if attrgetter(key)(config):
+                self._need(needs, key, why)
+                need(module, f"{key}: found true, and no {module}, which carries it out")
         given = [f.name for f in fields(LoaderConfig) if getattr(config.loader, f.name) != f.default]
         for name in given:
             part: Part | None = "threads" if name in _OF_THREADS else "pin_memory" if name == "pin_memory" else None

@@ -28,6 +28,7 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
 from conceptloader.run.mixing import Mixing
+from conceptloader.run.observer import OBSERVERS, Observer, Track
 from conceptloader.run.ranks import Alone, Ranks, together
 from conceptloader.run.weights import new_weights
 
@@ -65,11 +66,16 @@ class TrainingRun:
         trained: Samples acknowledged by the trainer.
         fresh: No loop has begun since it was made or resumed.
         followers: Called with an order and the sample from which on it differs, when weights change.
+        dp_rank: Of the rank that holds this account.
+        directory: Where the run log is, once a launch is logged.
 
     Raises:
         ConfigError: An option breaks a rule, or the entry does not carry out what the configuration asks for.
         ResumeError: `continue_from` names no state from which this configuration can resume.
     """
+
+    dp_rank = 0
+    directory: str | os.PathLike[str] | None = None
 
     def __init__(
         self,
@@ -105,6 +111,7 @@ class TrainingRun:
         self.log: RunLog | None = None  # of the rank that writes it, once it does
         self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
         self.followers: list[Callable[[Mixture | Sequential, int], None]] = []
+        self._observers: dict[Any, Observer] = {}  # by what made them
         self._missing: str | None = None  # the checkpoint to continue from, where it is gone
         if path is not None and consumed:
             raise ConfigError("consumed_samples", f"found {consumed} with continue_from, which says it", fix="omit it")
@@ -121,9 +128,9 @@ class TrainingRun:
         self._check_end()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy stands at what is trained; nobody follows it, and it writes no log."""
-        position = {"yielded": self.trained, "coming": self.trained}
-        return {**self.__dict__, **position, "followers": [], "log": None}
+        """A copy stands at what is trained; nobody follows or observes it, and it writes no log."""
+        here: dict[str, Any] = {"yielded": self.trained, "coming": self.trained, "_observers": {}}
+        return {**self.__dict__, **here, "followers": [], "log": None, "directory": None}
 
     # Checks at launch
 
@@ -421,7 +428,20 @@ class TrainingRun:
         self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
         self._earlier.clear()
+        self._observers.clear()
         return reader
+
+    # Observers
+
+    def observing(self) -> Collection[Observer]:
+        """All that there are by now, if this front end tells them of its micro batches."""
+        makers = OBSERVERS if "observers" in self.entry.carries else []
+        self._observers = {make: self._observers.get(make) or make(self) for make in makers}
+        return self._observers.values()
+
+    def watched(self, begin: int, track: Track) -> list[Observer]:
+        """Those that want the micro batches of a loop that begins at a position."""
+        return [one for one in self.observing() if one.begins(begin, track)]
 
     # Weights
 
@@ -517,13 +537,15 @@ class TrainingRun:
         schedule = self.plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.trained))
         self.plan, self._knows_steps = replace(self.plan, schedule=schedule.at(step, begun)), True
-        self.log = RunLog(directory) if writes else None
+        self.log, self.directory = RunLog(directory) if writes else None, directory
         self.write_start()
 
     def write_start(self) -> None:
-        """Log the present position as a launch of the run, where a log is written."""
+        """Log the present position as a launch of the run, where there is a log."""
         if self.log is not None:
             self.log.append(*self.launch(), self.blend.config.to_dict())
+        for one in self.observing() if self.directory is not None else ():
+            one.launched()
 
     def launch(self) -> tuple[RunStart, OrderSpec]:
         """What the run log keeps of a launch here: its steps and its order."""

@@ -15,7 +15,6 @@ from conceptloader.errors import ConfigError
 from conceptloader.order.partition import LastBatch, Scheme
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.ranks import Alone, Ranks
-from conceptloader.run.training import Task
 from conceptloader.torch.agreement import GroupRanks, require_same
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 
@@ -106,7 +105,7 @@ class Loader(BaseLoader[TensorBatch]):
     def _converted(self, batch: Batch) -> TensorBatch:
         return to_tensors(batch)
 
-    def _delivered(self, ahead: Iterable[tuple[Task, TensorBatch]]) -> Iterable[tuple[Task, TensorBatch]]:
+    def _delivered(self, ahead: Iterable[tuple[Any, TensorBatch]]) -> Iterable[tuple[Any, TensorBatch]]:
         return on_device(ahead, self.device, self._transform is None) if self.device.type == "cuda" else ahead
 
     def _compare_ranks(self) -> None:

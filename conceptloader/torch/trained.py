@@ -96,7 +96,6 @@ class TrainedLoader(Loader):
         partition = replace(self.run.partition, micro_batch_size=micro_batch_size)
         self.run.resize(partition, BatchSchedule.constant(global_batch_size))
         self.close()
-        self._begin_record()
 
     def acknowledge_step(self, step: int) -> None:
         """The trainer has made `step` steps since the beginning of the run: what they took is trained."""
@@ -170,7 +169,6 @@ class _Evaluated(Loader):
     """Each loop begins at the first sample, and none of its batches is one of a training."""
 
     entry = EVALUATION
-    _measured = False
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
         super().__init__(config, **options)

@@ -11,7 +11,7 @@ import numpy as np
 from conceptloader.batch.digest import sha256_of
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
-from conceptloader.batch.record import SHA256
+from conceptloader.batch_log.record import SHA256
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.trace.record import Launch, Line, checksums

@@ -1,4 +1,4 @@
-"""Reading the batch log of a run (batch/record.py), to compare it with the plan (audit.py)."""
+"""Reading the batch log of a run (batch_log/record.py), to compare it with the plan (audit.py)."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import Natural, build
-from conceptloader.batch.record import BY_SAMPLE, IGNORED, NUMBERS, RECORD_VERSION, BatchRecorder, checksums
+from conceptloader.batch_log.record import BY_SAMPLE, IGNORED, NUMBERS, RECORD_VERSION, BatchRecorder, checksums
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from conceptloader.base.tested import warn_untested
-from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import TensorBatch
@@ -72,8 +71,8 @@ class AcceleratedLoader(TrainedLoader):
         self._accelerates, accelerator.accumulate = accelerator.accumulate, self._accumulate
         accelerator.register_for_checkpointing(self)
 
-    def track(self, metrics: StepMetrics) -> None:
-        self.accelerator.log(metrics.flat(), step=metrics.step)
+    def track(self, step: int, values: dict[str, float]) -> None:
+        self.accelerator.log(values, step=step)
 
     def _stands(self) -> None:
         self._accumulated = 0  # micro batches from here on, counted by ourselves: `step` is reset by others

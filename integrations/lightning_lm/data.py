@@ -14,7 +14,6 @@ from itertools import chain, repeat
 from typing import Any
 
 from conceptloader.base.packages import imported
-from conceptloader.batch.metrics import StepMetrics
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.torch.losses import DatasetLosses
@@ -36,13 +35,13 @@ class LightningLoader(TrainedLoader):
     """
 
     # Lightning takes a batch before it tells where the run is, so that no batch log could begin in time.
-    entry = replace(TrainedLoader.entry, name="Lightning", carries=TrainedLoader.entry.carries - {"batch_log"})
+    entry = replace(TrainedLoader.entry, name="Lightning", carries=TrainedLoader.entry.carries - {"batches"})
     loggers: Sequence[Any] = ()  # of the Trainer
     before = 0  # micro batches that Lightning does not count
 
-    def track(self, metrics: StepMetrics) -> None:
+    def track(self, step: int, values: dict[str, float]) -> None:
         for logger in self.loggers:
-            logger.log_metrics(metrics.flat(), step=metrics.step)
+            logger.log_metrics(values, step=step)
 
     @property
     def micro_batches(self) -> int:

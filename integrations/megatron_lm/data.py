@@ -95,6 +95,7 @@ class MegatronData:
             resume_run(run, saved, consumed, accept)
             run.require_known()
             run.followers.append(self._follow)
+            run.dp_rank = parallel_state.get_data_parallel_rank()
             self.count_start, train = run.count_start, replace(train, blend=run.blend)
             train, *evaluated = with_one_layout([train, *self.valid, *self.test])
             self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]

@@ -16,10 +16,10 @@ from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
-from conceptloader.batch.metrics import Meter, callbacks
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.run.observer import Observer
 from conceptloader.torch.agreement import GroupRanks
 from conceptloader.torch.losses import DatasetLosses
 
@@ -43,7 +43,7 @@ class Run:
 
     given: arguments of MegatronData, as the command line says. saved: conceptloader's state in the checkpoint that was
     loaded. args: Megatron's arguments that `data` belong to; others are another start of the training in this process
-    (--inprocess-restart). mock: Megatron keeps its --mock-data. The others are for metrics, see `took`.
+    (--inprocess-restart). mock: Megatron keeps its --mock-data. The others are for observers, see `took`.
     """
 
     given: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Run:
     args: Namespace | None = None
     mock: bool = False
     losses: DatasetLosses | None = None  # of the step, with a mixing
-    meter: Meter | None = None
+    observers: Sequence[Observer] = ()
     reader: SplitIterator | None = None
     taken: int = 0
     group: int = 0
@@ -94,7 +94,7 @@ class Run:
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
         check_attention(args, data)
-        plan, run, track = plan_of(args, data.count_start), data.run, None
+        plan, run = plan_of(args, data.count_start), data.run
         end = last_sample(args, plan, data.count_start, sizes[0])
         if run is None and end is not None and end > data.train.one_pass:
             logger.warning(
@@ -110,16 +110,15 @@ class Run:
             data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
             if args.rank == 0:
                 run.blend.look_ahead(run.trained)
-            track = trackers.track if run.blend.config.metrics else None
         self.note(data, args, plan)
         self.args, self.reader = args, None
-        if track or (run is not None and run.mixing is not None):
+        if run is not None and (run.blend.config.metrics or run.mixing is not None):
             MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
         if run is not None and run.mixing is not None:
             group = parallel_state.get_data_parallel_group(with_context_parallel=True)
             self.losses = DatasetLosses(list(data.train.datasets), group)
-        self.meter = Meter(plan.schedule, track=track) if callbacks or track else None
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
+        self.observers = [] if run is None else run.watched(self.taken, trackers.track)
         return data
 
     def note(self, data: MegatronData, args: Namespace, plan: Plan) -> None:
@@ -140,13 +139,12 @@ class Run:
 
     def took(self, reader: SplitIterator, seconds: float, mask: torch.Tensor | None) -> None:
         """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
-        if self.data is None or self.meter is None or self.data.run is None:
-            return
         self.reader = self.reader or reader
         if reader is self.reader:
             self.taken += self.group
-            self.meter.saw(self.taken, mask)
-            self.meter.took(self.data.run.blend, self.taken, seconds)
+            batch = {} if mask is None else {"loss_mask": mask}
+            for one in self.observers:
+                one.yielded(self.taken - 1, self.taken, one.read(batch), seconds, 0)
 
     def check(self, stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
         """Stand in for check_checkpoint_args: keep the saved state, which MegatronData compares before it reads."""

@@ -11,17 +11,15 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-from conceptloader.batch.metrics import StepMetrics
-
 _KEY = "last step"
 
 
-def track(metrics: StepMetrics) -> None:
-    """Write the metrics of a step if this is the last rank, or send them if it reads for the last one."""
+def track(step: int, values: dict[str, float]) -> None:
+    """Write the values of a step if this is the last rank, or send them if it reads for the last one."""
     group = parallel_state.get_tensor_model_parallel_group()
     if dist.get_process_group_ranks(group)[-1] != dist.get_world_size() - 1:
         return
-    step, values = metrics.step + 1, metrics.flat()  # as Megatron counts
+    step += 1  # as Megatron counts
     if group.size() == 1:
         _write(step, values)
     else:

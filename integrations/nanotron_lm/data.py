@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
-from conceptloader.batch.metrics import Meter, StepMetrics, callbacks
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
 from conceptloader.blend.facts import start_facts
@@ -23,6 +22,7 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
+from conceptloader.run.observer import Observer
 from conceptloader.run.training import TrainingRun
 from conceptloader.torch.agreement import GroupRanks, require_same
 
@@ -37,7 +37,7 @@ UNVERIFIED = "unverified"
 
 NANOTRON = Entry(
     name="nanotron",
-    carries=frozenset({"weights", "losses", "metrics"}),
+    carries=frozenset({"weights", "losses", "observers"}),
     allow="nanotron.allow_changed: {json}",
     fix="omit it",
 )
@@ -62,17 +62,18 @@ class StageDataset(Dataset[Any]):
     ) -> None:
         self.run, self.options, self.dp_rank, self.stage_start = run, options, dp_rank, stage_start
         self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in run.blend.config.names}
-        self.meter = Meter(run.plan.schedule, track=self.track if run.blend.config.metrics else None)
-        self.waited_s, self.taken = 0.0, run.yielded  # waited: for micro batches of the step, up to `taken`
+        self.taken = run.yielded
         self.logs = False  # whether this rank logs metrics
         self.num_workers = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
         self.loss_per_dataset: losses.LossPerDataset | None = None
         run.followers.append(self._follow)
+        self.observers = run.watched(run.yielded, self.track)
+        self.notes: list[tuple[Observer, int, Any, float]] = []  # of the micro batches of the step
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""
-        return {**self.__dict__, "loss_per_dataset": None, "meter": None}
+        return {**self.__dict__, "loss_per_dataset": None, "observers": []}
 
     @property
     def consumed(self) -> int:
@@ -95,15 +96,15 @@ class StageDataset(Dataset[Any]):
 
     def took(self, seconds: float, mask: Any) -> None:
         """A micro batch was waited for. mask: of its labels, a tensor where this rank has it."""
-        self.waited_s += seconds
         self.taken += self.run.partition.group
-        if isinstance(mask, torch.Tensor) and (callbacks or self.meter.track):
-            self.meter.saw(self.taken, mask)
+        batch = {"loss_mask": mask} if isinstance(mask, torch.Tensor) else {}
+        self.notes += [(one, self.taken, one.read(batch), seconds) for one in self.observers]
 
-    def track(self, metrics: StepMetrics) -> None:
+    def track(self, step: int, values: dict[str, float]) -> None:
         """To nanotron's log and W&B."""
         if self.logs:
-            losses.log(f"data at iteration {metrics.step + 1}", "data/", metrics.flat(""))
+            named = {name.removeprefix("data/"): value for name, value in values.items()}
+            losses.log(f"data at iteration {step + 1}", "data/", named)
 
     def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
         """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
@@ -154,9 +155,10 @@ class StageDataset(Dataset[Any]):
         for member, count in zip(*np.unique(members, return_counts=True), strict=True):
             self.tokens[names[member]] += int(count) * sequence_length
         run.yielded_to(stop)
-        if callbacks or self.meter.track:
-            self.meter.took(run.blend, stop, self.waited_s)
-        self.waited_s, found = 0.0, None
+        for one, consumed, note, seconds in self.notes:  # now, as callbacks may call for all ranks
+            one.yielded(consumed - 1, consumed, note, seconds, 0)
+        self.notes.clear()
+        found = None
         if self.loss_per_dataset is not None:
             mine = members[run.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
             by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
@@ -209,6 +211,7 @@ def open_stage(
     check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
     partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())
     run = TrainingRun(blend, entry, partition=partition, rule=None, allow_changed=options.allow_changed)
+    run.dp_rank = parallel_context.dp_pg.rank()
     run.data_stage, start = name or None, run.count_start
     if saved is None:
         _require_known_past(run.blend, options, in_stage, tokens or {}, earlier or {})
@@ -227,12 +230,11 @@ def open_stage(
     end = None if steps is None else consumed + (steps - step) * global_batch_size
     schedule = BatchSchedule.constant(global_batch_size).at(step, consumed)
     run.stand_at(Plan(partition=partition, schedule=schedule), end)
-    rank = parallel_context.dp_pg.rank()
-    dataset = StageDataset(run, options, dp_rank=rank, stage_start=start, tokens=tokens or {})
-    if end is not None:
-        dataset.report(end - consumed)
     if log is not None:
         run.log_start(log, step, writes=writes)
+    dataset = StageDataset(run, options, dp_rank=run.dp_rank, stage_start=start, tokens=tokens or {})
+    if end is not None:
+        dataset.report(end - consumed)
     if writes:
         run.blend.look_ahead(consumed)
     return dataset

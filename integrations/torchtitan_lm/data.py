@@ -50,7 +50,6 @@ class _Loader(Loader):
 
 class _Validation(Loader):
     entry = replace(EVALUATION, name="a validation of torchtitan", keys=_Loader.entry.keys)
-    _measured = False
 
 
 class ConceptDataLoader(BaseDataLoader):

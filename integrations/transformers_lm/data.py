@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy, pad
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
-from conceptloader.batch.metrics import StepMetrics
 from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, collate_fn
@@ -86,10 +85,10 @@ class _Loader(TrainedLoader):
     entry = replace(
         TrainedLoader.entry,
         name="ConceptTrainer",
-        carries=TrainedLoader.entry.carries - {"loss_weights", "batch_log"},
+        carries=TrainedLoader.entry.carries - {"loss_weights", "batches"},
         keys=TrainedLoader.entry.keys | {"labels", "shift_labels"},
     )
-    tracked: StepMetrics | None = None  # of the last step, for the Trainer's next log
+    tracked: dict[str, float] | None = None  # of the last step, for the Trainer's next log
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -112,8 +111,8 @@ class _Loader(TrainedLoader):
             losses = torch.stack([cross_entropy(a.float(), b, reduction="none") for a, b in pairs])
         self.losses.add(self.datasets.popleft(), losses, targets != IGNORED)
 
-    def track(self, metrics: StepMetrics) -> None:
-        self.tracked = metrics
+    def track(self, step: int, values: dict[str, float]) -> None:
+        self.tracked = values
 
 
 class _Batches:
@@ -278,7 +277,7 @@ class ConceptTrainer(transformers.Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's own; next to the training loss stand the metrics of the last step, if they are wanted."""
         tracked = self._loader.tracked if self._loader is not None and "loss" in logs else None
-        super().log({**logs, **({} if tracked is None else tracked.flat())}, *args, **kwargs)
+        super().log({**logs, **(tracked or {})}, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's own; each call is a launch."""

@@ -13,7 +13,7 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.batch.digest import sha256_of
-from conceptloader.batch.record import FOLDER, begin_record
+from conceptloader.batch_log.record import FOLDER, BatchLog, begin_record
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
@@ -212,7 +212,8 @@ def test_a_disk_that_is_full(config: Path, monkeypatch: pytest.MonkeyPatch) -> N
         def write(self, data: bytes) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loader._record, "_file", Full())
+    (log,) = (one for one in loader.run.observing() if isinstance(one, BatchLog))
+    monkeypatch.setattr(log._record, "_file", Full())
     with raises(ReadError, FOLDER):
         next(batches)
     assert loader.consumed_samples == 2

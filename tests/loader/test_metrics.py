@@ -43,7 +43,7 @@ def seen() -> Iterator[list[cl.StepMetrics]]:
     end = cl.on_step(found.append)
     yield found
     end()
-    assert not cl.batch.metrics.callbacks
+    assert not cl.metrics.steps.callbacks
 
 
 def make(config: Any, **options: Any) -> cl.Loader:
@@ -97,7 +97,7 @@ def test_one_line_of_the_configuration_has_them_logged(config: Any, caplog: pyte
     with caplog.at_level(logging.INFO, "conceptloader"):
         for metrics, rank in ((False, 0), (True, 1), (True, 0)):
             list(itertools.islice(make({**config, "metrics": metrics}, dp_rank=rank), 6))
-    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.batch.metrics"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.metrics"]
     assert [line.split(":")[0] for line in lines] == ["step 0"]
 
 
@@ -250,7 +250,7 @@ def test_exporters(config: Any, seen: list[cl.StepMetrics], caplog: pytest.LogCa
         list(itertools.islice(make(config), 10))
     for end in ends:
         end()
-    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.batch.metrics"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.metrics"]
     assert [line.split(":")[0] for line in lines] == ["step 0", "step 2", "step 4"]
     flat = seen[-1].flat()
     assert {"data/step", "data/waited_seconds", "data/ready", "data/retries", "data/samples/a"} <= flat.keys()

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
@@ -58,6 +60,20 @@ def test_consumption_is_exact(dataset: dict[str, Any], skip: list[Any]) -> None:
         order = opened.run.blend.order
         drawn = [order.names[order.sample(sample)[0]] for sample in range(step * 8)]
         assert tokens == {name: drawn.count(name) * 64 for name in order.names}
+
+
+def test_callbacks_come_after_the_step(dataset: dict[str, Any]) -> None:
+    """Not while it takes its micro batches: pipeline ranks do so at different times, and callbacks may call for all."""
+    seen: list[Any] = []
+    end = cl.on_step(lambda one: seen.append((opened.consumed, one.consumed_samples, one.waited_seconds, one.masked)))
+    opened = stage(dataset)
+    for step in (1, 2):
+        for _ in range(2):
+            opened.took(0.25, torch.tensor([[True, False], [True, True]]))
+        assert len(seen) == step - 1
+        trained(opened, 8)
+    end()
+    assert seen == [(8, 8, 0.5, 0.25), (16, 16, 0.5, 0.25)]
 
 
 def test_a_stage_goes_on_where_the_checkpoint_was(dataset: dict[str, Any]) -> None:

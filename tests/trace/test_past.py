@@ -14,7 +14,7 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.base.hashing import canonical_json, fingerprint
-from conceptloader.batch.record import FOLDER
+from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog

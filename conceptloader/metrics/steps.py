@@ -12,12 +12,12 @@ from typing import Any
 
 from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
-from conceptloader.blend import Blend
 from conceptloader.order.mixture import shares_at
-from conceptloader.order.schedule import BatchSchedule
+from conceptloader.run.observer import OBSERVERS, Track
+from conceptloader.run.training import TrainingRun
 from conceptloader.storage import reads
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__package__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ def on_step(callback: Callback) -> Callable[[], None]:
 
 
 def log_steps(every: int = 100) -> Callback:
-    """A callback that logs steps, at INFO, as conceptloader.batch.metrics.
+    """A callback that logs steps, at INFO, as conceptloader.metrics.
 
     Args:
         every: Steps from one line to the next.
@@ -135,42 +135,44 @@ def to_prometheus(registry: Any = None) -> Callback:
 
 Labels = tuple[int, int, int]
 """Of a micro batch: labels, those with a loss, samples without any."""
-
-
-def count_labels(mask: Any) -> Labels | None:
-    """Of a loss mask [B, S], array or tensor; None without one."""
-    if mask is None:
-        return None
-    kept = (mask != 0).sum(1)
-    return len(mask) * mask.shape[1], int(kept.sum()), int((kept == 0).sum())
+_to_log = log_steps()
 
 
 class Meter:
-    """Of one loader: what happens between the ends of its steps.
+    """What happens on a rank between the ends of its steps. An Observer."""
 
-    schedule: where they are. stop: end of the run, where its last step may be truncated. track: is called with each, as
-    callbacks are.
-    """
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+        self._labels: list[Labels] = []  # of the step so far
 
-    def __init__(self, schedule: BatchSchedule, stop: int | None = None, track: Callback | None = None) -> None:
-        self._schedule, self._stop, self.track = schedule, stop, track
+    def launched(self) -> None:
+        """The steps of the run log are those of the plan."""
+
+    def begins(self, consumed: int, track: Track) -> bool:
+        """True where somebody is to be called: callbacks, and with `metrics: true` the trainer's loggers or the log."""
+        own = _to_log if track is None else lambda metrics: track(metrics.step, metrics.flat())
+        wanted = self._run.blend.config.metrics and (track is not None or not self._run.dp_rank)
+        self._own: list[Callback] = [own] if wanted else []
         self._waited, self._before = 0.0, (time.monotonic(), *_read())
-        self._masks: dict[int, Labels] = {}  # of micro batches that are not in a step yet
+        self._labels.clear()
+        return bool(callbacks or self._own)
 
-    def saw(self, consumed: int, mask: Any) -> None:
-        """The loss mask [B, S], array or tensor, of the micro batch up to `consumed` samples."""
-        self.counted(consumed, count_labels(mask))
+    def read(self, batch: Mapping[str, Any]) -> Labels | None:
+        """Of its loss mask [B, S], array or tensor; None without one."""
+        mask = batch.get("loss_mask")
+        if mask is None:
+            return None
+        kept = (mask != 0).sum(1)
+        return len(mask) * mask.shape[1], int(kept.sum()), int((kept == 0).sum())
 
-    def counted(self, consumed: int, labels: Labels | None) -> None:
-        """What count_labels found in the micro batch up to `consumed` samples."""
-        if labels is not None:
-            self._masks[consumed] = labels
-
-    def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
-        """A micro batch, or more, was waited for: with it, `consumed` samples are yielded over all ranks."""
-        self._waited += waited
-        step = self._schedule.step_of(consumed - 1)
-        if consumed not in (self._schedule.range_of(step)[1], self._stop):
+    def yielded(self, position: int, consumed: int, note: Labels | None, waited_s: float, ready: int) -> None:
+        """Count it; the last one of a step makes its metrics."""
+        run, blend = self._run, self._run.blend
+        self._waited += waited_s
+        if note is not None:
+            self._labels.append(note)
+        step = run.plan.schedule.step_of(consumed - 1)
+        if consumed not in (run.plan.schedule.range_of(step)[1], run.plan.stop):
             return
         now, spec = (time.monotonic(), *_read()), blend.spec
         seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
@@ -182,17 +184,20 @@ class Meter:
             samples[member.dataset] += count
             epochs[member.dataset] += count / max(windows, 1)
             tokens[member.dataset] += count * (member.seq_len or blend.config.seq_len or 0)
-        masks = [self._masks.pop(key) for key in list(self._masks) if key <= consumed]
-        labels, kept, empty = map(sum, zip(*masks, strict=True)) if masks else (0, 0, 0)
+        labels, kept, empty = map(sum, zip(*self._labels, strict=True)) if self._labels else (0, 0, 0)
         metrics = StepMetrics(
             step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=self._waited, ready=ready,
             bytes_read=int(size), retries=int(retries), samples=samples, epochs=epochs, tokens=tokens,
-            masked=1 - kept / labels if labels else None, without_loss=empty if masks else None,
+            masked=1 - kept / labels if labels else None, without_loss=empty if self._labels else None,
             weights={spec.members[key].dataset: share for key, share in shares.items()},
         )  # fmt: skip
         self._waited, self._before = 0.0, now
-        for callback in (*callbacks, *([] if self.track is None else [self.track])):
+        self._labels.clear()
+        for callback in (*callbacks, *self._own):
             callback(metrics)
+
+
+OBSERVERS.append(Meter)
 
 
 def _read() -> tuple[int, int]:

@@ -20,6 +20,8 @@ from conceptloader.base.strict import plain
 from conceptloader.batch.digest import sha256_of
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
+from conceptloader.run.observer import OBSERVERS, Track
+from conceptloader.run.training import TrainingRun
 
 FOLDER = "conceptloader_batches"
 """Next to the run log."""
@@ -124,6 +126,42 @@ def begin_record(log: str | os.PathLike[str], dp_rank: int, start: RunStart) -> 
     return BatchRecorder(folder, newest if joins else newest + 1, dp_rank, start)
 
 
-def digested(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """What the loader's own record keeps of a micro batch."""
-    return {**noted(batch), SHA256: sha256_of(batch)}
+class BatchLog:
+    """With `loader.batch_log`: what a rank yields, from where its launch is logged. An Observer."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run, self._wanted = run, run.blend.config.loader.batch_log
+        self._record: BatchRecorder | None = None
+        self._noted = 0  # samples of all ranks up to which it goes
+
+    def launched(self) -> None:
+        """Begin this rank's part."""
+        if self._wanted and self._run.directory is not None:
+            start, _ = self._run.launch()
+            self._record, self._noted = begin_record(self._run.directory, self._run.dp_rank, start), 0
+
+    def begins(self, consumed: int, track: Track) -> bool:
+        """Another part, where what was yielded and not trained comes again."""
+        if self._record is not None and consumed < self._noted:
+            self.launched()
+        return self._wanted
+
+    def read(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """What is kept of a micro batch."""
+        return {**noted(batch), SHA256: sha256_of(batch)}
+
+    def yielded(self, position: int, consumed: int, note: Mapping[str, Any], waited_s: float, ready: int) -> None:
+        """Write its line."""
+        if self._record is None:
+            raise ConfigError(
+                "loader.batch_log",
+                "found true, but no run log, next to which it is written",
+                fix="call log_start on every rank before the loop, or omit it",
+            )
+        place = self._run.plan.place(position)
+        assert place is not None
+        self._record.add(place.step, place.micro_batch, note)
+        self._noted = consumed
+
+
+OBSERVERS.append(BatchLog)

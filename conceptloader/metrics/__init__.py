@@ -1,0 +1,1 @@
+"""An add-on: what each step was made of, to the trainer's loggers (`metrics: true`) or to callbacks. Open steps.py."""

@@ -1,0 +1,114 @@
+"""Who observes a run gets a note of every micro batch, in order, whatever is prefetched, raised, resumed or changed."""
+
+import copy
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.run.observer import OBSERVERS, Observer
+from conceptloader.run.training import TrainingRun
+from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+
+
+class Seen:
+    """Notes are the samples of a batch. It fails once, at the position `fails`."""
+
+    made: ClassVar[list["Seen"]] = []
+    fails: ClassVar[int] = -1
+
+    def __init__(self, run: TrainingRun) -> None:
+        self.run, self.told, self.threads = run, list[Any](), set[int]()
+        self.made.append(self)
+
+    def launched(self) -> None:
+        self.told.append(("launched", self.run.trained))
+
+    def begins(self, consumed: int, track: Any) -> bool:
+        self.told.append(("begins", consumed))
+        return True
+
+    def read(self, batch: Any) -> list[int]:
+        self.threads.add(threading.get_ident())
+        samples: list[int] = batch["sample_index"].tolist()
+        time.sleep(samples[0] % 5 * 0.002)  # late ones are overtaken
+        return [*samples, int(batch["input_ids"].sum())]
+
+    def yielded(self, position: int, consumed: int, note: list[int], waited_s: float, ready: int) -> None:
+        if consumed == Seen.fails:
+            Seen.fails = -1
+            raise OSError("the disk is full")
+        assert threading.current_thread() is threading.main_thread()
+        assert waited_s >= 0 <= ready
+        self.told.append((consumed, *note))
+
+
+@pytest.fixture(autouse=True)
+def _observed() -> Iterator[None]:
+    made: type[Observer] = Seen
+    OBSERVERS.append(made)
+    yield
+    OBSERVERS.remove(made)
+    Seen.made, Seen.fails = [], -1
+
+
+@pytest.fixture
+def config(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "loader": {"num_threads": 3, "prefetch_batches": 6}}
+
+
+def taken(loader: Any, kept: list[Any], stop: int = 10**9) -> None:
+    """Train to a position. A batch is kept as the note of it should be."""
+    for batch in loader:
+        samples = batch["sample_index"].tolist()
+        kept.append((max(samples) + 1, *samples, int(batch["input_ids"].sum())))
+        if hasattr(loader, "acknowledge"):
+            loader.acknowledge()
+        if kept[-1][0] >= stop:
+            return
+
+
+@pytest.mark.parametrize("make", [cl.batches, cl.make_dataloader, TrainedLoader])
+def test_every_note_in_order(make: Any, config: dict[str, Any], tmp_path: Any) -> None:
+    sizes = {"micro_batch_size": 2, "global_batch_size": 4, "num_samples": 48}
+    loader, kept = make(config, **sizes, batch_transform=lambda batch: batch), list[Any]()
+    loader.log_start(tmp_path, 0)
+    taken(loader, kept, 12)
+    Seen.fails = 18
+    with pytest.raises(OSError, match="full"):
+        taken(loader, kept)
+    assert loader.consumed_samples == 16
+    loader.set_weights({"web": 1}, at=24)
+    taken(loader, kept, 32)
+    (seen,) = Seen.made
+    assert len(kept) == 16
+    assert [each for each in seen.told if isinstance(each[0], int)] == kept
+    begins = [("launched", 0), ("begins", 0), ("begins", 12), ("begins", 16)]
+    assert [each for each in seen.told if isinstance(each[0], str)] == begins
+    assert len(seen.threads) > 1
+    assert threading.get_ident() not in seen.threads
+    loader.load_state_dict(loader.state_dict())
+    kept.clear()
+    taken(loader, kept)
+    assert Seen.made == [seen, Seen.made[-1]], "another, from where the run was resumed"
+    assert Seen.made[-1].told == [("begins", 32), *kept]
+    assert kept[-1][0] == 48
+
+
+def test_passes_copies_and_evaluations(config: dict[str, Any], tmp_path: Any) -> None:
+    one = {"seq_len": 16, "order": "sequential", "datasets": {"a": {"path": config["datasets"]["web"]["path"]}}}
+    loader = cl.batches(one, micro_batch_size=8, num_samples=16)
+    loader.log_start(tmp_path, 0)
+    for _ in range(2):
+        taken(loader, [])
+    assert [each for each in Seen.made[0].told if isinstance(each[0], str)] == [
+        ("launched", 0), ("begins", 0), ("launched", 0), ("begins", 0),
+    ]  # fmt: skip
+    again = copy.deepcopy(loader)
+    taken(again, [])
+    assert [len(seen.told) for seen in Seen.made] == [8, 3], "a copy has an observer of its own, and no log"
+    list(EvaluationLoader(one, micro_batch_size=8, num_samples=16))
+    assert len(Seen.made) == 2

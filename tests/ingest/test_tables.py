@@ -1,6 +1,7 @@
 """CSV, Arrow files of saved datasets, and repositories of the hub in its cache: the datasets that jsonl gives."""
 
 import csv
+import errno
 import gzip
 import json
 import os
@@ -251,6 +252,25 @@ def test_one_of_several_tasks(tmp_path: Path) -> None:
         with raises(ConfigError, "overwrite", f"task {number} of 2", fix="nothing was removed"):
             build_dataset(inputs, tmp_path / "out", options, task=(number, 2), overwrite=True)
     assert all_files(tmp_path / "out") == before
+
+
+def test_overwrite_puts_the_old_dataset_back_if_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rename, failed = tmp_path / "out", os.rename, list[str]()
+    assert build(write_csv(tmp_path / "c.csv", ROWS), out, "--metadata-column", "source") == 0
+
+    def fails(source: str, target: str) -> None:
+        if target == str(out) and not failed:
+            failed.append(source)
+            raise PermissionError(errno.EPERM, "no")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    assert build(write_csv(tmp_path / "d.csv", [{"id": "z", "text": "other"}]), out, "--overwrite") == 1
+    assert failed
+    assert cl.open_dataset(out).num_documents == len(ROWS)
+    assert cl.verify(out, full=True) == []
 
 
 def test_overwrite_leaves_what_is_no_dataset_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

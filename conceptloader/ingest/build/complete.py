@@ -103,7 +103,11 @@ def replacing(path: str, sources: Sequence[Source], key: str) -> Iterator[str]:
         old = temporary_name(target)
         with named(target, "replaced"):
             os.rename(target, old)
-            os.rename(working, target)
+            try:
+                os.rename(working, target)
+            except OSError:
+                os.rename(old, target)
+                raise
             sync_directory(os.path.dirname(target))
     shutil.rmtree(old, ignore_errors=True)  # what stays of it, the next build removes
 

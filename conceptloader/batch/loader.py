@@ -235,6 +235,7 @@ class BaseLoader(Shown, Generic[B]):
         coming = (((task, notes), batch) for task, (batch, notes) in ahead)
         for ((samples, consumed), notes), batch in self._delivered(coming):
             run.yielding(consumed)
+            # What pads a last batch is of positions after the end.
             position = int(samples[1, 0]) if samples.ndim == 2 else consumed - 1
             for one, note in zip(observers, notes, strict=True):
                 one.yielded(position, consumed, note, ahead.waited_s, ahead.ready)

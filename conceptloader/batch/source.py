@@ -41,7 +41,7 @@ class SampleSource:
         partition = Partition(micro_batch_size=1, dp_size=1)
         # What another front end reads, as ConceptTrainer does with its train_dataset, is checked there.
         self.run = TrainingRun(config, ANY, partition=partition, rule=None, allow_changed=allow_changed)
-        self._checked, self._warned = False, False
+        self._checked, self._watches = False, not isinstance(self.blend.order, Sequential)
         self._last = self._reads = self._back = 0  # read before, how many were, and of them before the one before
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
@@ -75,16 +75,17 @@ class SampleSource:
         self._check()
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
         self.run.check_reads(max(samples, default=0) + 1)
-        self._watch(samples)
+        if self._watches:
+            self._watch(samples)
         return self._reader.read(np.array(samples, np.uint64))
 
     def _watch(self, samples: Sequence[int]) -> None:
         """Warn, once, where a sampler shuffles samples that are in the order of the run already."""
         self._back += sum(before > after + _JITTER for before, after in pairwise([self._last, *samples]))
         self._reads, self._last = self._reads + len(samples), samples[-1] if samples else self._last
-        if self._warned or self._back < 8 or 4 * self._back < self._reads or isinstance(self.blend.order, Sequential):
+        if self._back < 8 or 4 * self._back < self._reads:
             return
-        self._warned = True
+        self._watches = False
         logger.warning(
             "%s: samples are asked for out of order, lastly %s: a sampler shuffles what is shuffled already, and steps "
             "do not have the samples that phases, trace and a resume count; use shuffle=False, or "

@@ -43,36 +43,38 @@ def prepare(
         FormatError: For a subset, a corrupt file, and with check for documents that are not those of the file.
         ReadError: A file cannot be read.
     """
-    files = open_files(path, roots, check=True)
-    folder = files.roots.directory
-    if files.remote is not None:
-        fix = f"prepare a local copy, and upload its {FILE} next to the manifest"
-        raise ConfigError(folder, "a URL", "a local directory", fix)
-    bare = np.flatnonzero((files.table.documents == 0) & (files.table.tokens > 0))
-    if len(bare):
-        raise ConfigError(folder, f"no documents in shard {bare[0]}", "some", "adopt the file with document boundaries")
-    known: Sequence[str] | None = None
-    try:
-        known = prepared_roots(files)
-    except (ConfigError, FormatError):
-        if check:
-            raise
-    if known is not None and not check:
-        return False
-    found = _compute(files, roots, workers, progress)
-    files.require_unchanged()  # workers opened the manifest by themselves, and later
-    target = files.roots.resolve(FILE)
-    if known is None:
-        head = {"format": FORMAT, "version": VERSION, **fingerprints(files.manifest)}
-        write_file(target, dump_json({**head, "document_roots": found}))
-    elif other := [shard for shard, root in enumerate(known) if root != found[shard]]:
-        raise FormatError(
-            f"{target}: document_roots",
-            f"other documents in {len(other)} shards, the first is {other[0]}",
-            "those that the file was made of",
-            "they were changed since, or the file was: `conceptloader verify --full`, restore what is corrupt",
-        )
-    return known is None
+    with closing(open_files(path, roots, check=True)) as files:
+        folder = files.roots.directory
+        if files.remote is not None:
+            fix = f"prepare a local copy, and upload its {FILE} next to the manifest"
+            raise ConfigError(folder, "a URL", "a local directory", fix)
+        bare = np.flatnonzero((files.table.documents == 0) & (files.table.tokens > 0))
+        if len(bare):
+            raise ConfigError(
+                folder, f"no documents in shard {bare[0]}", "some", "adopt the file with document boundaries"
+            )
+        known: Sequence[str] | None = None
+        try:
+            known = prepared_roots(files)
+        except (ConfigError, FormatError):
+            if check:
+                raise
+        if known is not None and not check:
+            return False
+        found = _compute(files, roots, workers, progress)
+        files.require_unchanged()  # workers opened the manifest by themselves, and later
+        target = files.roots.resolve(FILE)
+        if known is None:
+            head = {"format": FORMAT, "version": VERSION, **fingerprints(files.manifest)}
+            write_file(target, dump_json({**head, "document_roots": found}))
+        elif other := [shard for shard, root in enumerate(known) if root != found[shard]]:
+            raise FormatError(
+                f"{target}: document_roots",
+                f"other documents in {len(other)} shards, the first is {other[0]}",
+                "those that the file was made of",
+                "they were changed since, or the file was: `conceptloader verify --full`, restore what is corrupt",
+            )
+        return known is None
 
 
 def _compute(

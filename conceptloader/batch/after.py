@@ -54,7 +54,7 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
             f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
             "a weight that is NaN or Inf",
             "finite ones",
-            "rebuild it, or quarantine these tokens",
+            "rebuild it, or exclude these tokens",
         )
     batch[LOSS_WEIGHT][rows, places] = found
 
@@ -81,6 +81,6 @@ class WithoutLoss:
             if self.count in _TELL:
                 logger.warning(
                     "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
-                    "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
+                    "empty packs, documents of one token, excluded ones, or such whose tokens are all masked",
                     dp_rank, self.count, samples[row],
                 )  # fmt: skip

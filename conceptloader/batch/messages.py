@@ -64,7 +64,7 @@ WORDS = {
     kinds.BAD_WEIGHT: Words(
         "{value} in field {field} as the weight of token {place} of shard {shard}, token {token} of the dataset",
         "finite ones",
-        "rebuild it, or quarantine this token",
+        "rebuild it, or exclude this token",
         shown=_real,
     ),
     # place: document of the shard

@@ -215,7 +215,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give",
         )
     masked = {
-        "quarantined ranges or excluded documents or spans": any(len(mask.at) for mask in (view.mask, *view.holes)),
+        "excluded documents, spans or ranges of tokens": any(len(mask.at) for mask in (view.mask, *view.holes)),
         f"a field {LOSS_FIELD}": types != {None},
     }
     kind = kind_of(view)

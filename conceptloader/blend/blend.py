@@ -8,17 +8,9 @@ from typing import Any
 
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
+from conceptloader.blend.exclude import Excluded, read_excluded
 from conceptloader.blend.load import load_config
-from conceptloader.blend.mask import (
-    NOTHING,
-    QUARANTINED,
-    WHOLE,
-    Holes,
-    Mask,
-    prints_of,
-    read_excluded,
-    read_quarantine,
-)
+from conceptloader.blend.mask import NOTHING, WHOLE, Holes, Mask
 from conceptloader.blend.packing import Packing, Packs
 from conceptloader.blend.replayed import as_set_live, replayed_phases
 from conceptloader.blend.schema import Config
@@ -68,23 +60,21 @@ class Blend(Shown):
     Attributes:
         config: The configuration, checked.
         datasets: Open datasets by name.
-        masks: Dataset -> its tokens whose samples read nothing, from some sample on.
+        excluded: Dataset -> which of its tokens are not read, where there are any.
         spec: What determines the order; it is saved with a checkpoint.
         unknown_ids: Entry of `exclude` -> how many of its ids no dataset has.
         logged_phases: All phases of the run, where its log has said them; without, those before the spec's origin are
             not known.
-        holes: Dataset -> what is taken out of samples that keep the rest, where there is any.
         order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
         views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
 
     config: Config
     datasets: Mapping[str, Dataset]
-    masks: Mapping[str, Mask]
+    excluded: Mapping[str, Excluded]
     spec: OrderSpec
     unknown_ids: Mapping[int, int] = dataclasses.field(default_factory=dict)
     logged_phases: Sequence[LoggedPhase] = ()
-    holes: Mapping[str, Holes] = dataclasses.field(default_factory=dict)
     order: Mixture | Sequential = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
 
@@ -100,7 +90,8 @@ class Blend(Shown):
         name, ds = member.dataset, self.datasets.get(member.dataset)
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
-        tracks, mask = tuple(_tracks(self.config, name, ds)), self.masks.get(name, NOTHING)
+        tracks, excluded = tuple(_tracks(self.config, name, ds)), self.excluded.get(name, Excluded())
+        mask = excluded.mask
         for track in tracks:
             ds.codec(track)  # now: one that may not be used is an error before anything is read
         start, packs = member.token_range[0], None
@@ -117,7 +108,7 @@ class Blend(Shown):
             start=start,
             packs=packs,
             mask=mask,
-            holes=self.holes.get(name, WHOLE),
+            holes=excluded.holes,
         )
 
     def resume(
@@ -211,8 +202,8 @@ def open_blend(
         )
     opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
-    quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
-    excluded, holes, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
+    excluded, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
+    prints = {name: one.prints for name, one in excluded.items()}
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
@@ -220,15 +211,12 @@ def open_blend(
         members=members,
         phases=_phases(config, members) if config.order == "shuffled" else (),
         skips=config.skip,
-        quarantine={name: quarantine[name].prints()[QUARANTINED] for name in sorted(quarantine)},
-        exclude={
-            name: prints_of(excluded.get(name, NOTHING), holes.get(name, WHOLE)) for name in sorted({*excluded, *holes})
-        },
+        quarantine={name: always for name, (always, _) in prints.items() if always},
+        exclude={name: later for name, (_, later) in prints.items() if later},
         order=config.order,
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
     )
-    masks = {name: quarantine.get(name, NOTHING) | excluded.get(name, NOTHING) for name in opened}
-    return Blend(config=config, datasets=opened, masks=masks, spec=spec, unknown_ids=unknown_ids, holes=holes)
+    return Blend(config=config, datasets=opened, excluded=excluded, spec=spec, unknown_ids=unknown_ids)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:

@@ -7,14 +7,14 @@ from conceptloader.blend.blend import Blend
 from conceptloader.mixing.kinds import PATHS
 
 # What may differ between ranks: where files lie, and how they are read.
-_LOCAL = ("loader", "allowed_roots", "megatron_cache", "quarantine", "exclude", "continue_from")
+_LOCAL = ("loader", "allowed_roots", "megatron_cache", "exclude", "continue_from")
 
 
 def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
     """What has to be equal on all ranks that read `blend`: the release, the order, and all that shapes a batch.
 
     Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what
-    is quarantined and excluded. more: JSON values of the trainer, such as the global batch size.
+    is excluded. more: JSON values of the trainer, such as the global batch size.
     """
     config = {key: value for key, value in blend.config.to_dict().items() if key not in _LOCAL}
     for dataset in config["datasets"].values():

@@ -136,7 +136,7 @@ def _refused(document: int, tokens: int, expected: str) -> ConfigError:
 class Packs:
     """Which parts of documents a pack holds, of those in a token range, which begins and ends between documents.
 
-    mask: a block that touches a shard which is quarantined as a whole has empty packs.
+    mask: a block that touches a shard which is never read has empty packs.
 
     Raises ConfigError for a range that is not all documents.
     """
@@ -173,7 +173,7 @@ class Packs:
 
     @property
     def closed(self) -> int:
-        """How many packs are empty as their block touches a shard that is quarantined as a whole."""
+        """How many packs are empty as their block touches a shard that is never read."""
         size, bins, total, counted = self.packing.block_tokens, self.packing.bins, 0, 0
         for start, stop in self._closed:  # in order
             if start < self.stop and stop > self.start:

@@ -60,7 +60,7 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     """What sample `number` is made of.
 
     It is a window of seq_len + 1 tokens, at most as many of a document, or a pack's parts. None for a document in a
-    shard that is quarantined as a whole, its document table included.
+    shard that is never read, its document table included.
     """
     if view.packs is not None:
         parts = view.packs.parts(number)
@@ -105,6 +105,6 @@ def joined(pieces: Iterable[Part]) -> list[Part]:
 
 
 def in_closed_shard(view: View, numbers: Any) -> Any:
-    """Whether a document of a view, or each of many, is in a shard that is quarantined as a whole, its table too."""
+    """Whether a document of a view, or each of many, is in a shard that is never read, its table too."""
     shards = np.searchsorted(view.dataset.first_documents, view.start + numbers, side="right") - 1
     return view.mask.closed(view.dataset)[shards]

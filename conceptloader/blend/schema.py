@@ -34,15 +34,6 @@ class DatasetConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuarantineConfig(Section):
-    """Tokens [first, last + 1) of a dataset that give no loss, or a text file of such ranges, one to a line."""
-
-    dataset: str
-    tokens: tuple[Natural, Natural] | None = None
-    file: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConceptConfig(Section):
     """A concept of a track, by its name in the vocabulary or by its id."""
 
@@ -56,22 +47,26 @@ class ExcludeConfig(Section):
     """From the trainer's sample `at` on, tokens of a dataset, by default of all, that are taken out.
 
     They are documents: those with these ids, with the ids in a text file, one per line, or all that a subset of the
-    dataset lacks. Or they are the tokens in spans of a concept.
+    dataset lacks. Or they are the tokens in spans of a concept. Or they are tokens [first, end), or those of a text
+    file of such ranges, one to a line.
 
+    at: None for tokens that are never read, as their file is corrupt: a shard of nothing else is not opened.
     take: "sample", all of each sample that has any of them; "own", the tokens themselves, and with them the loss of the
     label after them; "labels", of a concept alone, their losses.
     """
 
-    at: Natural
+    at: Natural | None = None
     dataset: str | None = None
     ids: tuple[str, ...] | None = None
     file: str | None = None
     subset: str | None = None
     concept: ConceptConfig | None = None
+    tokens: tuple[Natural, Natural] | None = None
+    token_file: str | None = None
     take: Literal["sample", "own", "labels"] = "sample"
 
 
-T = TypeVar("T", DatasetConfig, QuarantineConfig, ExcludeConfig)
+T = TypeVar("T", DatasetConfig, ExcludeConfig)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,8 +232,7 @@ class Config(Section):
         mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {file: YAML of weights}
             and {"module:Class": options}; or {replay: run log}, the phases of another run.
         skip: Jumps of the sample index.
-        quarantine: Tokens that no sample reads.
-        exclude: Documents, or spans of a concept, that no sample reads from some sample on.
+        exclude: Documents, spans of a concept or ranges of tokens that no sample reads, from some sample on or never.
         packing: Whole documents in every sample, in place of windows.
         on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
@@ -275,7 +269,6 @@ class Config(Section):
     phases: tuple[Phase, ...] = ()
     mixing: dict[str, Any] | None = None
     skip: tuple[Skip, ...] = ()
-    quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
     on_seq_len_change: OnSeqLenChange = "error"
@@ -295,7 +288,7 @@ class Config(Section):
         self._check_phases()
         self._check_unblended()
         self._check_weights()
-        self._check_masks()
+        self._check_exclude()
         self._check_mixing()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
@@ -353,8 +346,9 @@ class Config(Section):
         return dataclasses.replace(
             self,
             datasets={name: changed(entry, f"datasets.{name}", "path") for name, entry in self.datasets.items()},
-            quarantine=tuple(changed(entry, f"quarantine[{k}]", "file") for k, entry in enumerate(self.quarantine)),
-            exclude=tuple(changed(entry, f"exclude[{k}]", "file", "subset") for k, entry in enumerate(self.exclude)),
+            exclude=tuple(
+                changed(entry, f"exclude[{k}]", "file", "subset", "token_file") for k, entry in enumerate(self.exclude)
+            ),
             allowed_roots=None
             if self.allowed_roots is None
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
@@ -459,29 +453,29 @@ class Config(Section):
         if self.phases:
             raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")
 
-    def _check_masks(self) -> None:
-        for k, entry in enumerate(self.quarantine):
-            self._check_mask(f"quarantine[{k}]", entry, "tokens", "file")
-            if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
-                raise ConfigError(f"quarantine[{k}].tokens", list(entry.tokens), "[first, end], first < end")
+    def _check_exclude(self) -> None:
+        ways = ("ids", "file", "subset", "concept", "tokens", "token_file")
         for k, out in enumerate(self.exclude):
-            self._check_mask(f"exclude[{k}]", out, "ids", "file", "subset", "concept")
+            where = f"exclude[{k}]"
+            self._check_known([] if out.dataset is None else [out.dataset], f"{where}.dataset: ")
+            given = [way for way in ways if getattr(out, way) is not None]
+            if len(given) != 1:
+                raise ConfigError(where, ", ".join(given) or "nothing", f"one of {', '.join(ways)}")
+            if self.order == "megatron":
+                raise ConfigError("exclude", "not with order megatron, whose samples are not windows", fix="omit it")
             if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
-                raise ConfigError(f"exclude[{k}].concept", "neither or both of name and id", "one of them")
+                raise ConfigError(f"{where}.concept", "neither or both of name and id", "one of them")
             if out.take == "labels" and out.concept is None:
                 raise ConfigError(
-                    f"exclude[{k}].take",
+                    f"{where}.take",
                     "labels, which would leave the documents in the inputs that other losses are computed from",
                     "own or sample",
                 )
-            if out.subset is not None and out.dataset is None:
-                raise ConfigError(f"exclude[{k}].dataset", "nothing", "the dataset that the subset is of")
-
-    def _check_mask(self, where: str, entry: "QuarantineConfig | ExcludeConfig", *ways: str) -> None:
-        self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")
-        given = [way for way in ways if getattr(entry, way) is not None]
-        if len(given) != 1:
-            raise ConfigError(where, ", ".join(given) or "nothing", f"one of {', '.join(ways)}")
-        if self.order == "megatron":
-            key = where.partition("[")[0]
-            raise ConfigError(key, "not with order megatron, whose samples are not windows", fix="omit it")
+            ranges = given[0] in ("tokens", "token_file")
+            if out.dataset is None and (ranges or out.subset is not None):
+                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset that the {given[0]} is of")
+            if out.at is None and (not ranges or out.take != "sample"):
+                expected = "the sample from which on; without it only tokens and token_file, with take: sample"
+                raise ConfigError(f"{where}.at", "nothing", expected)
+            if out.tokens is not None and out.tokens[0] >= out.tokens[1]:
+                raise ConfigError(f"{where}.tokens", list(out.tokens), "[first, end], first < end")

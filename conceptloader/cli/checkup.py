@@ -135,7 +135,7 @@ def _tokens(mask: Mask) -> int:
 
 
 def _masked(blend: Blend) -> Iterator[Finding]:
-    """What `quarantine` and `exclude` take away in the end."""
+    """What `exclude` takes away in the end."""
     texts = [f"exclude[{entry}] has {count:,} ids of no dataset" for entry, count in blend.unknown_ids.items()]
     for view in blend.views:
         if view is None:
@@ -160,7 +160,7 @@ def _masked(blend: Blend) -> Iterator[Finding]:
             text += f", and {view.packs.closed:,} of {view.count:,} packs are empty, in blocks with a shard of them"
         texts.append(text)
     if texts:
-        yield Finding("masked", not blend.unknown_ids, "no loss by quarantine, exclude: " + "; ".join(texts))
+        yield Finding("masked", not blend.unknown_ids, "no loss by exclude: " + "; ".join(texts))
 
 
 def _longer(dataset: Dataset, seq_len: int) -> float:

@@ -32,7 +32,7 @@ Inputs and labels are distinguished: the last token of a window is only a label,
 document, positions first:end in the sample are shown; for a concept, numbers of tokens.
 
 With an index of the track (conceptloader index) only spans of the concept are read; without one, the whole track.
-For a document that is excluded or quarantined, the sample from which on it is not read is shown.
+For a document that is excluded, the sample from which on it is not read is shown.
 
 Without --samples, the length of the run, only the first epoch of each dataset is searched. Without a run log or
 --global-batch-size, samples are shown without steps.
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
 
 def _said(asked: Run, dataset: str, number: int, since: int) -> str:
     if not since:
-        return f"tokens of document {number} of {dataset} are never read: quarantined, or excluded from sample 0 on"
+        return f"tokens of document {number} of {dataset} are never read: excluded from the start on"
     places = asked.places(since)
     step = f" (step {places[0].step:,})" if places else ""
     return f"tokens of document {number} of {dataset} are excluded from sample {since:,}{step} on"

@@ -145,7 +145,7 @@ def _said(weights: dict[str, Any]) -> str:
 def _lines(one: SampleTrace) -> Iterator[str]:
     places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
     if one.tokens is None:
-        tokens = "not read: quarantined or excluded" + ", or an empty pack" * (one.kind == "pack")
+        tokens = "not read: excluded" + ", or an empty pack" * (one.kind == "pack")
     else:
         within = "of tokens" if one.kind == "pack" else "tokens"
         tokens = f"{within} {one.tokens[0]} to {one.tokens[1] - 1}"

@@ -14,7 +14,7 @@ order of documents and spans, token ids within the vocabulary. Exit code 1 if th
 
   conceptloader verify data/corpus --full
 
-Each problem names the file and the range of tokens that it affects, ready for `quarantine` in a configuration. Adopted
+Each problem names the file and the range of tokens that it affects, ready for `exclude` in a configuration. Adopted
 files have no checksums at first: --full writes checksums.json next to the manifest, and later checks compare with it.
 """
 

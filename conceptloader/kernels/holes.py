@@ -1,4 +1,4 @@
-"""Kernels: what is excluded or quarantined, with its samples, alone, or as labels."""
+"""Kernels: what is excluded, with its samples, alone, or as labels."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def is_left_out(call: Call, member: Any, start: int, stop: int) -> bool:
 
 
 @inner
-def is_quarantined(call: Call, member: Any, row: int) -> Any:
+def is_closed(call: Call, member: Any, row: int) -> Any:
     """Whether a shard is, as a whole: the document table included."""
     ranges, base = call.left_out, call.shards[row].base
     k = find_range(call, member.first_range, member.end_range, base + call.shards[row].tokens)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conceptloader.kernels.holes import is_left_out, is_quarantined
+from conceptloader.kernels.holes import is_closed, is_left_out
 from conceptloader.kernels.items import PIECES, walk_items
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.packing import add_document, cut_documents, pack_pieces
@@ -160,13 +160,13 @@ def find_run(call: Call, member: Any, token: int) -> Any:
 
 @inner
 def find_document(call: Call, member: Any, document: int) -> tuple[Code, int, int]:
-    """(code, start, stop): the tokens of a document of a member's dataset, none in a quarantined shard."""
+    """(code, start, stop): the tokens of a document of a member's dataset, none in a shard that is never read."""
     if member.runs > 0:
         run = member.first_run + document
         return OK, call.runs[run].first, call.runs[run + 1].first
     row = find_row(call, member, document, True)
     base, tokens, ordinal = call.shards[row].base, call.shards[row].tokens, document - call.shards[row].first_document
-    if is_quarantined(call, member, row):
+    if is_closed(call, member, row):
         return OK, base, base
     code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * ordinal)
     if code != OK:
@@ -183,7 +183,7 @@ def find_document(call: Call, member: Any, document: int) -> tuple[Code, int, in
 def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
     """The documents that hold tokens [first, last) of a member's dataset.
 
-    Found in two bounded reads of a document table, or the runs of a view; none if one of their shards is quarantined.
+    Found in two bounded reads of a document table, or the runs of a view; none if one of their shards is never read.
     """
     state, runs, shards = call.state[0], call.runs, call.shards
     state.packed = 0
@@ -200,7 +200,7 @@ def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
     while row < member.first_shard + member.shards and shards[row].base < last:
         low, high = max(first - shards[row].base, 0), min(last - shards[row].base, shards[row].tokens)
         if low < high:
-            if is_quarantined(call, member, row):
+            if is_closed(call, member, row):
                 state.packed = 0
                 return OK
             call.used[row] = state.clock

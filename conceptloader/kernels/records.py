@@ -40,7 +40,7 @@ MEMBER = record(
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 
-# Tokens that are left out from position `at` of the run on, -1 if they are quarantined: rising and apart in a member.
+# Tokens that are left out from position `at` of the run on, -1 if they are never read: rising and apart in a member.
 LEFT_OUT = record("start stop at")
 
 # A run of a view: its first token in the view, and in the source, whose shards these are.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.hashing import canonical_json
+from conceptloader.blend.exclude import Excluded
 from conceptloader.blend.mask import NOTHING, Mask
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset
@@ -164,12 +165,12 @@ def _masks(launches: Sequence[Run], ends: Sequence[int]) -> dict[str, Mask]:
     for name in launches[-1].blend.datasets:
         begin, before, found = 0, NOTHING, NOTHING
         for launch, end in zip(launches, ends, strict=True):
-            mask = launch.blend.masks.get(name, NOTHING)
+            mask = launch.blend.excluded.get(name, Excluded()).mask
             mask = Mask(*(column[mask.at < end] for column in mask))
             held = Mask.of(mask.start[mask.at <= begin], mask.stop[mask.at <= begin], 0)
             if (held | before).ranges(0) != held.ranges(0):
                 what = f"a run that from sample {begin} on read tokens of {name} that were masked before"
-                raise ConfigError("receipt", what, "quarantine and exclude that only grow")
+                raise ConfigError("receipt", what, "an `exclude` that only grows")
             found |= mask if not begin else mask._replace(at=np.maximum(mask.at, begin))
             begin, before = end, Mask.of(mask.start, mask.stop, 0)
         masks[name] = found

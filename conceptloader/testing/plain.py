@@ -148,7 +148,7 @@ class PlainReader:
         if "dataset_id" in arrays:
             arrays["dataset_id"][row] = view.dataset_id
         for name in ("input_ids", "labels"):
-            arrays[name][row] = eos or 0  # what padding and quarantined samples hold
+            arrays[name][row] = eos or 0  # what padding and excluded samples hold
         parts = parts_of(view, number, size)
         borders: list[int] = []
         for part in parts:

@@ -90,7 +90,7 @@ class FillInMiddle:
         they are.
 
         Needs `outputs: {cu_seqlens: true}`, sample_index and loss_mask; tensors on the CPU. Documents with masked
-        tokens (a loss mask, quarantine) stay as they are; what no longer fits is truncated at the end of the sample.
+        tokens (a loss mask) stay as they are; what no longer fits is truncated at the end of the sample.
 
         Raises ConfigError for a batch without these, or with concept tensors, which would not belong to their tokens.
         """

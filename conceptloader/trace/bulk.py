@@ -56,8 +56,8 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
     its tokens of the dataset that the sample reads, of which the first `inputs` are in input_ids; of a subset also
     source_document, the document's number in its source; and for each track of concepts the ids of those that its
-    tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample that is quarantined
-    or excluded, or an empty pack, has one row without document, start and end.
+    tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample that is
+    excluded, or an empty pack, has one row without document, start and end.
 
     Raises:
         ConfigError: If steps are not known, or lie before the run log; or without pyarrow.

@@ -35,7 +35,7 @@ class Windows:
 
     NEVER stands for none.
 
-    samples: all that were drawn, including quarantined and excluded ones, which are counted nowhere else.
+    samples: all that were drawn, including excluded ones, which are counted nowhere else.
     """
 
     def __init__(self, run: Run, member: Member) -> None:
@@ -72,7 +72,7 @@ class Windows:
     def seen_before(self, tokens: Ints, each: bool = False) -> Ints:
         """How many tokens before a place were seen; each: or are read once in an epoch."""
         parts, counts, before = self._parts
-        if not len(counts):  # all packs are empty: what they would hold is quarantined
+        if not len(counts):  # all packs are empty: what they would hold is excluded
             return np.zeros_like(tokens)
         if each:
             counts, before = np.ones_like(counts), offsets_of(parts.inputs)

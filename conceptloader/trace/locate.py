@@ -100,7 +100,7 @@ def excluded_since(run: Run, document: str | int, dataset: str | None = None) ->
         dataset: Name of a dataset; by default all are searched for the id.
 
     Returns:
-        (dataset, number) of a document with excluded or quarantined tokens -> the sample from which on these are not
+        (dataset, number) of a document with excluded tokens -> the sample from which on these are not
         read, 0 if they never are.
     """
     found: dict[tuple[str, int], int] = {}
@@ -188,7 +188,7 @@ def locate_where(
 
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each time that one of some windows, none quarantined, is read: its place there, and the fields of Seen."""
+    """Each time that one of some windows, none of them excluded, is read: its place there, and the fields of Seen."""
     epochs = run.epochs(index, num_samples)
     stop = run.stop if num_samples is None else min(run.stop, num_samples)
     some = max(1, _ANSWERS // max(1, len(epochs)))

@@ -6,25 +6,14 @@ file may have been edited since: with a log it says where the data are now, and 
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
 from conceptloader.blend import Blend, Config, load_config, open_blend
 from conceptloader.blend.blend import open_datasets
-from conceptloader.blend.mask import (
-    NOTHING,
-    QUARANTINED,
-    WHOLE,
-    Holes,
-    Mask,
-    prints_of,
-    read_excluded,
-    read_quarantine,
-)
+from conceptloader.blend.exclude import Excluded, read_excluded
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import compare, resume
@@ -162,7 +151,7 @@ class _Past:
         if self.given in (None, self._config(last)):
             return
         now = open_blend(self.given, self._opened(self.given)).spec
-        changed = ["quarantine"] * (spec.quarantine != now.quarantine)
+        changed = ["exclude, of tokens that are never read"] * (spec.quarantine != now.quarantine)
         try:
             now = replace(now, quarantine=spec.quarantine)
             consumed, allowed = max(last.consumed, self.runs.changed_at()), self.given.on_seq_len_change
@@ -236,7 +225,7 @@ class _Past:
                 config = replace(config, seq_len=start.seq_len)
             try:
                 config, datasets = self._data(config, spec, start == self.runs.starts[-1])
-                masks, holes = self._masks(spec, [one for one in (own, self.given) if one is not None], datasets)
+                excluded = self._excluded(spec, [one for one in (own, self.given) if one is not None], datasets)
             except ConceptloaderError as error:
                 raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error
             for member in spec.members.values():
@@ -248,7 +237,7 @@ class _Past:
                     )  # fmt: skip
             phases = self.runs.known_phases(spec)
             self._blends[key] = Blend(
-                config=config, datasets=datasets, masks=masks, spec=spec, holes=holes, logged_phases=phases
+                config=config, datasets=datasets, excluded=excluded, spec=spec, logged_phases=phases
             )
         return self._blends[key]
 
@@ -297,20 +286,19 @@ class _Past:
             self._datasets[key] = open_datasets(config)
         return self._datasets[key]
 
-    def _masks(
+    def _excluded(
         self, spec: OrderSpec, configs: Sequence[Config], datasets: Mapping[str, Dataset]
-    ) -> tuple[dict[str, Mask], dict[str, Holes]]:
-        """What was masked, by the first configuration of which that has the fingerprints of the spec."""
+    ) -> dict[str, Excluded]:
+        """What was excluded, by the first configuration of which that has the fingerprints of the spec."""
         problems: list[str] = []
         for config in configs:
             try:
-                return _masks_of(config, spec, datasets)
+                return _excluded_of(config, spec, datasets)
             except (ConfigError, ReadError) as error:
                 problems.append(str(error))
-        first = configs[0]
-        files = [*(one.file for one in first.quarantine), *(one.file or one.subset for one in first.exclude)]
-        listed = ", ".join(filter(None, files)) or "quarantine and exclude in the configuration"
-        found = f"what it masked cannot be reproduced ({'; '.join(dict.fromkeys(problems))})"
+        files = [one.file or one.subset or one.token_file for one in configs[0].exclude]
+        listed = ", ".join(filter(None, files)) or "exclude in the configuration"
+        found = f"what it excluded cannot be reproduced ({'; '.join(dict.fromkeys(problems))})"
         raise ResumeError("", found, fix=f"restore {listed}")
 
 
@@ -334,33 +322,21 @@ def _changed(spec: OrderSpec, datasets: Mapping[str, Dataset]) -> dict[str, str]
     }
 
 
-def _masks_of(
-    config: Config, spec: OrderSpec, datasets: Mapping[str, Dataset]
-) -> tuple[dict[str, Mask], dict[str, Holes]]:
-    """Masks of a configuration, as far as a spec has them. Raises ConfigError if they are others there."""
-    sizes = {name: dataset.num_tokens for name, dataset in datasets.items()}
-    entries = [one for one in config.quarantine if one.dataset in {*spec.quarantine} & {*sizes}]
-    corrupt = read_quarantine(entries, sizes)
-    excluded: Mapping[str, Mask] = {}
-    holes: Mapping[str, Holes] = {}
-    if any(name in sizes for name in spec.exclude):
-        there = [one for one in config.exclude if one.dataset is None or one.dataset in sizes]
-        excluded, holes, _ = read_excluded(there, datasets, config.allowed_roots)
-    masks, parts = dict[str, Mask](), dict[str, Holes]()
-    for name in sizes:
-        known = {at for at, _ in spec.exclude.get(name, ())}  # an entry for other samples has come since
-        mask = _from(excluded.get(name, NOTHING), known)
-        parts[name] = Holes(*(_from(one, known) for one in holes.get(name, WHOLE)))
-        quarantine = corrupt.get(name, NOTHING)
-        found = quarantine.prints().get(QUARANTINED), prints_of(mask, parts[name])
+def _excluded_of(config: Config, spec: OrderSpec, datasets: Mapping[str, Dataset]) -> dict[str, Excluded]:
+    """What a configuration excludes, as far as a spec has it. Raises ConfigError if it is another there."""
+    later = any(name in datasets for name in spec.exclude)
+    entries = [
+        one
+        for one in config.exclude
+        if (one.dataset is None or one.dataset in datasets)
+        and (one.dataset in spec.quarantine if one.at is None else later)
+    ]
+    read, _ = read_excluded(entries, datasets, config.allowed_roots)
+    found = dict[str, Excluded]()
+    for name in datasets:
         expected = spec.quarantine.get(name), tuple(spec.exclude.get(name, ()))
-        for kind, now, then in zip(("quarantine", "exclude"), found, expected, strict=True):
-            if now != then:
-                raise ConfigError(f"{kind} of {name}", f"the fingerprint {now}", f"{then}")
-        masks[name] = quarantine | mask
-    return masks, parts
-
-
-def _from(mask: Mask, samples: Collection[int]) -> Mask:
-    some = np.isin(mask.at, list(samples))
-    return Mask(*(column[some] for column in mask))
+        # An entry for other samples has come since.
+        found[name] = read.get(name, Excluded()).since([at for at, _ in expected[1]])
+        if found[name].prints != expected:
+            raise ConfigError(f"exclude of {name}", f"the fingerprints {found[name].prints}", f"{expected}")
+    return found

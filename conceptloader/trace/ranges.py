@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.blend import packing
-from conceptloader.blend.mask import QUARANTINED
+from conceptloader.blend.mask import ALWAYS
 from conceptloader.blend.packing import Packs
 from conceptloader.blend.samples import in_closed_shard
 from conceptloader.errors import FormatError
@@ -61,7 +61,7 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
         stop, inputs = start + size + 1, np.full(len(samples), size)
     since = view.mask.since(start, stop)
     if member.by_document and len(view.mask.at):
-        since[in_closed_shard(view, samples)] = QUARANTINED
+        since[in_closed_shard(view, samples)] = ALWAYS
     parts = Ranges(row, start, stop, inputs, place, since, np.zeros_like(row))
     if not len(view.holes.own.at):
         return parts

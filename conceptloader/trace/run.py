@@ -55,11 +55,11 @@ class Member:
         return min((p.start for p in parts), default=0), max((p.stop for p in parts), default=0)
 
     def is_read(self, window: int, sample: int = 0) -> bool:
-        """False if all of a window is quarantined, or excluded from the sample that it is; or of an empty pack."""
+        """False if all of a window is excluded from the sample that it is; or of an empty pack."""
         return bool(self.parts(window, sample))
 
     def parts(self, window: int, sample: int = 0) -> list[Part]:
-        """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
+        """What a sample reads of the dataset; nothing of what is excluded, from this sample on or always."""
         parts = pieces_of(self.view, parts_of(self.view, window, self.seq_len))
         return joined(part for part in parts if part.since > sample)
 

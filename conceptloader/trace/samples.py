@@ -74,7 +74,7 @@ class SampleTrace(Seen):
     Attributes:
         kind: window, document or pack.
         tokens: [start, stop) of the dataset that the sample reads, of a pack from the first one to the last; None if
-            nothing is read: it touches what is quarantined or excluded, or is an empty pack.
+            nothing is read: it touches what is excluded, or is an empty pack.
         fields: The loss weights and token fields that the configuration asks for, as a batch has them.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.blend.mask import QUARANTINED
+from conceptloader.blend.mask import ALWAYS
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.format.spec.codecs import ConceptsCodec
@@ -170,10 +170,10 @@ def check(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def damage(looked: Looked, query: Query) -> dict[str, Any]:
-    """The quarantined ranges of all datasets, with the windows that they remove from the training."""
+    """The ranges of all datasets that are never read, with the windows that they remove from the training."""
     ranges = [
         {"d": source.name, "tokens": tokens, "windows": source.reading(*tokens)}
         for source in looked.sources.values()
-        for tokens in source.view.mask.ranges(QUARANTINED)
+        for tokens in source.view.mask.ranges(ALWAYS)
     ]
-    return {"quarantine": ranges}
+    return {"excluded": ranges}

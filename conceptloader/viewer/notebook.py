@@ -109,7 +109,7 @@ def _sample(blend: Blend, number: int, tokenizer: str | None) -> str:
     looked = alone(member.dataset, 512, tokenizer)
     parts = member.parts(window, number)
     if not parts:
-        return title + "<p>Quarantined or excluded: it is not read.</p>"
+        return title + "<p>Excluded: it is not read.</p>"
     return title + "".join(_range(looked, looked.source(Query({})), part.start, part.stop) for part in parts)
 
 

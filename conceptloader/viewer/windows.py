@@ -28,7 +28,7 @@ def window(looked: Looked, query: Query) -> dict[str, Any]:
     start, stop = source.token_range(number)
     shown = describe(looked, source, start, min(stop, start + MOST_TOKENS))
     return {**shown, "i": number, "count": source.count, "seq_len": source.seq_len, "tokens_in_all": stop - start,
-            "by_document": source.by_document, "quarantined": not source.is_read(number)}  # fmt: skip
+            "by_document": source.by_document, "excluded": not source.is_read(number)}  # fmt: skip
 
 
 def document(looked: Looked, query: Query) -> dict[str, Any]:

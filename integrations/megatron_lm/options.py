@@ -255,9 +255,9 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
         return config
     given = config.datasets
     datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}
-    quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    course: dict[str, Any] = {"phases": (), "skip": (), "exclude": (), "mixing": None, "metrics": False}
-    return replace(config, **{**course, "datasets": datasets, "quarantine": quarantine, **changes})
+    corrupt = tuple(entry for entry in config.exclude if entry.at is None and entry.dataset in kept)
+    course: dict[str, Any] = {"phases": (), "skip": (), "exclude": corrupt, "mixing": None, "metrics": False}
+    return replace(config, **{**course, "datasets": datasets, **changes})
 
 
 def wanted(config: Config, concepts: bool) -> Config:

@@ -99,7 +99,7 @@ def observe(loss: torch.Tensor, mask: torch.Tensor) -> None:
 def masked_mean(original: Any, loss: torch.Tensor, label_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """In place of that of the stock models.
 
-    The same, but 0 where nothing counts: a quarantined micro batch would give 0 / 0 and end the run.
+    The same, but 0 where nothing counts: an excluded micro batch would give 0 / 0 and end the run.
     """
     observe(loss, label_mask)
     return (loss * label_mask).sum(dtype=dtype) / label_mask.sum().clamp(min=1)

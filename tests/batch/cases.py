@@ -10,7 +10,7 @@ import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.mask import QUARANTINED, Mask
+from conceptloader.blend.mask import ALWAYS, Mask
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member
 from tests.corpora.known import Recipe, Truth, build, join
@@ -49,7 +49,7 @@ def make_view(
         ),
         start=start,
         tracks=tuple(dataset.tracks),
-        mask=Mask.of(*np.array(quarantine, np.int64).reshape(-1, 2).T, QUARANTINED),
+        mask=Mask.of(*np.array(quarantine, np.int64).reshape(-1, 2).T, ALWAYS),
     )
 
 

@@ -90,7 +90,7 @@ def test_a_token_outside_of_the_vocabulary(
 def test_quarantine_leaves_the_damage_out(tmp_path: Path) -> None:
     path = native(tmp_path / "ds", 300)
     damage(path / "00001.stream.bin", 2 * 3, 300, "u2")
-    batches = reader(path, quarantine=[{"dataset": "a", "tokens": [83, 84]}])
+    batches = reader(path, exclude=[{"dataset": "a", "tokens": [83, 84]}])
     assert window(batches, 10)["loss_mask"].max() == 0
 
 

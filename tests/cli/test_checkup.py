@@ -71,7 +71,7 @@ def test_a_good_configuration(data: Path, tmp_path: Path, capsys: Capture) -> No
 
 
 def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    config = {"quarantine": [{"dataset": "web", "tokens": [0, 600]}]}
+    config = {"exclude": [{"dataset": "web", "tokens": [0, 600]}]}
     found = doctor(data, tmp_path, capsys, "--samples", "70", code=0, **config)
     drawn = np.random.default_rng(0).integers(0, 70, 256)
     dataset = cl.SampleDataset(tmp_path / "run.yaml", num_samples=70)
@@ -107,7 +107,7 @@ WEIGHTS = {"loss_weight": {"name": "quality", "outside": 0}}
 BAD = {
     "vocabulary": (["--vocab-size", "100"], {}, "257 tokens, expected at most the 100"),
     "epochs": ([], {"datasets": ["web", "zero"], "phases": LATE}, "never drawn: zero"),
-    "loss": ([], {"quarantine": [{"dataset": "web", "tokens": [0, 2000]}]}, "web 7"),
+    "loss": ([], {"exclude": [{"dataset": "web", "tokens": [0, 2000]}]}, "web 7"),
     "weights": ([], {"datasets": ["zero"], "outputs": WEIGHTS}, "100.0% are 0"),
     "concepts": ([], {"datasets": ["none"], "tracks": {"concepts": {}}}, "0 of 2 concepts"),
     "spans": ([], {"datasets": ["lost"]}, "40 of 40 spans got no token"),
@@ -125,11 +125,9 @@ def test_what_is_bad_is_said_and_decides_the_exit_code(name: str, data: Path, tm
     assert f"BAD  {name}" in capsys.readouterr().out
 
 
-def test_what_is_quarantined_and_excluded_is_counted_as_the_loader_reads_it(
-    data: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    masked = {"quarantine": [{"dataset": "web", "tokens": [32, 33]}, {"dataset": "web", "tokens": [40, 97]}]}
-    masked |= {"exclude": [{"at": 0, "ids": ["web7", "web39"]}]}
+def test_what_is_excluded_is_counted_as_the_loader_reads_it(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    masked = {"exclude": [{"dataset": "web", "tokens": [32, 33]}, {"dataset": "web", "tokens": [40, 97]}]}
+    masked["exclude"].append({"at": 0, "ids": ["web7", "web39"]})
     found = doctor(data, tmp_path, capsys, code=0, order="sequential", **masked)["masked"]["text"]
     with cl.make_dataloader(str(tmp_path / "run.yaml"), micro_batch_size=4) as loader:
         without = sum(int((batch["loss_mask"].amax(1) == 0).sum()) for batch in loader)

@@ -8,7 +8,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.blend import build_mixture, load_config, open_blend
 from conceptloader.blend.facts import start_facts
-from conceptloader.blend.mask import QUARANTINED
+from conceptloader.blend.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
 from tests.corpora.blended import tokens_of
@@ -82,7 +82,7 @@ def test_nodes_with_copies_of_their_own_agree(corpora, tmp_path, monkeypatch):
     shutil.copytree(corpora / "web", tmp_path / "web")
     (tmp_path / "bad.txt").write_text("3 9\n")
     shutil.copy(tmp_path / "bad.txt", corpora)
-    masks = {"quarantine": [{"dataset": "web", "file": "${NODE}/bad.txt"}]}
+    masks = {"exclude": [{"dataset": "web", "token_file": "${NODE}/bad.txt"}]}
     config, loaders = {"seq_len": 16, "datasets": {"web": {"path": "${NODE}/web"}}, **masks}, []
     for folder in (corpora, tmp_path):
         monkeypatch.setenv("NODE", str(folder))
@@ -183,24 +183,24 @@ def test_empty_documents_at_a_cut_belong_to_the_share_before_it(tmp_path, cut):
     assert found == [[0, 1, 2], [3, 4]] if cut < 0.8 else [[0, 1, 2, 3], [4]]
 
 
-def test_quarantine_is_read_and_merged(load, corpora, tmp_path):
+def test_ranges_of_tokens_are_read_and_merged(load, corpora, tmp_path):
     file = tmp_path / "ranges.txt"
     file.write_text("# damaged\n10 20\n\n15 30 # overlaps\n500 510\n")
-    entries = [{"dataset": "web", "tokens": [40, 50]}, {"dataset": "web", "file": str(file)}]
-    blend = open_blend(load(quarantine=entries))
+    entries = [{"dataset": "web", "tokens": [40, 50]}, {"dataset": "web", "token_file": str(file)}]
+    blend = open_blend(load(exclude=entries))
     ranges = [(10, 30), (40, 50), (500, 510)]
-    assert [view.mask.ranges(QUARANTINED) for view in blend.views] == [[], ranges]
-    again = open_blend(load(quarantine=[{"dataset": "web", "tokens": list(r)} for r in reversed(ranges)]))
+    assert [view.mask.ranges(ALWAYS) for view in blend.views] == [[], ranges]
+    again = open_blend(load(exclude=[{"dataset": "web", "tokens": list(r)} for r in reversed(ranges)]))
     assert again.spec == blend.spec
     assert blend.spec.quarantine.keys() == {"web"}
     assert open_blend(load()).spec.quarantine == {}
 
 
-def test_bad_quarantine_files(load, tmp_path):
+def test_bad_files_of_ranges(load, tmp_path):
     file = tmp_path / "ranges.txt"
-    entry = {"dataset": "web", "file": str(file)}
-    with raises(ReadError, "cannot read quarantined ranges"):
-        open_blend(load(quarantine=[entry]))
+    entry = {"dataset": "web", "token_file": str(file)}
+    with raises(ReadError, "cannot read ranges to exclude"):
+        open_blend(load(exclude=[entry]))
     for line, found in (
         ("1", "'1'"),
         ("1 -2", "'1 -2'"),
@@ -210,7 +210,7 @@ def test_bad_quarantine_files(load, tmp_path):
     ):
         file.write_text(line)
         with raises(ConfigError, f"{file}, line 1", found):
-            open_blend(load(quarantine=[entry]))
+            open_blend(load(exclude=[entry]))
 
 
 WEB = {"path": "web", "weight": 1}
@@ -232,7 +232,7 @@ WEB = {"path": "web", "weight": 1}
         ),
         ({"datasets": {"web": WEB, "posts": {**WEB, "path": "posts"}}}, "documents and windows cannot be blended"),
         ({"datasets": {"web": {**WEB, "split": [0.5, 0.5001]}}}, r"datasets\.web: split: .* no start of a document"),
-        ({"quarantine": [{"dataset": "web", "tokens": [0, 1001]}]}, r"quarantine\[0\]\.tokens: found \[0, 1001\]"),
+        ({"exclude": [{"dataset": "web", "tokens": [0, 1001]}]}, r"exclude\[0\]\.tokens: found \[0, 1001\]"),
         (
             {"order": "megatron", "megatron_cache": "x", "datasets": {"web": {"path": "web"}}},
             "order: megatron takes over .* only the adapter",

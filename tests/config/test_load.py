@@ -36,9 +36,9 @@ datasets:
   web: {path: data/web, weight: 0.7, split: [0.0, 0.98]}
   code: {path: ../code, weight: 3}
   remote: {path: "s3://bucket/x", weight: 1.0e-3}
-quarantine:
+exclude:
   - {dataset: web, tokens: [5, 9]}
-  - {dataset: code, file: bad/ranges.txt}
+  - {dataset: code, token_file: bad/ranges.txt}
 outputs: {position_ids: off}
 """
     )
@@ -46,7 +46,7 @@ outputs: {position_ids: off}
     assert config.datasets["web"].path == str(tmp_path / "data/web")
     assert config.datasets["code"].path == str(tmp_path.parent / "code")
     assert config.datasets["remote"].path == "s3://bucket/x"
-    assert config.quarantine[1].file == str(tmp_path / "bad/ranges.txt")
+    assert config.exclude[1].token_file == str(tmp_path / "bad/ranges.txt")
     assert config.datasets["web"].split == (0.0, 0.98)
     assert (config.seed, config.block, config.order, config.loader.timeout_s) == (1234, 64, "shuffled", 300)
     assert config.outputs.position_ids == "off"
@@ -90,9 +90,9 @@ def test_variables_in_paths(tmp_path, monkeypatch):
         "/a/$${DISK}$$${DISK}": "/a/${DISK}$${DISK}",
         "/a/$DISK$/$${": "/a/$DISK$/${",
     }.items():
-        masks = {"quarantine": [{"dataset": "web", "file": path}], "exclude": [{"at": 1, "file": path}]}
+        masks = {"exclude": [{"dataset": "web", "token_file": path}, {"at": 1, "file": path}]}
         config = load_config({**web(path=path), "allowed_roots": [path], **masks})
-        assert {config.datasets["web"].path, config.quarantine[0].file, config.exclude[0].file} == {found}
+        assert {config.datasets["web"].path, config.exclude[0].token_file, config.exclude[1].file} == {found}
         assert config.allowed_roots == (found,)
         assert load_config(config.to_dict()) == config
     with raises(ConfigError, "datasets.web.path", "${EMPTY}, an environment variable that is empty"):
@@ -233,12 +233,15 @@ def test_outputs_that_no_framework_takes(outputs):
         ({"datasets": {"a": {"path": "a"}}, "order": "sequential", "skip": [{"at": 1, "count": 1}]}, "skip"),
         ({"datasets": {"a": {"path": "a"}}, "order": "megatron"}, "megatron_cache"),
         (changed(megatron_cache="x"), "megatron_cache"),
-        (changed(quarantine=[{"dataset": "wbe", "tokens": [0, 1]}]), "quarantine[0].dataset: wbe"),
+        (changed(exclude=[{"dataset": "wbe", "tokens": [0, 1]}]), "exclude[0].dataset: wbe"),
         (changed(outputs={"loss_mask": False, "loss_on_eos": False}), "outputs.loss_mask"),
-        (changed(quarantine=[{"dataset": "web"}]), "quarantine[0]"),
-        (changed(quarantine=[{"dataset": "web", "tokens": [0, 1], "file": "x"}]), "quarantine[0]"),
-        (changed(quarantine=[{"dataset": "web", "tokens": [5, 5]}]), "quarantine[0].tokens"),
-        (changed(quarantine=[{"dataset": "web", "tokens": [-1, 5]}]), "quarantine[0].tokens[0]"),
+        (changed(exclude=[{"dataset": "web"}]), "exclude[0]"),
+        (changed(exclude=[{"dataset": "web", "tokens": [0, 1], "token_file": "x"}]), "exclude[0]"),
+        (changed(exclude=[{"tokens": [0, 1]}]), "exclude[0].dataset"),
+        (changed(exclude=[{"dataset": "web", "tokens": [0, 1], "take": "own"}]), "exclude[0].at"),
+        (changed(exclude=[{"dataset": "web", "ids": ["x"]}]), "exclude[0].at"),
+        (changed(exclude=[{"dataset": "web", "tokens": [5, 5]}]), "exclude[0].tokens"),
+        (changed(exclude=[{"dataset": "web", "tokens": [-1, 5]}]), "exclude[0].tokens[0]"),
     ],
 )
 def test_bad_configurations_are_refused_with_the_path_of_the_key(data, path):

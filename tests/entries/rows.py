@@ -500,12 +500,13 @@ ROWS: dict[str, Row] = {
         ),
         row("skip", {"skip": [{"at": 5, "count": 7}]}, leaves=("skip.at", "skip.count")),
         row(
-            "quarantine.tokens", {"quarantine": [{"dataset": "a", "tokens": [100, 1500]}]},
-            leaves=("quarantine.dataset", "quarantine.tokens"), named=("quarantine",),
+            "exclude.tokens", {"exclude": [{"dataset": "a", "tokens": [100, 1500]}]},
+            leaves=("exclude.dataset", "exclude.tokens"), named=("exclude",),
         ),
         row(
-            "quarantine.file", lambda c: {"quarantine": [{"dataset": "a", "file": c.file("bad.txt", "100 1500\n")}]},
-            named=("quarantine",),
+            "exclude.token_file",
+            lambda c: {"exclude": [{"dataset": "a", "token_file": c.file("bad.txt", "100 1500\n")}]},
+            named=("exclude",),
         ),
         row(
             "exclude.ids, take: sample", lambda c: _excluded("sample", ids=_ids(c)),

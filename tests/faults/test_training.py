@@ -129,7 +129,7 @@ def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path) -> None:
     config = {
         "seq_len": 16,
         "datasets": {"a": {"path": str(corpus)}},
-        "quarantine": [{"dataset": "a", "tokens": [first, end]}],
+        "exclude": [{"dataset": "a", "tokens": [first, end]}],
         "loader": {"prefetch_batches": 0},
     }
     blend = cl.open_blend(cl.load_config(config))

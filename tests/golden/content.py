@@ -4,14 +4,16 @@ import hashlib
 import json
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
 import conceptloader as cl
-from conceptloader.blend.mask import QUARANTINED, read_quarantine
-from conceptloader.blend.schema import QuarantineConfig
+from conceptloader.blend.exclude import read_excluded
+from conceptloader.blend.mask import ALWAYS
+from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
@@ -164,7 +166,8 @@ def datasets(root: Path) -> list[str]:
 def everything(root: Path) -> Any:
     """All of it, through JSON."""
     state = {name: json.loads((root / "states" / f"{name}.json").read_text()) for name in STATES}
-    ranges = read_quarantine([QuarantineConfig(dataset="dense", file=str(root / "bad.txt"))], {"dense": 60})
+    entry = ExcludeConfig(dataset="dense", token_file=str(root / "bad.txt"))
+    excluded, _ = read_excluded([entry], {"dense": SimpleNamespace(num_tokens=60)}, None)
     found = {
         "datasets": {name: dataset(root / name) for name in datasets(root)},
         "resumed": {name: resumed(root, name, state[name]) for name in STATES},
@@ -173,6 +176,6 @@ def everything(root: Path) -> Any:
         },
         "specs": saved_specs(root),
         "run": run(root),
-        "quarantine": {name: mask.ranges(QUARANTINED) for name, mask in ranges.items()},
+        "quarantine": {name: one.always.ranges(ALWAYS) for name, one in excluded.items()},
     }
     return json.loads(json.dumps(found))

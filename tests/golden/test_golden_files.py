@@ -16,7 +16,10 @@ from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.records.inputs import find_sources
 from tests.golden import content, make
 
-RENAMED_KEYS = {"eos_loss": "loss_on_eos", "on_new_seq_len": "on_seq_len_change", "concepts": "tracks"}
+RENAMED_KEYS = {
+    "eos_loss": "loss_on_eos", "on_new_seq_len": "on_seq_len_change", "concepts": "tracks", "quarantine": "exclude",
+    "file": "token_file",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

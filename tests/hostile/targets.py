@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +15,8 @@ import pyarrow.parquet
 import zstandard
 
 import conceptloader as cl
-from conceptloader.blend.mask import read_quarantine
-from conceptloader.blend.schema import QuarantineConfig
+from conceptloader.blend.exclude import read_excluded
+from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
@@ -146,7 +147,8 @@ def jsonl(directory: Path, data: bytes) -> None:
 
 def quarantine(directory: Path, data: bytes) -> None:
     (directory / "bad.txt").write_bytes(data)
-    read_quarantine([QuarantineConfig(dataset="a", file=str(directory / "bad.txt"))], {"a": 1000})
+    entry = ExcludeConfig(dataset="a", token_file=str(directory / "bad.txt"))
+    read_excluded([entry], {"a": SimpleNamespace(num_tokens=1000)}, None)
 
 
 def run_log(directory: Path, data: bytes) -> None:

@@ -85,7 +85,7 @@ def test_shared_labels_are_views_of_the_tokens_and_equal_to_those_of_their_own(c
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"quarantine": [{"dataset": "a", "tokens": [0, 1]}]}, "quarantined ranges"),
+        ({"exclude": [{"dataset": "a", "tokens": [0, 1]}]}, "excluded documents"),
         ({"datasets": {"a": {"path": "pairs"}}, "phases": [], "tracks": {}}, "field loss_mask"),
     ],
 )

@@ -74,7 +74,7 @@ def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics]) 
 
 def test_what_is_masked(config: Any, seen: list[cl.StepMetrics]) -> None:
     """Of the steps that end, not of what is prefetched: as the batches of this rank say."""
-    config["quarantine"] = [{"dataset": "b", "tokens": [0, 200]}]
+    config["exclude"] = [{"dataset": "b", "tokens": [0, 200]}]
     config["loader"]["prefetch_batches"] = 7
     loader, masks = make(config, dp_rank=1), []
     for number, batch in enumerate(itertools.islice(loader, 40), 1):
@@ -86,7 +86,7 @@ def test_what_is_masked(config: Any, seen: list[cl.StepMetrics]) -> None:
             assert seen[-1].tokens == {name: 16 * count for name, count in seen[-1].samples.items()}
     assert 0 < sum(one.without_loss or 0 for one in seen) < 20 * 4
     assert {one.masked for one in seen} > {0.0}
-    config |= {"outputs": {"loss_mask": False}, "quarantine": []}
+    config |= {"outputs": {"loss_mask": False}, "exclude": []}
     list(itertools.islice(make(config), 2))
     assert (seen[-1].masked, seen[-1].without_loss) == (None, None)
     assert not {"data/masked", "data/without_loss"} & seen[-1].flat().keys()
@@ -194,9 +194,7 @@ def test_a_batch_that_is_read_again_late(config: Any, seen: list[cl.StepMetrics]
     config["datasets"]["a"]["weight"] = 1
     del config["datasets"]["b"]
     config["datasets"]["b"] = {"path": config["datasets"]["a"]["path"], "weight": 1}
-    config["quarantine"] = [
-        {"dataset": "a", "tokens": [0, cl.open_dataset(config["datasets"]["a"]["path"]).num_tokens]}
-    ]
+    config["exclude"] = [{"dataset": "a", "tokens": [0, cl.open_dataset(config["datasets"]["a"]["path"]).num_tokens]}]
     loader = make(config, dp_size=1, micro_batch_size=8)
     ended = threading.Semaphore(0)
     first, again = set[int](), {at: threading.Event() for at in range(0, 200, 8)}

@@ -39,7 +39,7 @@ def test_tensorboard_has_the_data(checkout: Path, name: str, tmp_path: Path) -> 
     """
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     layout, masks = LAYOUTS[name], [{"dataset": "web", "tokens": [0, 2000]}]
-    config = write_config(write_datasets(tmp_path) / "data.yaml", metrics=True, quarantine=masks)
+    config = write_config(write_datasets(tmp_path) / "data.yaml", metrics=True, exclude=masks)
     more = [*saving(tmp_path / "a"), "--tensorboard-dir", str(tmp_path / "board")]
     ended(pretrain(checkout, tmp_path / "run", layout, *more, "--exit-interval", str(SAVED), config=config))
     ended(pretrain(checkout, tmp_path / "rest", layout, *more, config=config))

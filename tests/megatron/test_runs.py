@@ -266,12 +266,12 @@ def test_weights_need_a_stage_that_gets_them(folder: Path) -> None:
 
 def test_evaluation_configs(tmp_path: Path) -> None:
     phases = [{"start": 0, "weights": {"code": 1.0}}, {"start": 100, "weights": {"web": 1.0}}]
-    quarantine = [{"dataset": name, "tokens": [0, 10]} for name in ("code", "web")]
+    exclude = [{"dataset": name, "tokens": [0, 10]} for name in ("code", "web")]
     datasets = {name: {"path": name, "split": [0.5, 1.0]} for name in ("code", "web")}
-    path = write_config(tmp_path / "c.yaml", datasets=datasets, phases=phases, quarantine=quarantine)
+    path = write_config(tmp_path / "c.yaml", datasets=datasets, phases=phases, exclude=exclude)
     config = for_evaluation(load_config(path))
     assert list(config.datasets) == ["code"]
-    assert [entry.dataset for entry in config.quarantine] == ["code"]
+    assert [entry.dataset for entry in config.exclude] == ["code"]
     whole = one_pass(load_config(path))
     assert (whole.order, list(whole.datasets)) == ("sequential", ["code", "web"])
     held_out = with_share(whole, (0.8, 1.0))

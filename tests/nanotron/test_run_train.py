@@ -184,7 +184,7 @@ def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path: Path, dataset: di
     packed = {**dataset, "packing": {"bins": 4}}
     plain = {key: value for key, value in packed.items() if key != "type"} | {"seed": 42, "seq_len": support.SEQ_LEN}
     blend = cl.open_blend(plain)
-    packed["quarantine"] = plain["quarantine"] = [
+    packed["exclude"] = plain["exclude"] = [
         {
             "dataset": blend.config.names[member],
             "tokens": [parts_of(blend.views[member], pack, support.SEQ_LEN)[0].start + k for k in (0, 1)],
@@ -289,7 +289,7 @@ def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
 def test_metrics_in_its_log(tmp_path: Path, data: dict[str, Path], dataset: dict[str, Any], layout: Layout) -> None:
     """By iteration, once each, over a resume: the counts of the order, and of the masks that the writing rank saw."""
     masks = [{"dataset": "web", "tokens": [0, 3000]}]
-    dataset = {**dataset, "metrics": True, "quarantine": masks}
+    dataset = {**dataset, "metrics": True, "exclude": masks}
     sizes = {"dp": layout.dp, "pp": layout.pp}
     found: list[tuple[str, str]] = []
     for steps in (3, 6):

@@ -42,7 +42,7 @@ def test_killed_and_resumed_on_one_rank(tmp_path: Path, mixture: dict[str, Any],
     oracle, checkpoints = Oracle(data, WEIGHTS, support.SEQ_LEN), tmp_path / "checkpoints"
     config = {**mixture, "outputs": {"mask_document_boundaries": True}}
     first = [(name, window * support.SEQ_LEN + 1) for name, _, window in oracle.samples([8, 9])]
-    config["quarantine"] = [{"dataset": name, "tokens": [token, token + 1]} for name, token in first]
+    config["exclude"] = [{"dataset": name, "tokens": [token, token + 1]} for name, token in first]
     killed = train(tmp_path / "k", checkpoints, config, Layout(dp=2), kill=(1, 5), save_initial_state=True)
     assert killed.returncode != 0
     assert [len(rank) for rank in killed.steps] in ([5, 5], [4, 5])

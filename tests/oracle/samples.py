@@ -23,7 +23,7 @@ Weights = Mapping[str, int | float]
 @dataclass(frozen=True)
 class Part:
     """Tokens [first, end) of a dataset, from `place` of a sample on. Labels are tokens before `label_end`, of the
-    document `number` in packs and documents. left_out: excluded or quarantined, so that they keep their room."""
+    document `number` in packs and documents. left_out: excluded, so that they keep their room."""
 
     place: int
     first: int
@@ -42,7 +42,7 @@ class Member:
     seq_len: int
     bins: int | None
     overflow: str
-    quarantine: set[int]
+    never: set[int]
 
     def documents(self) -> list[tuple[int, int]]:
         """Of the split: from the one that its first token belongs to, up to the one that its end belongs to."""
@@ -67,15 +67,15 @@ class Member:
         first = self.start + window * self.seq_len
         return [Part(0, first, first + self.seq_len, first + self.seq_len + 1)]
 
-    def is_quarantined(self, start: int, end: int) -> bool:
-        return start < end and self.quarantine.issuperset(range(start, end))
+    def is_never_read(self, start: int, end: int) -> bool:
+        return start < end and self.never.issuperset(range(start, end))
 
     def block(self, b: int) -> list[tuple[int, Part]]:
         """(pack of the block, part) of a block of packs."""
         assert self.bins is not None
         length = (self.bins - 1) * self.seq_len
         low, high = self.start + b * length, min(self.start + (b + 1) * length, self.end)
-        if any(low < e and a < high and self.is_quarantined(a, e) for a, e in self.data.shards):
+        if any(low < e and a < high and self.is_never_read(a, e) for a, e in self.data.shards):
             return []
         packs = self.bins if high - low == length else -(-(high - low) // self.seq_len) + 1
         pieces = [
@@ -192,9 +192,10 @@ class Oracle:
             if "split_documents" in config:
                 starts = [a for a, _ in Member(data, low, high, 1, None, overflow, set()).documents()]
                 low, high = ([*starts, high][round(x * len(starts))] for x in config["split_documents"])
-            bad = {p for q in config.get("quarantine", ()) if q["dataset"] == name for p in range(*q["tokens"])}
-            self.members[name] = Member(data, low, high, self.seq_len, packing.get("bins"), overflow, bad)
             entries = [entry for entry in config.get("exclude", ()) if entry.get("dataset", name) == name]
+            bad = {p for entry in entries if "at" not in entry for p in range(*entry["tokens"])}
+            entries = [entry for entry in entries if "at" in entry]
+            self.members[name] = Member(data, low, high, self.seq_len, packing.get("bins"), overflow, bad)
             taken = [(entry.get("take", "sample"), entry["at"], excluded(entry, data)) for entry in entries]
             self.out[name] = [(0, bad), *((at, tokens) for take, at, tokens in taken if take == "sample")]
             self.holes[name] = [one for one in taken if one[0] != "sample"]

@@ -118,14 +118,14 @@ def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dic
             config["datasets"][name].setdefault("weight", 1)
         at = sorted(draw(st.lists(st.integers(0, 150), max_size=3)))
         config["skip"] = [{"at": t, "count": draw(st.integers(1, 100))} for t in at]
-    config["quarantine"] = []
+    config["exclude"] = []
     for name in some(draw, paths):
         data = read(folder / paths[name])
         first = draw(st.integers(0, len(data.tokens) - 1))
         some_tokens = st.builds(lambda end, first=first: (first, end), st.integers(first + 1, len(data.tokens)))
         whole_shard = st.sampled_from([(a, b) for a, b in data.shards if a < b] or [(0, 1)])
-        config["quarantine"].append({"dataset": name, "tokens": list(draw(some_tokens | whole_shard))})
-    config["exclude"] = draw(exclusions(folder, paths))
+        config["exclude"].append({"dataset": name, "tokens": list(draw(some_tokens | whole_shard))})
+    config["exclude"] += draw(exclusions(folder, paths))
     add_outputs(draw, config, paths, fim=imported and draw(st.integers(0, 5)) == 0)
     return config
 
@@ -158,12 +158,7 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], 
     outputs["shared_labels"] = not packed and draw(st.booleans())
     has = set(paths.values())
     known = [read(Path(entry["path"])) for entry in config["datasets"].values()]
-    if (
-        not any("loss_mask" in data.fields for data in known)
-        and not packed
-        and not config["quarantine"]
-        and not config["exclude"]
-    ):
+    if not any("loss_mask" in data.fields for data in known) and not packed and not config["exclude"]:
         needed = outputs["mask_document_boundaries"] or not outputs["loss_on_eos"]
         outputs["loss_mask"] = needed or draw(st.booleans())
     if outputs.get("loss_mask", True) and not outputs["shared_labels"]:

@@ -13,7 +13,7 @@ def make_view(path: Path, seq_len: int, bins: int, overflow: str = "split", quar
         "seq_len": seq_len,
         "packing": {"bins": bins, "overflow": overflow},
         "datasets": {"x": {"path": str(path)}},
-        "quarantine": [{"dataset": "x", "tokens": [low, high]} for low, high in quarantine],
+        "exclude": [{"dataset": "x", "tokens": [low, high]} for low, high in quarantine],
     }
     [view] = cl.open_blend(config).views
     assert view is not None

@@ -230,7 +230,7 @@ def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path: Path, caps
         "packing": {"bins": 8},
         "order": "sequential",
         "datasets": {"web": {"path": str(web)}},
-        "quarantine": [{"dataset": "web", "tokens": [first, end]}],
+        "exclude": [{"dataset": "web", "tokens": [first, end]}],
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     with cl.make_dataloader(config, micro_batch_size=1) as loader:
@@ -251,7 +251,7 @@ def test_samples_in_which_nothing_is_learnt_are_counted(
     chat = content["datasets"]["chat"]
     tokens = cl.open_dataset(chat["path"]).num_tokens
     one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
-    one["quarantine"] = [{"dataset": "chat", "tokens": [0, tokens // 2]}]
+    one["exclude"] = [{"dataset": "chat", "tokens": [0, tokens // 2]}]
     loader = make_dataloader(one, micro_batch_size=2)
     empty = sum(int((~batch["loss_mask"].any(1)).sum()) for batch in loader)
     assert loader.samples_without_loss == empty > 10

@@ -338,7 +338,7 @@ def test_what_was_published_before_the_run_went_on(copied: Path, verifier: Modul
     [
         {"seed": 8},
         {"exclude": [{"at": 700, "ids": ["web-7", "code-3"]}, {"at": 1500, "ids": ["web-8"]}]},
-        {"quarantine": [{"dataset": "web", "tokens": [0, 5]}]},
+        {"exclude": [{"dataset": "web", "tokens": [0, 5]}]},
     ],
 )
 def test_a_configuration_that_was_edited_since(made: Made, copied: Path, edit: dict[str, Any]) -> None:
@@ -349,13 +349,13 @@ def test_a_configuration_that_was_edited_since(made: Made, copied: Path, edit: d
 
 
 def test_what_was_masked_by_later_launches(copied: Path, verifier: ModuleType) -> None:
-    """A quarantine that a later launch added holds from there on; one that it took back cannot be said."""
+    """What a later launch excluded for good holds from there on; one that it took back cannot be said."""
     shutil.rmtree(copied / "log")
     bad = [{"dataset": "web", "tokens": list(cl.open_dataset(copied / "data/web").document_range(9))}]
     given: dict[str, Any] = {"datasets": {"web": {"path": "data/web"}}, "phases": [], "exclude": [], "skip": []}
     configure(copied, **given)
     early = train(copied, None, ranks=1, size=8, steps=50)
-    configure(copied, quarantine=bad, **given)
+    configure(copied, **{**given, "exclude": bad})
     train(copied, early, ranks=1, size=8, steps=100)
     stated = stated_in(copied, 1200)
     seen = [one[1] for one in verifier.verify(receipt_of(stated, "web-9"), stated.root)]
@@ -370,7 +370,7 @@ def test_what_was_masked_by_later_launches(copied: Path, verifier: ModuleType) -
     with raises(ConfigError, "run log"):
         stated_in(copied, 1200)
     shutil.rmtree(copied / "log")
-    configure(copied, quarantine=bad, **given)
+    configure(copied, **{**given, "exclude": bad})
     early = train(copied, None, ranks=1, size=8, steps=50)
     configure(copied, **given)
     train(copied, early, ranks=1, size=8, steps=50)

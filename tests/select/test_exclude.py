@@ -123,8 +123,8 @@ def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], problem:
 def test_ids_that_no_dataset_has_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     ids = ["web-3", "nobody", "books-2", "nobody", "no one"]
     some = [{"at": 9, "ids": ids}, {"at": 9, "dataset": "web", "ids": ids[:1]}]
-    masks = cl.open_blend(config(folder, some)).masks
-    assert {name for name, mask in masks.items() if len(mask.at)} == {"books", "web"}
+    excluded = cl.open_blend(config(folder, some)).excluded
+    assert set(excluded) == {"books", "web"}
     (record,) = caplog.records
     assert "exclude[0]: found no document for 2 ids in books, code, web, such as 'nobody'" in record.getMessage()
 
@@ -154,7 +154,7 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
-    assert blend.masks["a"].ranges(0) == [(10, 40)]
+    assert blend.excluded["a"].mask.ranges(0) == [(10, 40)]
 
 
 def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +166,7 @@ def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytes
             assert main(["locate", str(path), "--document", one, *more]) == 0
             said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tokens of document ")]
             step = f" (step {(since or 0) // 8})" if more else ""
-            on = f"are excluded from sample {since}{step} on" if since else "are never read: quarantined, or excluded"
+            on = f"are excluded from sample {since}{step} on" if since else "are never read: excluded"
             assert len(said) == (since is not None)
             assert all(on in line for line in said), (said, on)
         assert main(["locate", str(path), "--document", one, "--json", *sizes]) == 0
@@ -175,8 +175,8 @@ def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("mode", ["pack", "window", "document"])
-def test_what_is_excluded_from_the_start_on_is_not_quarantined(tmp_path: Path, mode: str) -> None:
-    """A shard of nothing else is still read for its neighbours in a pack, whatever is quarantined elsewhere; and a loss
+def test_what_is_excluded_from_the_start_on_is_read(tmp_path: Path, mode: str) -> None:
+    """A shard of nothing else is still read for its neighbours in a pack, whatever is never read elsewhere; and a loss
     mask is needed from the first sample on."""
     raw = random_documents(30, seed=1, mean_length=20)
     path = write_dataset(
@@ -186,7 +186,7 @@ def test_what_is_excluded_from_the_start_on_is_not_quarantined(tmp_path: Path, m
     config |= {"packing": {"bins": 40}} if mode == "pack" else {}
     config["exclude"] = [{"at": 0, "ids": [one.id for one in raw[10:20]]}]
     if mode != "window":
-        config["quarantine"] = [{"dataset": "d", "tokens": [0, 1]}]
+        config["exclude"].append({"dataset": "d", "tokens": [0, 1]})
     blend = cl.open_blend(config)
     samples = np.arange(sum(blend.order.sizes), dtype=np.uint64)
     found, expected = open_reader(blend).read(samples), plain_reader(blend).read(samples)

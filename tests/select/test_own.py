@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
-from conceptloader.blend.mask import WHOLE, Holes, Mask, prints_of
+from conceptloader.blend.exclude import Excluded
+from conceptloader.blend.mask import Holes, Mask
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.ingest.index import build_index
 from conceptloader.testing import write_dataset
@@ -238,12 +239,12 @@ def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Pat
     path = Path(write_dataset(tmp_path / "web", documents(False, True), shards=3, vocabularies=NAMES))
     filter_dataset(path, tmp_path / "view", FilterOptions(sql="document % 3 <> 1"))
     both = [config(one, [SPANS]) for one in (path, tmp_path / "view")]
-    read = [cl.open_blend(one).holes["web"].own for one in both]
+    read = [cl.open_blend(one).excluded["web"].holes.own for one in both]
     assert len(caplog.records) == 2
     build_index(path, "concepts")
     caplog.clear()
     for mask, one in zip(read, both, strict=True):
-        found = cl.open_blend(one).holes["web"].own
+        found = cl.open_blend(one).excluded["web"].holes.own
         assert len(found.at) > 3
         for a, b in zip(mask, found, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -252,8 +253,9 @@ def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Pat
 
 def test_fingerprints_say_what_is_taken() -> None:
     mask = Mask.of(np.array([0, 40]), np.array([10, 50]), np.array([30, 60]))
-    assert prints_of(mask, WHOLE) == PRINTS  # of the first release
-    own, labels = prints_of(Mask.of(*mask), Holes(own=mask)), prints_of(mask, Holes(labels=mask))
+    assert Excluded(samples=mask).prints == (None, PRINTS)  # of the first release
+    own = Excluded(samples=mask, holes=Holes(own=mask)).prints[1]
+    labels = Excluded(samples=mask, holes=Holes(labels=mask)).prints[1]
     assert len({*own, *labels}) == 6
     assert [at for at, _ in own] == [30, 30, 60, 60]
 
@@ -306,12 +308,12 @@ def test_an_id_of_two_concepts_is_an_error(folder: Path, tmp_path: Path) -> None
 
     def masks(**concept: Any) -> Any:
         entry = {"at": 0, "concept": {"track": "concepts", **concept}, "take": "own"}
-        return cl.open_blend({"seq_len": SEQ_LEN, "datasets": datasets, "exclude": [entry]}).holes
+        return cl.open_blend({"seq_len": SEQ_LEN, "datasets": datasets, "exclude": [entry]}).excluded
 
     with raises(ConfigError, path="exclude[0].concept.id", found="['concept-2', 'concept-3']"):
         masks(id=2)
     found, third = masks(name="concept-2"), masks(name="concept-3")
-    assert len(found["web"].own.at) != len(found["other"].own.at) == len(third["web"].own.at)
+    assert len(found["web"].holes.own.at) != len(found["other"].holes.own.at) == len(third["web"].holes.own.at)
 
 
 def test_a_configuration_is_what_it_says(folder: Path) -> None:

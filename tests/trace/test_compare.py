@@ -39,14 +39,15 @@ def changed(draw: st.DrawFn, folder: Path, config: dict[str, Any]) -> dict[str, 
     """Another configuration, which differs from `config` in one thing or two."""
     other = {**config, "outputs": {**config["outputs"]}, "datasets": {k: {**v} for k, v in config["datasets"].items()}}
     shuffled, paths = config["order"] != "sequential", {k: Path(v["path"]).name for k, v in other["datasets"].items()}
-    ways = ["exclude", "exclude", "quarantine", "outputs", "data", "tracks", "order", "seq_len"]
+    ways = ["exclude", "exclude", "never", "outputs", "data", "tracks", "order", "seq_len"]
     for way in draw(st.lists(st.sampled_from(ways), min_size=1, max_size=2)):
         name = draw(st.sampled_from(sorted(paths)))
         if way == "exclude":
-            other["exclude"] = draw(exclusions(folder, paths))
-        elif way == "quarantine":
-            kept = [one for one in config["quarantine"] if draw(st.booleans())]
-            other["quarantine"] = [*kept, {"dataset": name, "tokens": [draw(st.integers(0, 4)), 5]}]
+            never = [one for one in other["exclude"] if "at" not in one]
+            other["exclude"] = [*never, *draw(exclusions(folder, paths))]
+        elif way == "never":
+            kept = [one for one in other["exclude"] if "at" in one or draw(st.booleans())]
+            other["exclude"] = [*kept, {"dataset": name, "tokens": [draw(st.integers(0, 4)), 5]}]
         elif way == "outputs":
             other["outputs"]["mask_document_boundaries"] ^= True
         elif way == "data" and paths[name] in STREAMS and "split" not in config["datasets"][name]:
@@ -65,7 +66,7 @@ def changed(draw: st.DrawFn, folder: Path, config: dict[str, Any]) -> dict[str, 
             }[key]
     if other["outputs"].get("loss_mask") is False:
         other["outputs"].pop("mask_document_boundaries")
-        other["quarantine"] = other["exclude"] = []
+        other["exclude"] = []
     return other
 
 

@@ -107,7 +107,7 @@ def life(tmp_path: Path) -> Life:
 def quarantined(life: Life) -> dict[str, Any]:
     web = cl.open_dataset(life.folder / "web")
     first, stop = web.document_range(web.find_document(life.only_before(FIRST))[0])
-    return {"quarantine": [{"dataset": "web", "tokens": [first, stop]}]}
+    return {"exclude": [{"dataset": "web", "tokens": [first, stop]}]}
 
 
 def excluded(life: Life) -> dict[str, Any]:
@@ -132,7 +132,7 @@ CHANGES: dict[str, tuple[Callable[[Life], dict[str, Any]], Any]] = {
         lambda life: {"phases": [{"start": (FIRST + 1) * BATCH, "weights": {"books": 1}}]},
         (),
     ),
-    "quarantine": (quarantined, ()),
+    "never read": (quarantined, ()),
     "exclude": (excluded, ["exclude"]),
     "seed": (lambda life: {"seed": 77}, ["seed"]),
     "weights": (reweighted, ["phases"]),
@@ -189,7 +189,7 @@ def test_each_launch_answers_for_what_it_trained(
             "--check",
         ]
         assert main(asked) == bool(expected)
-    since = FIRST * BATCH if change in ("quarantine", "exclude") else None
+    since = FIRST * BATCH if change in ("never read", "exclude") else None
     assert list(excluded_since(run, chosen).values()) == ([] if since is None else [since])
     concepts = [one.sample for one in locate_concept(run, "concepts", "concept-1", LAST * BATCH) if one.inputs]
     having = [one for one in whole if any("concept-1" in (s.names or ()) for s in one.spans.get("concepts", []))]
@@ -329,7 +329,7 @@ def test_logs_of_release_0_2_0(life: Life) -> None:
     run = open_run(life.configure(**later), log)
     assert [contents(run, step) for step in range(LAST)] == whole
     assert [one.sample for one in locate_document(run, chosen, LAST * BATCH)] == life.samples(chosen) != []
-    with raises(ResumeError, "launch of step 6", "quarantine of web"):
+    with raises(ResumeError, "launch of step 6", "exclude of web"):
         open_run(life.configure(), log)
 
 

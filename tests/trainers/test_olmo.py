@@ -202,7 +202,7 @@ def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
     def loss(stop: int) -> float:
         """Of the first four windows, of which the tokens from 0 to `stop` are quarantined."""
         config = {"seq_len": 16, "order": "sequential", "datasets": {"data": {"path": data}}}
-        config["quarantine"] = [{"dataset": "data", "tokens": [0, stop]}]
+        config["exclude"] = [{"dataset": "data", "tokens": [0, stop]}]
         loader = ConceptDataLoader(config, global_batch_size=64, work_dir=str(tmp_path), fs_local_rank=0)
         loader.reshuffle(1)
         batch = next(iter(loader))

@@ -102,7 +102,7 @@ def test_an_evaluation_leaves_batches_without_labels_out(tmp_path: Path) -> None
     model: Any = Llama()
     size, source = data["seq_len"], held_out(data)
     expected = by_hand(model, samples_of(source, WINDOWS, HELD_OUT)[4:]).item()
-    taken = {**data, "quarantine": [{"dataset": "masked", "tokens": [0, 4 * size]}]}  # of the first batch
+    taken = {**data, "exclude": [{"dataset": "masked", "tokens": [0, 4 * size]}]}  # of the first batch
     one = trainer(tmp_path / "out", model, data)
     assert one.evaluate(held_out(taken))["eval_loss"] == pytest.approx(expected, rel=1e-5)
 

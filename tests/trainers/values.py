@@ -31,7 +31,7 @@ def configs(folder: Path) -> dict[str, tuple[str, str]]:
         "loss_weight": "weight",
     }
     kinds: dict[str, dict[str, Any]] = {
-        "windows": {"outputs": windows, "quarantine": [{"dataset": "code", "tokens": [100, 200]}]},
+        "windows": {"outputs": windows, "exclude": [{"dataset": "code", "tokens": [100, 200]}]},
         "packs": {"packing": {"bins": 8}},
     }
     for kind, options in kinds.items():

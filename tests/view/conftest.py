@@ -1,4 +1,4 @@
-"""A small run with text, nested spans, two phases, a quarantine and a run log; its page; a real browser."""
+"""A small run with text, nested spans, two phases, excluded tokens and a run log; its page; a real browser."""
 
 import json
 import shutil
@@ -64,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seq_len": SEQ_LEN,
         "datasets": {"books": {"path": "books", "weight": 1}, "web": {"path": "web", "weight": 3}},
         "phases": [{"start": 160, "weights": {"books": 1, "web": 1}}],
-        "quarantine": [{"dataset": "web", "tokens": [200, 260]}],
+        "exclude": [{"dataset": "web", "tokens": [200, 260]}],
         "tracks": {"concepts": {}},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))

@@ -128,7 +128,7 @@ def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path, looked: 
         assert "Mixture of 2 datasets" in shown
         assert "sample 8" not in shown
     quarantined = next(n for n in range(400) if blend.order.sample(n)[::2] == (1, 3))
-    assert "Quarantined or excluded" in text(str(blend.show(quarantined)))
+    assert "Excluded: it is not read" in text(str(blend.show(quarantined)))
 
 
 def test_blends_of_packs_show_what_is_in_a_pack(folder: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_mixture_that_learns_with_its_losses(
     folder: Path, serve: Callable[[Looked], str], browser: Browser, tmp_path: Path
 ) -> None:
     config = yaml.safe_load((folder / "run.yaml").read_text())
-    config |= {"phases": [], "exclude": [], "quarantine": [], "mixing": {"odm": {}}}
+    config |= {"phases": [], "exclude": [], "mixing": {"odm": {}}}
     for entry in config["datasets"].values():
         entry |= {"weight": 1, "path": str(folder / entry["path"])}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
@@ -257,7 +257,7 @@ def test_quarantine_and_a_check_of_the_files(page: str, browser: Browser, looked
     browser.click("button", "Check web")
     assert "No problems: sizes and spot checksums of 1 shard" in browser.main
     browser.click("main tbody a", str(first))
-    assert "Quarantined: it keeps its position in the order, and is not read." in browser.main
+    assert "Excluded: it keeps its position in the order, and is not read." in browser.main
 
 
 BAD = {

@@ -34,7 +34,7 @@ _NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothin
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One finding. shard and tokens (a range of the dataset, for a quarantine list) are None for files of no shard."""
+    """One finding. shard and tokens (a range of the dataset, for `exclude`) are None for files of no shard."""
 
     file: str
     message: str

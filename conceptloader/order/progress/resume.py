@@ -33,7 +33,7 @@ def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Differe
     """What differs between two specs in deciding the first `consumed` samples. Empty: they agree on every one.
 
     Phases, members, skips and exclusions that start at `consumed` or later are not looked at, nor are tracks and
-    quarantine.
+    tokens that are never read.
     """
     found = _compared(saved, current, consumed) if consumed else ()
     return [one for one in found if one.saved != one.current]
@@ -103,7 +103,7 @@ def resume(
         read before, or this is "restart" (the expected share is logged).
 
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
-    Changed tracks and quarantine are logged as warnings.
+    Changed tracks, and tokens that are never read, are logged as warnings.
     """
     if saved.decided(consumed) < saved.begins:
         raise ResumeError(
@@ -300,4 +300,4 @@ def _warn(saved: OrderSpec, current: OrderSpec) -> None:
                 name, old.tracks_fingerprint, new.tracks_fingerprint,
             )  # fmt: skip
     if saved.quarantine != current.quarantine:
-        logger.warning("quarantine: has changed since the checkpoint; the new loss mask holds from here on")
+        logger.warning("exclude: which tokens are never read has changed since the checkpoint; it holds from here on")

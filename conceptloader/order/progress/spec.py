@@ -91,7 +91,7 @@ class OrderSpec(Saved):
         phases: Increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers
             in the same proportion. Empty unless order is "shuffled".
         skips: Of the trainer's sample index, see order/skips.py.
-        quarantine: Dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
+        quarantine: Dataset -> fingerprint of its ranges that are never read; changes the loss mask, never the order.
         order: "shuffled", "sequential" or "megatron".
         base: Consumed samples at which the present configuration took over from an earlier one whose phases, members
             and skips stand in front (a later data stage, a new sequence length); 0 if there was none.

@@ -89,10 +89,10 @@ export async function damageView(_, about) {
         "conceptloader verify --full reads every byte."))));
     return h("div", {}, h("p", {}, h("button", { onclick: start }, "Check ", label(d))), place);
   };
-  const none = about.run ? "The configuration quarantines nothing." : "None: a dataset without a run has no configuration.";
-  const rows = found.quarantine.map((one) => [label(one.d), one.tokens.map(count).join(" to "), windows(one.d, one.windows)]);
+  const none = about.run ? "The configuration excludes no ranges." : "None: a dataset without a run has no configuration.";
+  const rows = found.excluded.map((one) => [label(one.d), one.tokens.map(count).join(" to "), windows(one.d, one.windows)]);
   return h("article", {},
-    card("Quarantine", rows.length ? table(["dataset", "tokens", "windows without loss"], rows) : quiet(none)),
+    card("Tokens never read", rows.length ? table(["dataset", "tokens", "windows without loss"], rows) : quiet(none)),
     card("Files", quiet("Compares the size and a spot checksum of each file with the manifest."),
       about.sources.map((one) => check(one.name))));
 }

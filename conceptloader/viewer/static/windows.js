@@ -16,8 +16,8 @@ export async function windowView(parameters, about) {
       pager(one, found.i, found.count, to),
       h("button", { "data-key": "r", onclick: random }, "random"),
       !about.run && one === "window" && field("tokens", found.seq_len, (size) => address("window", { s: size }))),
-    found.quarantined && h("p", { class: "warning" },
-      "Quarantined: it keeps its position in the order, and is not read."),
+    found.excluded && h("p", { class: "warning" },
+      "Excluded: it keeps its position in the order, and is not read."),
     textView(found, parameters, "window"),
     about.run && seen({ d: found.d, i: found.i }, about, `this ${one}`));
 }

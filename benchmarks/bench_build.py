@@ -44,7 +44,7 @@ def build(name: str, workers: int) -> None:
 def write_arrays(at_once: int) -> None:
     """The same with a writer in one's own program, from memory; so many documents a call."""
     shutil.rmtree(target, ignore_errors=True)
-    handle = cl.create_writer(target, cl.BuildOptions(token_type="u2"), plan=list(range(FILES)))
+    handle = cl.writing.create_writer(target, cl.writing.BuildOptions(token_type="u2"), plan=list(range(FILES)))
     offsets = np.arange(at_once + 1) * DOCUMENT
     for shard in range(FILES):
         with handle.shard(shard) as writer:
@@ -53,7 +53,7 @@ def write_arrays(at_once: int) -> None:
                     writer.add_document(tokens[k])
                 else:
                     writer.add_documents(tokens[k : k + at_once].reshape(-1), offsets, {}, [""] * at_once)
-    cl.finalize(target)
+    cl.writing.finalize(target)
 
 
 def read_parquet() -> None:

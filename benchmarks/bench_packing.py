@@ -25,11 +25,13 @@ rng = np.random.default_rng(0)
 lengths = np.clip(rng.lognormal(np.log(1000) - 0.5, 1, DOCUMENTS), 10, 40_000).astype(np.int64)
 path = ROOT / "packing"
 if not (path / "manifest.json").exists():
-    options = cl.BuildOptions(token_type="u2", tokenizer=cl.Tokenizer(name="random", vocab_size=50_000, eos_id=1))
-    with cl.create_writer(path, options, plan=[0]).shard(0) as writer:
+    options = cl.writing.BuildOptions(
+        token_type="u2", tokenizer=cl.writing.Tokenizer(name="random", vocab_size=50_000, eos_id=1)
+    )
+    with cl.writing.create_writer(path, options, plan=[0]).shard(0) as writer:
         for length in lengths.tolist():
             writer.add_document(rng.integers(2, 50_000, length))
-    cl.finalize(path)
+    cl.writing.finalize(path)
 dataset = cl.open_dataset(path)
 print(f"{dataset.num_tokens:,} tokens in {DOCUMENTS:,} documents")
 

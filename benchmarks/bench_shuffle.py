@@ -11,7 +11,7 @@ rng = np.random.default_rng(0)
 BATCH = 200_000
 
 for n in (1_000, 10**6, 10**8, 10**9, 10**12):
-    p = cl.Permutation(n, key=1)
+    p = cl.adapters.Permutation(n, key=1)
     positions = rng.integers(0, n, BATCH, dtype=np.uint64)
     few = [int(x) for x in positions[:2_000]]
     contenders = [

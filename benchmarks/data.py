@@ -31,12 +31,12 @@ def corpus(
     path = ROOT / name
     if (path / "manifest.json").exists():
         return str(path)
-    options = cl.BuildOptions(
+    options = cl.writing.BuildOptions(
         token_type=token_type,
-        tokenizer=cl.Tokenizer(name="random", vocab_size=50_000),
-        tracks={"concepts": cl.TrackOptions(encoding=encoding)} if span else {},
+        tokenizer=cl.writing.Tokenizer(name="random", vocab_size=50_000),
+        tracks={"concepts": cl.writing.TrackOptions(encoding=encoding)} if span else {},
     )
-    build = cl.create_writer(path, options, plan=list(range(shards)))
+    build = cl.writing.create_writer(path, options, plan=list(range(shards)))
     rng = np.random.default_rng(0)
     for shard in range(shards):
         with build.shard(shard) as writer:
@@ -49,7 +49,7 @@ def corpus(
                     else []
                 )
                 writer.add_document(ids, spans={"concepts": spans} if span else None)
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return str(path)
 
 
@@ -62,12 +62,12 @@ def annotated(tokens: int = 1 << 22) -> str:
     path = ROOT / "annotated"
     if (path / "manifest.json").exists():
         return str(path)
-    options = cl.BuildOptions(
+    options = cl.writing.BuildOptions(
         token_type="u4",
-        tokenizer=cl.Tokenizer(name="random", vocab_size=100_000),
-        tracks={"concepts": cl.TrackOptions(parameters={"ids": "u2"})},
+        tokenizer=cl.writing.Tokenizer(name="random", vocab_size=100_000),
+        tracks={"concepts": cl.writing.TrackOptions(parameters={"ids": "u2"})},
     )
-    build, rng = cl.create_writer(path, options, plan=[0]), np.random.default_rng(0)
+    build, rng = cl.writing.create_writer(path, options, plan=[0]), np.random.default_rng(0)
     with build.shard(0) as writer:
         while writer.tokens < tokens:
             borders = np.cumsum([0, *(1 + rng.geometric(1 / 106, 1 + rng.poisson(5.42)))])
@@ -82,7 +82,7 @@ def annotated(tokens: int = 1 << 22) -> str:
                 if rng.random() > 0.032:
                     spans.append((int(start), int(end), np.array(found, "<u2").tobytes()))
             writer.add_document(rng.integers(0, 100_000, borders[-1]), spans={"concepts": spans})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return str(path)
 
 

@@ -10,6 +10,11 @@ from typing import Any, ClassVar, TypeVar
 
 from conceptloader.base.terminal import masked, printable
 
+__all__ = [
+    "ConceptloaderError", "ConfigError", "FormatError", "InputError", "MissingPackageError", "ReadError", "ResumeError",
+    "UnboundedLoaderError",
+]  # fmt: skip
+
 E = TypeVar("E", bound="ConceptloaderError")
 
 

@@ -21,12 +21,13 @@ CHAPTERS = {
     "ingest": "Building datasets",
     "trace": "Runs",
     "viewer": "Batches as text",
-    "metrics": "Metrics",
-    "batch": "Batches in numpy, digests",
-    "base": "Keys",
+    "batch": "Batches in numpy",
     "errors": "Errors",
 }
-MODULES = ["conceptloader.trace", "conceptloader.receipts", "conceptloader.mixing", "conceptloader.testing"]
+MODULES = [
+    f"conceptloader.{name}"
+    for name in ("concepts", "errors", "writing", "trace", "mixing", "metrics", "receipts", "adapters", "testing")
+]
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)]*)\)")
 
 

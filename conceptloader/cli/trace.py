@@ -55,9 +55,9 @@ or draws. With --checkpoints, also the last one before these; --until is then by
 
   conceptloader trace run.yaml --run-log checkpoints --compare other.yaml --checkpoints checkpoints
 
---losses joins a loss log (conceptloader.LossLog, one line in the trainer) with a step: its loss and the usual loss (the
-mean of the steps before), the documents that raised it most, and their concepts. `excess` is a document's part of the
-rise: its share of the sample times the sample's loss above the usual one.
+--losses joins a loss log (conceptloader.trace.LossLog, one line in the trainer) with a step: its loss and the usual
+loss (the mean of the steps before), the documents that raised it most, and their concepts. `excess` is a document's
+part of the rise: its share of the sample times the sample's loss above the usual one.
 
   conceptloader trace run.yaml --run-log checkpoints --losses losses --step 1200
 """

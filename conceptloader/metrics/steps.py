@@ -1,7 +1,7 @@
 """Data metrics of a run, step by step: to the trainer's loggers, or to a callback.
 
 metrics: true                                               # in the configuration: those loggers
-cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
+cl.metrics.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
 """
 
 import logging

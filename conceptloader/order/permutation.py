@@ -49,7 +49,7 @@ class Permutation:
         if not 1 <= n <= MAX_N:
             raise ConfigError("n", str(n), "1 <= n <= 2**63")
         if not 0 <= key < 1 << 64:
-            raise ConfigError("key", str(key), "0 <= key < 2**64", "derive one with conceptloader.derive_key")
+            raise ConfigError("key", str(key), "0 <= key < 2**64", "derive one with conceptloader.adapters.derive_key")
         self.n, self.key = index(n), index(key)
         self._key = mix64(self.key)  # small keys are legal here, and must not give related orders
         self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse

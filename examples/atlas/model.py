@@ -51,8 +51,10 @@ def losses(batch: dict[str, Tensor], logits: Tensor, concepts: Tensor) -> tuple[
     every = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
     language = (every * batch["loss_mask"]).sum() / batch["loss_mask"].sum().clamp(min=1)
     # "Not here" is known of annotated tokens alone, be it with nothing: others have no part in the concept loss.
-    known = cl.annotation_status(batch, "concepts").gt(0) & cl.annotation_status(batch, "concepts").lt(3)
-    targets = cl.span_targets(batch, "concepts", concepts.shape[-1])
+    known = cl.concepts.annotation_status(batch, "concepts").gt(0) & cl.concepts.annotation_status(
+        batch, "concepts"
+    ).lt(3)
+    targets = cl.concepts.span_targets(batch, "concepts", concepts.shape[-1])
     index = batch["concepts_span_index"].clamp(min=0).long()[..., None].expand_as(concepts)
     wrong = F.binary_cross_entropy_with_logits(concepts, targets.gather(1, index), reduction="none").mean(-1)
     return language, (wrong * known).sum() / known.sum().clamp(min=1)
@@ -60,6 +62,9 @@ def losses(batch: dict[str, Tensor], logits: Tensor, concepts: Tensor) -> tuple[
 
 def span_scores(batch: dict[str, Tensor], concepts: Tensor) -> tuple[Tensor, Tensor]:
     """(logits, targets) of all spans of a batch, [n, concepts] both: what the model says at the last token of each."""
-    targets, here = cl.span_targets(batch, "concepts", concepts.shape[-1]), cl.span_mask(batch, "concepts")
+    targets, here = (
+        cl.concepts.span_targets(batch, "concepts", concepts.shape[-1]),
+        cl.concepts.span_mask(batch, "concepts"),
+    )
     last = (batch["concepts_spans"][..., 1] - 1).clamp(min=0).long()[..., None].expand_as(targets)
     return concepts.gather(1, last)[here], targets[here]

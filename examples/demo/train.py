@@ -55,7 +55,7 @@ def main() -> None:
 
     loader.log_start(args.output, first)
     dist.barrier()  # the log is written
-    starts = cl.RunLog(args.output).starts
+    starts = cl.adapters.RunLog(args.output).starts
     recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
 
     batches = iter(loader)

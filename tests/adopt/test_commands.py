@@ -27,7 +27,7 @@ def test_adopt_annotate_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str
     named = ("--tokenizer-name", "mine", "--vocab-size", 5, "--eos", 0)
     code, value, _ = run(capsys, "adopt", tmp_path / "x.bin", "--out", tmp_path / "ds", *flat, *named)
     assert (code, value["kinds"], value["documents"], value["tokens"]) == (0, ["flat"], 2, 5)
-    assert cl.open_dataset(tmp_path / "ds").tokenizer == cl.Tokenizer(name="mine", vocab_size=5, eos_id=0)
+    assert cl.open_dataset(tmp_path / "ds").tokenizer == cl.writing.Tokenizer(name="mine", vocab_size=5, eos_id=0)
 
     (tmp_path / "rows.jsonl").write_text('{"document": 1, "concepts": ["b"]}\n')
     (tmp_path / "names.txt").write_text("a\nb\n")
@@ -52,7 +52,7 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_finalize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(), plan=[0, 1])
     with build.shard(0) as writer:
         writer.add_document([1, 2])
     code, value, _ = run(capsys, "build", "--finalize", "--out", tmp_path / "ds")

@@ -83,11 +83,11 @@ def test_with_full_the_tokens_alone_decide(tmp_path: Path) -> None:
     file = flat(tmp_path / "x.bin")
     before = take(file, tmp_path / "out", full=True)
     tokens = before.tokens(0, TOKENS)
-    options = cl.BuildOptions(token_type="u2")
-    build = cl.create_writer(tmp_path / "native", options)
+    options = cl.writing.BuildOptions(token_type="u2")
+    build = cl.writing.create_writer(tmp_path / "native", options)
     with build.shard(0) as writer:
         writer.add_document(tokens)
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     assert before.stream_fingerprint == cl.open_dataset(build.path).stream_fingerprint
     assert cl.verify(tmp_path / "out", full=True) == []
     assert not (tmp_path / "out" / "checksums.json").exists(), "the manifest has them"

@@ -78,7 +78,7 @@ def test_mixed_tokenizers(tmp_path: Path) -> None:
     paths = [write(tmp_path, "x.ds", [[1]]), write(tmp_path, "y.ds", [[2]], tokenizer="llama")]
     with raises(InputError, "tokenizer", "2 of them: 'gpt2'", fix="--allow-mixed-tokenizers"):
         adopt(paths, tmp_path / "ds")
-    named = cl.Tokenizer(name="other", vocab_size=100)
+    named = cl.writing.Tokenizer(name="other", vocab_size=100)
     with raises(InputError, "tokenizer", "2 of them: 'other'"):
         adopt(paths[:1], tmp_path / "ds", tokenizer=named)
     assert adopt(paths, tmp_path / "ds", allow_mixed_tokenizers=True, tokenizer=named).tokenizer == named

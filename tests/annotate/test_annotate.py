@@ -33,8 +33,8 @@ Rows = list[dict[str, Any]]
 def build(path: Path, shards: list[list[list[int]]], ids: bool = True, tracks: bool = False) -> Path:
     """Documents of tokens in shards; ids are d0, d1, ... through all of them; with `tracks`, each document of the track
     `old` has the record [number]."""
-    options = cl.BuildOptions(tracks={"old": cl.TrackOptions()} if tracks else {})
-    made = cl.create_writer(path, options, plan=[None] * len(shards))
+    options = cl.writing.BuildOptions(tracks={"old": cl.writing.TrackOptions()} if tracks else {})
+    made = cl.writing.create_writer(path, options, plan=[None] * len(shards))
     number = 0
     for shard, documents in enumerate(shards):
         with made.shard(shard) as writer:
@@ -42,7 +42,7 @@ def build(path: Path, shards: list[list[list[int]]], ids: bool = True, tracks: b
                 spans = {"old": [(0, len(tokens), [number])]} if tracks and tokens else None
                 writer.add_document(tokens, spans=spans, id=f"d{number}" if ids else "")
                 number += 1
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -204,11 +204,11 @@ BAD: list[tuple[Rows, int, str]] = [
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents d0 of three tokens, d1, and two of one id."""
     path = tmp_path_factory.mktemp("small") / "ds"
-    made = cl.create_writer(path, cl.BuildOptions(), plan=[None])
+    made = cl.writing.create_writer(path, cl.writing.BuildOptions(), plan=[None])
     with made.shard(0) as writer:
         for tokens, name in (([1, 2, 3], "d0"), ([4], "d1"), ([5], "twice"), ([6], "twice")):
             writer.add_document(tokens, id=name)
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 

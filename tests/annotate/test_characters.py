@@ -41,7 +41,7 @@ def folder(built: Path, tmp_path: Path) -> Path:
 
 def build(folder: Path, rows: Rows, name: str = "ds", tokenizer: str = "", **more: Any) -> Path:
     given = {"tokenizer": tokenizer or str(folder / "tokenizer.json"), "max_unaligned_spans": 1, **more}
-    rules = cl.SpanAlignment(max_unaligned_spans=given.pop("max_unaligned_spans"))
+    rules = cl.writing.SpanAlignment(max_unaligned_spans=given.pop("max_unaligned_spans"))
     cl.build(write_rows(folder / f"{name}.jsonl", rows), folder / name, rules=rules, **given)
     return folder / name
 

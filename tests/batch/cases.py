@@ -118,12 +118,12 @@ def random_case(path: Path, seed: int) -> Case:
 
 def write_scattered(path: Path, step: int) -> None:
     """A document of 30 spans of 4 tokens, whose records are `step` apart, in threes."""
-    options = cl.BuildOptions(
-        token_type="u2", tracks={"concepts": cl.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
+    options = cl.writing.BuildOptions(
+        token_type="u2", tracks={"concepts": cl.writing.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
     )
-    builder = cl.create_writer(path, options)
+    builder = cl.writing.create_writer(path, options)
     with builder.shard(0) as writer:
         numbers = [writer.add_record("concepts", np.full(3, k)) for k in range(5000)]
         spans = [(4 * k, 4 * k + 4, numbers[step * (k % 3) + k // 3]) for k in range(30)]
         writer.add_document(np.arange(121), spans={"concepts": spans})
-    cl.finalize(path)
+    cl.writing.finalize(path)

@@ -98,7 +98,7 @@ def test_concepts_of_a_track_of_numbers(data: Path, tmp_path: Path) -> None:
         tmp_path / "in.jsonl",
         tmp_path / "ds",
         tokenizer="bytes",
-        columns=cl.Columns(tracks={}, numbers={"concepts": "f4"}),
+        columns=cl.writing.Columns(tracks={}, numbers={"concepts": "f4"}),
     )
     with raises(ConfigError, "outputs.loss_weight", "'concepts' is no track of concepts"):
         weights(tmp_path, "ds", concepts={"red": 0})

@@ -16,10 +16,12 @@ from tests.raises import raises
 
 
 def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
+    )
     with build.shard(0) as writer:
         writer.add_document(list(range(20)))
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     config: dict[str, Any] = {
         "seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "tracks": {"concepts": {}},
     }  # fmt: skip
@@ -32,10 +34,12 @@ def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"position": cl.TrackOptions()}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"position": cl.writing.TrackOptions()})
+    )
     with build.shard(0) as writer:
         writer.add_document(list(range(20)))
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     config = {"seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "tracks": {"position": {}}}
     with raises(ConfigError, found="two arrays of a batch would be called position_ids"):
         cl.make_dataloader(config, micro_batch_size=2)
@@ -43,11 +47,13 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def write(path: Path, documents: list[tuple[int, list[Any]]], **options: Any) -> str:
     """Documents of so many tokens, with spans of track t."""
-    build = cl.create_writer(path, cl.BuildOptions(tracks={"t": cl.TrackOptions(encoding="spans")}, **options))
+    build = cl.writing.create_writer(
+        path, cl.writing.BuildOptions(tracks={"t": cl.writing.TrackOptions(encoding="spans")}, **options)
+    )
     with build.shard(0) as writer:
         for tokens, spans in documents:
             writer.add_document(list(range(1, tokens + 1)), {"t": spans})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return str(path)
 
 
@@ -82,11 +88,11 @@ def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
 
 def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> None:
     size, windows = BUFFER_BYTES // 8 + 1000, 9
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(block_tokens=1))
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(block_tokens=1))
     with build.shard(0) as writer:  # documents of one token
         numbers = np.arange(windows * size + 1)
         writer.add_documents(numbers, np.append(numbers, len(numbers)), {}, [""] * len(numbers))
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     found = batch(str(tmp_path / "ds"), windows, seq_len=size, outputs={"document_ids": True})
     assert found["document_ids"].flatten().tolist() == list(range(windows * size))
 

@@ -21,14 +21,16 @@ from tests.raises import raises
 def build(path: Path, fields: dict[str, str], number: str) -> View:
     """Three windows of nine tokens with fields, half of them with a number, half with a record."""
     tracks = {
-        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": number}),
-        "notes": cl.TrackOptions(codec="json"),
+        "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": number}),
+        "notes": cl.writing.TrackOptions(codec="json"),
     }
-    written = cl.create_writer(path, cl.BuildOptions(tracks=tracks, fields={"xu1": "u1", "w": "f2", **fields}))
+    written = cl.writing.create_writer(
+        path, cl.writing.BuildOptions(tracks=tracks, fields={"xu1": "u1", "w": "f2", **fields})
+    )
     with written.shard(0) as shard:
         spans = {"quality": [(0, 14, np.array([3], number))], "notes": [(14, 28, {"at": 14})]}
         shard.add_document([1] * 28, spans, fields={name: np.arange(28) for name in ("xu1", "w", *fields)})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return make_view(path.name, cl.open_dataset(path), int(path.name == "b"), 0, 3, 9)
 
 
@@ -85,10 +87,10 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["f2", "f4"])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value: float) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(fields={"w": kind}))
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields={"w": kind}))
     with build.shard(0) as shard:
         shard.add_document([1] * 20, fields={"w": [1.0] * 15 + [value] + [0.5] * 4})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(loss_weight="w"))
     said = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
@@ -99,11 +101,11 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value
 
 
 def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> None:
-    track = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    track = cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"t": track}))
     with build.shard(0) as shard:
         shard.add_document([1] * 20, {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([np.nan]))]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
     with raises(ConfigError, found="found the track 't', but no weight for tokens outside its spans"):
         decide_layout([view], 9, Outputs(loss_weight="t"))
@@ -118,11 +120,11 @@ def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])
 def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[float]) -> None:
-    track = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    track = cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"t": track}))
     with build.shard(0) as shard:
         shard.add_document([1] * 20, {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
     zeros = np.zeros(1, np.uint64)

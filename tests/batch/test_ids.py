@@ -37,16 +37,16 @@ def window(batches: Any, number: int) -> Any:
 
 def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path:
     """Two shards of 80 tokens; with a track, `track` is its encoding."""
-    options = cl.BuildOptions(
-        tokenizer=cl.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None,
-        tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b", "c"], encoding=track)} if track else {},
+    options = cl.writing.BuildOptions(
+        tokenizer=cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None,
+        tracks={"concepts": cl.writing.TrackOptions(vocabulary=["a", "b", "c"], encoding=track)} if track else {},
     )
-    build = cl.create_writer(path, options, plan=[0, 1])
+    build = cl.writing.create_writer(path, options, plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
             writer.add_document(list(range(SHARD)), spans)
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -115,7 +115,7 @@ def test_adopted_files(
     tokens = np.zeros(SHARD, f"<{dtype}")
     tokens[11] = good
     tokens.tofile(tmp_path / "x.bin")
-    known = cl.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
+    known = cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
     adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="flat", dtype=dtype, tokenizer=known)
     assert window(reader(tmp_path / "ds"), 1)["input_ids"][0, 3] == good
     if bad is not None:
@@ -157,10 +157,12 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
 
 
 def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
+    )
     with build.shard(0) as writer:
         writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     batch = window(reader(tmp_path / "ds", concepts={"concepts": {}}), 0)
     assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
 

@@ -198,11 +198,11 @@ CHANGES = [
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_is_written_into_a_batch_is_in_no_later_one(tmp_path, shared):
     """Positions and masks, which are the same in every batch, are left in memory that is used again."""
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             writer.add_document(np.arange(80))
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     view = make_view("a", cl.open_dataset(tmp_path / "ds"), 0, 0, 4, 32)
     reader = BatchReader(None, [view], decide_layout([view], 32, Outputs(shared_labels=shared), {}))
     samples, blocks = np.arange(4, dtype=np.uint64), set()

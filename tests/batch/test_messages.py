@@ -29,18 +29,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards of three documents, whose records all differ: as windows with spans and dense, and as documents."""
     folder = tmp_path_factory.mktemp("whole")
     for name in ("spans", "dense", "document"):
-        options = cl.BuildOptions(
+        options = cl.writing.BuildOptions(
             mode="document" if name == "document" else "stream-with-metadata",
-            tracks={"t": cl.TrackOptions(encoding="dense" if name == "dense" else "spans")},
+            tracks={"t": cl.writing.TrackOptions(encoding="dense" if name == "dense" else "spans")},
             block_tokens=BLOCK,
         )
-        build = cl.create_writer(folder / name, options, plan=[0, 1])
+        build = cl.writing.create_writer(folder / name, options, plan=[0, 1])
         for shard in range(2):
             with build.shard(shard) as writer:
                 for k, size in enumerate(DOCUMENTS):
                     spans = [(0, 3, [10 * shard + k, 7]), (3, size, [100 * shard + k])]
                     writer.add_document(list(range(size)), {"t": spans})
-        cl.finalize(folder / name)
+        cl.writing.finalize(folder / name)
     return folder
 
 

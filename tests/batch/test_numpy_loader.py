@@ -56,14 +56,14 @@ def test_batches_states_and_weights_are_those_of_torch(config: dict[str, Any]) -
 
 def test_metrics_and_run_log(config: dict[str, Any], tmp_path: Path) -> None:
     seen = []
-    end = cl.on_step(seen.append)
+    end = cl.metrics.on_step(seen.append)
     with cl.batches(config, micro_batch_size=4, global_batch_size=8, num_samples=16) as loader:
         loader.log_start(tmp_path, 0)
         masks = [batch["loss_mask"] for batch in loader]
     end()
     assert [metrics.step for metrics in seen] == [0, 1]
     assert seen[1].masked == pytest.approx(1 - np.mean(masks[2:]))
-    assert [start.step for start in cl.RunLog(tmp_path).starts] == [0]
+    assert [start.step for start in cl.adapters.RunLog(tmp_path).starts] == [0]
 
 
 def test_it_works_without_torch(config: dict[str, Any]) -> None:

@@ -18,8 +18,8 @@ from tests.raises import raises
 
 def build(path: Path, parameters: dict[str, str], rng: np.random.Generator) -> None:
     """Two shards of documents of 30 tokens with spans."""
-    tracks = {"t": cl.TrackOptions(parameters=parameters)}
-    written = cl.create_writer(path, cl.BuildOptions(tracks=tracks, block_tokens=16), plan=[0, 1])
+    tracks = {"t": cl.writing.TrackOptions(parameters=parameters)}
+    written = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, block_tokens=16), plan=[0, 1])
     for number in range(2):
         with written.shard(number) as shard:
             for _ in range(6):
@@ -32,7 +32,7 @@ def build(path: Path, parameters: dict[str, str], rng: np.random.Generator) -> N
                     found.append((at, end, (ids, scores) if "scores" in parameters else ids))
                     at = end + int(rng.integers(0, 3))
                 shard.add_document(rng.integers(0, 9, 30), {"t": found})
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 @pytest.mark.parametrize("shape", ["padded", "ragged"])
@@ -40,11 +40,11 @@ def test_every_half_is_read_as_it_is(tmp_path: Path, shape: str) -> None:
     """In a record of more than one read."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
-    track = cl.TrackOptions(parameters={"ids": "u2", "scores": "f2"})
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    track = cl.writing.TrackOptions(parameters={"ids": "u2", "scores": "f2"})
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"t": track}))
     with build.shard(0) as shard:
         shard.add_document([1] * 9, {"t": [(0, 9, (np.arange(len(halves)), halves))]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 1, 8)
     layout = decide_layout([view], 8, Outputs(), {"t": ConceptOptions(layout=shape)})
     found = BatchReader(None, [view], layout).read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64),) * 2)

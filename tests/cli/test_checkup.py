@@ -208,11 +208,12 @@ def test_a_track_of_a_codec_of_ones_own(tmp_path: Path, capsys: Capture) -> None
         def check(self, record: bytes | memoryview) -> None:
             pass
 
-    options = cl.BuildOptions(
-        tokenizer=cl.Tokenizer(name="bytes", vocab_size=257), tracks={"own": cl.TrackOptions(codec="own")}
+    options = cl.writing.BuildOptions(
+        tokenizer=cl.writing.Tokenizer(name="bytes", vocab_size=257),
+        tracks={"own": cl.writing.TrackOptions(codec="own")},
     )
-    build = cl.create_writer(tmp_path / "ds", options, codecs={"own": Plain()})
+    build = cl.writing.create_writer(tmp_path / "ds", options, codecs={"own": Plain()})
     with build.shard(0) as shard:
         shard.add_document([65] * 99, {"own": [(0, 9, b"x")]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     doctor(tmp_path, tmp_path, capsys, code=0, datasets=["ds"])

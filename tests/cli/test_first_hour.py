@@ -113,7 +113,7 @@ def test_adopt_says_the_roots_that_it_takes(shell: Shell, tmp_path: Path) -> Non
     assert shell.json("inspect", out, "--root", tokens.parent)["tokens"] == 100
     run = tmp_path / "run.yaml"
     run.write_text(f"seq_len: 8\ndatasets:\n  a: {{path: {out}}}\nallowed_roots: [{tokens.parent}]\n")
-    assert sum(cl.build_mixture(run).sizes) == 12
+    assert sum(cl.adapters.build_mixture(run).sizes) == 12
     shell("adopt", tokens, "--out", tmp_path / "near", "--dtype", "uint8")
     assert shell.stderr == ""
 

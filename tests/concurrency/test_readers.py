@@ -234,7 +234,7 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
             assert next(iter(loader))["input_ids"].tolist() == truth
         assert cl.verify(data, full=True) == []
         with pytest.raises(cl.errors.ConceptloaderError):  # type: ignore[attr-defined]
-            cl.create_writer(data / "new", cl.BuildOptions())
+            cl.writing.create_writer(data / "new", cl.writing.BuildOptions())
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     assert multiprocessing.active_children() == []
 

@@ -14,21 +14,21 @@ from conceptloader.order.sequential import Sequential
 from tests.corpora.blended import tokens_of
 from tests.raises import raises
 
-TOKENIZER = cl.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
+TOKENIZER = cl.writing.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
 
 
 def write(path, documents, *, mode="stream-with-metadata", tokenizer=TOKENIZER, tracks=("concepts",), first=1):
     """Documents of the given lengths whose tokens count up from `first`; the whole document is one span per track."""
-    options = cl.BuildOptions(
-        mode=mode, tokenizer=tokenizer, tracks={track: cl.TrackOptions() for track in tracks}, token_type="u2"
+    options = cl.writing.BuildOptions(
+        mode=mode, tokenizer=tokenizer, tracks={track: cl.writing.TrackOptions() for track in tracks}, token_type="u2"
     )
-    build = cl.create_writer(path, options)
+    build = cl.writing.create_writer(path, options)
     with build.shard(0) as writer:
         for size in documents:
             tokens = np.arange(first, first + size) % 1000
             writer.add_document(tokens, spans={track: [(0, size, [size])] for track in tracks if size})
             first += size
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -38,7 +38,7 @@ def corpora(tmp_path_factory):
     write(root / "web", [40] * 25)
     write(root / "code", [7, 30, 0, 13] * 8, tracks=())
     write(root / "posts", [5, 0, 9, 3, 20, 1], mode="document", tracks=())
-    write(root / "other", [100], tokenizer=cl.Tokenizer(name="other", vocab_size=900), tracks=())
+    write(root / "other", [100], tokenizer=cl.writing.Tokenizer(name="other", vocab_size=900), tracks=())
     return root
 
 
@@ -253,11 +253,13 @@ def test_mixed_tokenizers_can_be_allowed(load):
 def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
     for name, vocabulary in names.items():
-        options = cl.BuildOptions(tokenizer=TOKENIZER, tracks={"animals": cl.TrackOptions(vocabulary=vocabulary)})
-        build = cl.create_writer(tmp_path / name, options)
+        options = cl.writing.BuildOptions(
+            tokenizer=TOKENIZER, tracks={"animals": cl.writing.TrackOptions(vocabulary=vocabulary)}
+        )
+        build = cl.writing.create_writer(tmp_path / name, options)
         with build.shard(0) as writer:
             writer.add_document(range(1, 40), spans={"animals": [(0, 9, [1])]})
-        cl.finalize(tmp_path / name)
+        cl.writing.finalize(tmp_path / name)
 
     def blend(*chosen, **keys):
         datasets = {name: {"path": name, "weight": 1} for name in chosen}

@@ -16,7 +16,7 @@ from tests.corpora.token_files import write_corpus, write_datatrove
 SEED, SEQ_LEN, TOPICS = 42, 64, 16
 EOD, VOCABULARY = 249, 250
 WEIGHTS = {"datatrove": 0.3, "megatron": 0.4, "native": 0.3}
-TOKENIZER = cl.Tokenizer(name="null", vocab_size=VOCABULARY, eos_id=EOD)
+TOKENIZER = cl.writing.Tokenizer(name="null", vocab_size=VOCABULARY, eos_id=EOD)
 
 YAML = f"""\
 seed: {SEED}
@@ -93,12 +93,12 @@ def write(
     adopt([megatron(folder / "raw", found["megatron"])], folder / "adopted" / "megatron", tokenizer=TOKENIZER)
     write_datatrove(folder / "raw", "tokens/00000.ds", found["datatrove"], size=4, tokenizer=None)
     adopt([folder / "raw" / "tokens"], folder / "adopted" / "datatrove", tokenizer=TOKENIZER)
-    options = cl.BuildOptions(tokenizer=TOKENIZER, tracks={"concepts": cl.TrackOptions()})
-    build = cl.create_writer(folder / "native", options)
+    options = cl.writing.BuildOptions(tokenizer=TOKENIZER, tracks={"concepts": cl.writing.TrackOptions()})
+    build = cl.writing.create_writer(folder / "native", options)
     with build.shard(0) as writer:
         for number, tokens in enumerate(found["native"]):
             writer.add_document(tokens, spans={"concepts": [(0, len(tokens), [number % TOPICS])]})
-    cl.finalize(folder / "native")
+    cl.writing.finalize(folder / "native")
     (folder / "data.yaml").write_text(YAML)
     return Blended(folder / "data.yaml", found)
 

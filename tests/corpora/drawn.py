@@ -38,12 +38,12 @@ class Corpus:
     def write(
         self, path: Path, encoding: str, block_tokens: int = 4, token_type: str | None = None, **options: Any
     ) -> "cl.Dataset":
-        build = cl.create_writer(
+        build = cl.writing.create_writer(
             path,
-            cl.BuildOptions(
-                tokenizer=cl.Tokenizer(name="test", vocab_size=VOCAB),
+            cl.writing.BuildOptions(
+                tokenizer=cl.writing.Tokenizer(name="test", vocab_size=VOCAB),
                 token_type=token_type,
-                tracks={track: cl.TrackOptions(encoding=encoding) for track in self.tracks},
+                tracks={track: cl.writing.TrackOptions(encoding=encoding) for track in self.tracks},
                 fields={"weight": "f4"},
                 block_tokens=block_tokens,
                 **options,
@@ -62,7 +62,7 @@ class Corpus:
                     }
                     weight = [token / 2 for token in document.tokens]
                     writer.add_document(document.tokens, spans, document.id, {"weight": weight})
-        cl.finalize(path)
+        cl.writing.finalize(path)
         return cl.open_dataset(path)
 
 

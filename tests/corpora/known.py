@@ -46,15 +46,15 @@ class Recipe:
 def build(path: Path, recipe: Recipe, rng: np.random.Generator) -> Truth:
     """Write a dataset and return what it contains."""
     truth = Truth(spans={track: [] for track in recipe.encodings})
-    options = cl.BuildOptions(
+    options = cl.writing.BuildOptions(
         mode=recipe.mode,
-        tokenizer=cl.Tokenizer(name="random", vocab_size=1000, eos_id=EOS),
+        tokenizer=cl.writing.Tokenizer(name="random", vocab_size=1000, eos_id=EOS),
         token_type=recipe.token_type,
         fields={"loss_mask": "u1"} if recipe.loss_field else {},
-        tracks={track: cl.TrackOptions(encoding=encoding) for track, encoding in recipe.encodings.items()},
+        tracks={track: cl.writing.TrackOptions(encoding=encoding) for track, encoding in recipe.encodings.items()},
         block_tokens=recipe.block_tokens,
     )
-    builder = cl.create_writer(path, options, plan=list(range(len(recipe.shards))))
+    builder = cl.writing.create_writer(path, options, plan=list(range(len(recipe.shards))))
     record = 0
     for shard, documents in enumerate(recipe.shards):
         truth.shard_starts.append(len(truth.tokens))
@@ -82,7 +82,7 @@ def build(path: Path, recipe: Recipe, rng: np.random.Generator) -> Truth:
                 truth.document += [len(truth.starts) - 1] * size
                 truth.loss += loss.tolist() if recipe.loss_field else [1] * size
                 writer.add_document(tokens, spans=spans, fields={"loss_mask": loss} if recipe.loss_field else {})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return truth
 
 

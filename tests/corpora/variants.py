@@ -40,15 +40,17 @@ class Variant:
             return
         parameters = {"dtype": "f4"} if self.codec == "numpy" else {}
         vocabulary = [f"concept {k}" for k in range(40)] if self.codec == "concepts" else None
-        track = cl.TrackOptions(codec=self.codec, encoding=self.encoding, parameters=parameters, vocabulary=vocabulary)
-        options = cl.BuildOptions(
+        track = cl.writing.TrackOptions(
+            codec=self.codec, encoding=self.encoding, parameters=parameters, vocabulary=vocabulary
+        )
+        options = cl.writing.BuildOptions(
             mode=self.mode,
-            tokenizer=cl.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS),
+            tokenizer=cl.writing.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS),
             tracks={} if self.mode == "token-stream" else {"notes": track},
             fields={"loss_mask": "u1"},
             block_tokens=8,
         )
-        build = cl.create_writer(path, options, plan=[0, 1, 2])
+        build = cl.writing.create_writer(path, options, plan=[0, 1, 2])
         number = 0
         for shard in range(3):
             with build.shard(shard) as writer:
@@ -62,7 +64,7 @@ class Variant:
                     tokens = [(number * 31 + t * 7) % VOCAB for t in range(size)]
                     writer.add_document(tokens, spans, f"id-{number}", {"loss_mask": [t % 2 for t in range(size)]})
                     number += 1
-        cl.finalize(path)
+        cl.writing.finalize(path)
 
 
 def _build_adopted(path: Path) -> None:

@@ -43,7 +43,7 @@ def test_equals_our_own_build(tmp_path: Path, prefix: str | None) -> None:
     """One task gives the files that `conceptloader build` writes for the same documents."""
     rows = [steps.record(i) for i in range(steps.DOCUMENTS)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    columns = cl.Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
+    columns = cl.writing.Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
     names = {"concepts": ["noun", "number"]}
     cl.build(tmp_path / "corpus.jsonl", tmp_path / "own", columns=columns, tokenizer="bytes", vocabularies=names)
     writer = steps.writer(tmp_path / "one", prefix=prefix, batch_documents=7)

@@ -80,15 +80,15 @@ def _dataset(
     """
     rng = np.random.default_rng(seed)
     tracks = {
-        "topic": cl.TrackOptions(vocabulary=topics),
-        "length": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        **({"anything": cl.TrackOptions(codec="pickle")} if pickled else {}),
+        "topic": cl.writing.TrackOptions(vocabulary=topics),
+        "length": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        **({"anything": cl.writing.TrackOptions(codec="pickle")} if pickled else {}),
     }
     types = {**({"weight": "f4"} if weighted else {}), "parity": "u1", **dict.fromkeys(fields, "u1")}
-    options = cl.BuildOptions(
-        tokenizer=cl.Tokenizer(name=tokenizer, vocab_size=VOCABULARY, eos_id=EOD), tracks=tracks, fields=types
+    options = cl.writing.BuildOptions(
+        tokenizer=cl.writing.Tokenizer(name=tokenizer, vocab_size=VOCABULARY, eos_id=EOD), tracks=tracks, fields=types
     )
-    build = cl.create_writer(path, options, plan=[None])
+    build = cl.writing.create_writer(path, options, plan=[None])
     with build.shard(0) as writer:
         for number in range(count):
             size = int(rng.integers(3, 60))
@@ -109,7 +109,7 @@ def _dataset(
                 tokens, spans, f"{path.name}-{number}",
                 {name: values.get(name, values["parity"]) for name in types},
             )  # fmt: skip
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 def learned(corpus: Corpus, batch: int) -> str:

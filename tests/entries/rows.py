@@ -125,7 +125,7 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
     total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
     if "mixing" in config:
         return _mixed(config, row.steps, entry)
-    run = TrainingRun(config, ANY, partition=cl.Partition(micro_batch_size=1, dp_size=1), rule=None)
+    run = TrainingRun(config, ANY, partition=cl.adapters.Partition(micro_batch_size=1, dp_size=1), rule=None)
     blend, start = run.blend, run.count_start
     reader = cl.testing.PlainReader(blend.order, blend.views, batch_layout(blend))
     for first in range(start, start + total, entry.micro):
@@ -143,7 +143,7 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
     if kind == "file":
         loader.set_weights(FILE_WEIGHTS, at=(2 + entry.lag) * BATCH)
     elif kind == "replay":
-        log = cl.RunLog(options)
+        log = cl.adapters.RunLog(options)
         changes = [one.phase for one in log.phases(log.spec_at(log.starts[-1])) if one.phase.start]
         for phase in changes:
             weights = {name.partition("@")[0]: float(weight) for name, weight in phase.weights.items()}

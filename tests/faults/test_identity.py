@@ -42,8 +42,8 @@ def unsampled(size: int) -> int:
 
 def write(path: Path, seed: int = 0, other: bool = False) -> Path:
     """Datasets of any seed have files of equal sizes. other: one token of shard 1 is another, in no sample."""
-    tracks = {"concepts": cl.TrackOptions(encoding="spans")}
-    build = cl.create_writer(path, cl.BuildOptions(token_type="u2", tracks=tracks), plan=[0, 1])
+    tracks = {"concepts": cl.writing.TrackOptions(encoding="spans")}
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(token_type="u2", tracks=tracks), plan=[0, 1])
     for shard in range(2):
         rng = np.random.default_rng([seed, shard])
         tokens = rng.integers(0, 998, TOKENS)
@@ -53,7 +53,7 @@ def write(path: Path, seed: int = 0, other: bool = False) -> Path:
                 spans = [(k, k + 5, [int(rng.integers(9))]) for k in range(0, 990, 10)]
                 part = tokens[TOKENS // 4 * number : TOKENS // 4 * (number + 1)]
                 writer.add_document(part, spans={"concepts": spans}, id=f"{shard} {number}")
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -269,7 +269,7 @@ def derive(how: str, data: Path, out: Path) -> Path:
     else:
         rows = out.parent / "rows.jsonl"
         rows.write_text('{"id": "0 0", "start": 0, "end": 5, "concepts": [1]}\n')
-        cl.annotate(data, [rows], out, cl.AnnotateOptions(track="more", unit="tokens"))
+        cl.annotate(data, [rows], out, cl.writing.AnnotateOptions(track="more", unit="tokens"))
     return out
 
 

@@ -43,19 +43,19 @@ def documents() -> list[dict[str, Any]]:
 
 def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
     tracks = {
-        "concepts": cl.TrackOptions(vocabulary=CONCEPTS, encoding=encoding),
-        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}, encoding=encoding),
-        "source": cl.TrackOptions(codec="json", encoding="spans"),
+        "concepts": cl.writing.TrackOptions(vocabulary=CONCEPTS, encoding=encoding),
+        "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}, encoding=encoding),
+        "source": cl.writing.TrackOptions(codec="json", encoding="spans"),
     }
-    options = cl.BuildOptions(
+    options = cl.writing.BuildOptions(
         mode=mode,
-        tokenizer=cl.Tokenizer(name="bytes", vocab_size=vocab_size, eos_id=256),
+        tokenizer=cl.writing.Tokenizer(name="bytes", vocab_size=vocab_size, eos_id=256),
         fields={"loss_mask": "u1"} if mode == "document" else {"loss_weight": "f2"},
         tracks=tracks,
         block_tokens=4,
         extra={"text": "ASCII and ü"},
     )
-    build = cl.create_writer(path, options, inputs=["golden"], plan=[[0, 3], [3, 3], [3, 4]])
+    build = cl.writing.create_writer(path, options, inputs=["golden"], plan=[[0, 3], [3, 3], [3, 4]])
     for number, (start, stop) in enumerate(build.plan):
         with build.shard(number) as shard:
             if number == 0:
@@ -66,20 +66,20 @@ def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
                     found["concepts"] = [(a, b, 0 if r == 0 else r) for a, b, r in found.get("concepts", [])]
                 values = [i % 2 for i in range(len(document["tokens"]))]
                 shard.add_document(document["tokens"], found, document["id"], dict.fromkeys(options.fields, values))
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 def write_scored(path: Path) -> None:
     """Ids of 2 and of 4 bytes, scores of both types, groups, details."""
     tracks = {
-        "kinds": cl.TrackOptions(
+        "kinds": cl.writing.TrackOptions(
             vocabulary=CONCEPTS, parameters={"ids": "u2"}, groups=[("open", 3), ("empty", 0), ("closed", 1)],
             details=[{"id": 7 * i, "says": f"a {name}, ü"} for i, name in enumerate(CONCEPTS)],
         ),
-        "sure": cl.TrackOptions(vocabulary=CONCEPTS, parameters={"ids": "u2", "scores": "f2"}),
-        "free": cl.TrackOptions(parameters={"scores": "f4"}, encoding="dense"),
+        "sure": cl.writing.TrackOptions(vocabulary=CONCEPTS, parameters={"ids": "u2", "scores": "f2"}),
+        "free": cl.writing.TrackOptions(parameters={"scores": "f4"}, encoding="dense"),
     }  # fmt: skip
-    build = cl.create_writer(path, cl.BuildOptions(tracks=tracks, block_tokens=4), plan=[None])
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, block_tokens=4), plan=[None])
     with build.shard(0) as shard:
         for k in range(3):
             spans = {
@@ -88,7 +88,7 @@ def write_scored(path: Path) -> None:
                 "free": [(0, 6, ([2**32 - 1, k], [0.1, 1e30]))],
             }
             shard.add_document(range(6 * k, 6 * k + 6), spans, id=f"d{k}")
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 def write_all(root: Path) -> None:

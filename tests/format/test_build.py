@@ -18,11 +18,11 @@ from conceptloader.format.write.build import Build
 from tests.corpora.small import small_corpus
 from tests.raises import raises
 
-OPTIONS = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b"])})
+OPTIONS = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(vocabulary=["a", "b"])})
 
 
-def begin(path: Path, options: cl.BuildOptions = OPTIONS, shards: int = 2, **more: Any) -> Build:
-    return cl.create_writer(path, options, plan=list(range(shards)), **more)
+def begin(path: Path, options: cl.writing.BuildOptions = OPTIONS, shards: int = 2, **more: Any) -> Build:
+    return cl.writing.create_writer(path, options, plan=list(range(shards)), **more)
 
 
 def write_shard(build: Build, number: int) -> None:
@@ -44,9 +44,9 @@ def test_the_order_of_shards_and_restarts_do_not_matter(tmp_path: Path) -> None:
     interrupted.__exit__(KeyboardInterrupt)
     again = begin(tmp_path / "b")
     assert [again.is_finished(number) for number in (0, 1)] == [False, True]
-    write_shard(cl.open_writer(tmp_path / "b"), 0)
+    write_shard(cl.writing.open_writer(tmp_path / "b"), 0)
     for build in (first, second):
-        cl.finalize(build.path)
+        cl.writing.finalize(build.path)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert verify(tmp_path / "a", full=True) == []
 
@@ -75,7 +75,7 @@ def test_a_writer_that_is_left_alone_shows_nothing_but_temporary_files(tmp_path:
     with raises(FormatError, found="a build without manifest"):
         cl.open_dataset(build.path)
     write_shard(build, 0)
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     assert not [name for name in os.listdir(build.path) if name.endswith(".tmp")]
     assert cl.open_dataset(build.path).num_tokens == 3
 
@@ -98,26 +98,32 @@ def test_tasks_that_begin_at_the_same_moment(tmp_path: Path, monkeypatch: pytest
             found = look(*args)
             if str(args[0]) in (str(tmp_path), str(tmp_path / "build.json")) and not begun:
                 begun.append(None)
-                cl.create_writer(tmp_path, OPTIONS, plan=[0])
+                cl.writing.create_writer(tmp_path, OPTIONS, plan=[0])
             return found
 
         return call
 
     monkeypatch.setattr(os, "listdir", late(os.listdir))
     monkeypatch.setattr(os.path, "exists", late(os.path.exists))
-    cl.create_writer(tmp_path, OPTIONS, plan=[0])
+    cl.writing.create_writer(tmp_path, OPTIONS, plan=[0])
     assert begun
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"options": cl.BuildOptions(token_type="u2", tracks=OPTIONS.tracks)}, 'token_type: found "u4", expected "u2"'),
         (
-            {"options": cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["b", "a"])})},
+            {"options": cl.writing.BuildOptions(token_type="u2", tracks=OPTIONS.tracks)},
+            'token_type: found "u4", expected "u2"',
+        ),
+        (
+            {"options": cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(vocabulary=["b", "a"])})},
             r"tracks\.concepts\.vocabulary\.checksum: found",
         ),
-        ({"options": cl.BuildOptions(tracks=OPTIONS.tracks, extra={"x": 1})}, r"extra\.x: found null, expected 1"),
+        (
+            {"options": cl.writing.BuildOptions(tracks=OPTIONS.tracks, extra={"x": 1})},
+            r"extra\.x: found null, expected 1",
+        ),
         ({"inputs": ["other.jsonl"]}, "found a build of other inputs, expected the same"),
         ({"shards": 3}, "found a build of other plan, expected the same"),
     ],
@@ -143,7 +149,7 @@ def test_a_complete_dataset_is_left_alone(tmp_path: Path) -> None:
     with raises(ConfigError, found="a complete dataset"):
         begin(tmp_path / "ds")
     with raises(FormatError, found="manifest.json"):
-        cl.finalize(tmp_path / "ds")
+        cl.writing.finalize(tmp_path / "ds")
     assert contents(tmp_path / "ds") == before
 
 
@@ -193,7 +199,7 @@ def test_what_was_not_planned_is_not_finalized(
     change(build)
     before = contents(Path(build.path))
     with raises(FormatError, where, found):
-        cl.finalize(build.path)
+        cl.writing.finalize(build.path)
     assert contents(Path(build.path)) == before
 
 
@@ -201,7 +207,7 @@ def test_a_build_without_a_token_is_not_finalized(tmp_path: Path) -> None:
     build = begin(tmp_path / "new", shards=1)
     build.shard(0).finish()
     with raises(InputError, found="no token in any shard"):
-        cl.finalize(build.path)
+        cl.writing.finalize(build.path)
     assert not (tmp_path / "new/manifest.json").exists()
 
 
@@ -222,17 +228,17 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     build = begin(tmp_path / "ds")
     Path(build.path, "concepts.vocabulary.json").unlink()
     with pytest.raises(OSError, match=r"concepts\.vocabulary\.json"):
-        cl.open_writer(build.path)
+        cl.writing.open_writer(build.path)
     assert begin(tmp_path / "ds").vocabularies == build.vocabularies
 
 
 def test_the_smaller_encoding_is_chosen_per_shard(tmp_path: Path) -> None:
-    build = begin(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = begin(tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()}))
     with build.shard(0) as writer:  # a record per token: entries of 12 bytes against fields of 4
         writer.add_document(range(100), spans={"concepts": [(i, i + 1, [i]) for i in range(100)]})
     with build.shard(1) as writer:
         writer.add_document(range(100), spans={"concepts": [(0, 100, [1])]})
-    manifest = cl.finalize(build.path)
+    manifest = cl.writing.finalize(build.path)
     assert manifest.shards.tracks["concepts"].encoding == ["dense", "spans"]
     ds = cl.open_dataset(build.path)
     assert [ids.tolist() for ids in ds.spans("concepts", 98, 102).decode()] == [[98], [99], [1]]
@@ -243,12 +249,12 @@ def test_the_smaller_encoding_is_chosen_per_shard(tmp_path: Path) -> None:
     [(300, None, "u2"), (65536, None, "u2"), (65537, None, "u4"), (300, "u4", "u4"), (None, None, "u4")],
 )
 def test_the_type_of_tokens(tmp_path: Path, vocab_size: int | None, token_type: str | None, written: str) -> None:
-    tokenizer = None if vocab_size is None else cl.Tokenizer(name="t", vocab_size=vocab_size)
-    build = begin(tmp_path / "ds", cl.BuildOptions(tokenizer=tokenizer, token_type=token_type), shards=1)
+    tokenizer = None if vocab_size is None else cl.writing.Tokenizer(name="t", vocab_size=vocab_size)
+    build = begin(tmp_path / "ds", cl.writing.BuildOptions(tokenizer=tokenizer, token_type=token_type), shards=1)
     largest = (vocab_size or 2**32) - 1
     with build.shard(0) as writer:
         writer.add_document([0, largest])
-    assert cl.finalize(build.path).layouts[0].fields == (("token", written),)
+    assert cl.writing.finalize(build.path).layouts[0].fields == (("token", written),)
     assert cl.open_dataset(build.path).tokens(0, 2).tolist() == [0, largest]
 
 
@@ -256,38 +262,38 @@ def test_the_type_of_tokens(tmp_path: Path, vocab_size: int | None, token_type: 
     ("options", "where"),
     [
         ({"mode": "stream"}, "mode"),
-        ({"mode": "token-stream", "tracks": {"a": cl.TrackOptions()}}, "tracks"),
+        ({"mode": "token-stream", "tracks": {"a": cl.writing.TrackOptions()}}, "tracks"),
         ({"token_type": "i4"}, "token_type"),
-        ({"tokenizer": cl.Tokenizer(name="t", vocab_size=2**17), "token_type": "u2"}, "token_type"),
+        ({"tokenizer": cl.writing.Tokenizer(name="t", vocab_size=2**17), "token_type": "u2"}, "token_type"),
         ({"block_tokens": 0}, "block_tokens"),
-        ({"tracks": {"A": cl.TrackOptions()}}, "tracks"),
-        ({"tracks": {"documents": cl.TrackOptions()}}, "tracks"),
-        ({"tracks": {f"t{i}": cl.TrackOptions() for i in range(17)}}, "tracks"),
-        ({"tracks": {"a": cl.TrackOptions(encoding="rle")}}, "tracks: a: encoding"),
-        ({"tracks": {"a": cl.TrackOptions(codec="json", vocabulary=["x"])}}, "tracks: a: codec"),
-        ({"tracks": {"a": cl.TrackOptions(vocabulary=["x", "x"])}}, "tracks: a: vocabulary"),
+        ({"tracks": {"A": cl.writing.TrackOptions()}}, "tracks"),
+        ({"tracks": {"documents": cl.writing.TrackOptions()}}, "tracks"),
+        ({"tracks": {f"t{i}": cl.writing.TrackOptions() for i in range(17)}}, "tracks"),
+        ({"tracks": {"a": cl.writing.TrackOptions(encoding="rle")}}, "tracks: a: encoding"),
+        ({"tracks": {"a": cl.writing.TrackOptions(codec="json", vocabulary=["x"])}}, "tracks: a: codec"),
+        ({"tracks": {"a": cl.writing.TrackOptions(vocabulary=["x", "x"])}}, "tracks: a: vocabulary"),
         ({"fields": {"token": "u1"}}, "fields"),
-        ({"fields": {"a_id": "u1"}, "tracks": {"a": cl.TrackOptions()}}, "fields"),
+        ({"fields": {"a_id": "u1"}, "tracks": {"a": cl.writing.TrackOptions()}}, "fields"),
         ({"fields": {"x": "f16"}}, "fields: x"),
     ],
 )
 def test_options_that_contradict_themselves(options: dict[str, Any], where: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        cl.BuildOptions(**options)
+        cl.writing.BuildOptions(**options)
     assert caught.value.path == where
 
 
 @pytest.mark.parametrize(("vocab_size", "eos_id"), [(0, None), (2**33, None), ("9", None), (9, 9), (9, -1)])
 def test_tokenizers_that_cannot_be(vocab_size: Any, eos_id: Any) -> None:
     with raises(ConfigError, "tokenizer"):
-        cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=eos_id)
+        cl.writing.Tokenizer(name="t", vocab_size=vocab_size, eos_id=eos_id)
 
 
 def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
     with raises(ConfigError, "plan", "0 shards"):
         begin(tmp_path / "ds", shards=0)
     with pytest.raises(FormatError, match=r"track 'a': found codec 'mine', expected one of .*or one that the caller"):
-        begin(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="mine")}))
+        begin(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="mine")}))
     assert not (tmp_path / "ds").exists()
 
 
@@ -315,8 +321,8 @@ def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(was)
         read(tmp_path)
 
-    refuse("build.json", cl.open_writer)
-    refuse("00000.shard.json", cl.finalize)
+    refuse("build.json", cl.writing.open_writer)
+    refuse("00000.shard.json", cl.writing.finalize)
     (tmp_path / "checksums.json").write_bytes(sums)
     refuse("checksums.json", verify)
 
@@ -324,7 +330,9 @@ def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["", "files/stream.bin", "tracks/concepts"])
 def test_what_a_writer_says_is_complete(tmp_path: Path, where: str) -> None:
     """Of what a shard says of itself each fact is mandatory, and of its type."""
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
+    )
     with build.shard(0) as writer:
         writer.add_document([1, 2], spans={"concepts": [(0, 1, [7])]})
     path = tmp_path / "ds/00000.shard.json"
@@ -338,9 +346,9 @@ def test_what_a_writer_says_is_complete(tmp_path: Path, where: str) -> None:
             change(at(damaged, where))
             path.write_bytes(dump_json(damaged))
             with raises(FormatError, path=".".join([*filter(None, where.split("/")), key])):
-                cl.finalize(tmp_path / "ds")
+                cl.writing.finalize(tmp_path / "ds")
     path.write_bytes(dump_json(whole))
-    assert cl.finalize(tmp_path / "ds").num_tokens == 2
+    assert cl.writing.finalize(tmp_path / "ds").num_tokens == 2
 
 
 def at(value: Any, where: str) -> Any:
@@ -351,7 +359,7 @@ def at(value: Any, where: str) -> Any:
 
 def test_extra_may_have_any_keys(tmp_path: Path) -> None:
     extra = {"": {"": 1}, "a b": [None, {"": 2.5}], "é": True}
-    with cl.create_writer(tmp_path / "ds", cl.BuildOptions(extra=extra)).shard(0) as writer:
+    with cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(extra=extra)).shard(0) as writer:
         writer.add_document([1])
-    assert cl.finalize(tmp_path / "ds").extra == extra
+    assert cl.writing.finalize(tmp_path / "ds").extra == extra
     assert cl.open_dataset(tmp_path / "ds").manifest.extra == extra

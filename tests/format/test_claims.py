@@ -20,13 +20,13 @@ TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concep
 
 @pytest.fixture(params=["dense", "spans"])
 def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding=request.param)})
-    build = cl.create_writer(tmp_path / "ds", options, plan=[0, 1])
+    options = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding=request.param)})
+    build = cl.writing.create_writer(tmp_path / "ds", options, plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
             writer.add_document(list(range(TOKENS // 2)), {"concepts": spans})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     return tmp_path / "ds"
 
 

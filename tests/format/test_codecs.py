@@ -31,15 +31,15 @@ ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("codec", "parameters", "value"), ROUND_TRIPS)
 def test_round_trip(tmp_path: Path, codec: str, parameters: dict[str, Any], value: Any) -> None:
-    track = cl.TrackOptions(codec=codec, parameters=parameters)
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": track}))
+    track = cl.writing.TrackOptions(codec=codec, parameters=parameters)
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": track}))
     with build.shard(0) as writer:
         if codec == "bytes":
             writer.add_document([1, 2], {"a": [(0, 2, value)]})
         else:
             made = get_codec(codec, parameters, None, "test").encode(value)
             writer.add_document([1, 2], {"a": [(0, 1, value), (1, 2, made)]})  # as an object, and as bytes
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     ds = cl.open_dataset(build.path, allow_pickle=True)
     for decoded in ds.spans("a", 0, 2).decode():
         assert (decoded.tolist() if isinstance(decoded, np.ndarray) else decoded) == value
@@ -61,13 +61,13 @@ class Upper:
 
 
 def user_dataset(path: Path) -> Path:
-    options = cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="upper")})
-    build = cl.create_writer(path, options, codecs={"upper": Upper()})
+    options = cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="upper")})
+    build = cl.writing.create_writer(path, options, codecs={"upper": Upper()})
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 2, "hello")]})
         with raises(InputError, found="found lower case"):
             writer.add_document([1, 2], {"a": [(0, 2, b"hello")]})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -88,7 +88,9 @@ def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
 
 
 def test_pickle_needs_permission(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="pickle")}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="pickle")})
+    )
     executed = tmp_path / "executed"
 
     class Bomb:
@@ -97,7 +99,7 @@ def test_pickle_needs_permission(tmp_path: Path) -> None:
 
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 2, pickle.dumps(Bomb()))]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     assert verify(build.path, full=True) == []
     ds = cl.open_dataset(build.path)
     for use in (lambda: ds.windows(1), lambda: ds.spans("a", 0, 1), lambda: ds.documents(tracks=["a"])):
@@ -119,9 +121,9 @@ def test_pickle_needs_permission(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_parameters(tmp_path: Path, codec: str, parameters: dict[str, Any], message: str) -> None:
-    track = cl.TrackOptions(codec=codec, parameters=parameters)
+    track = cl.writing.TrackOptions(codec=codec, parameters=parameters)
     with pytest.raises(ConfigError, match="track 'a': .*" + message):
-        cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": track}))
+        cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": track}))
 
 
 def test_built_in_names_cannot_be_replaced() -> None:
@@ -171,11 +173,13 @@ def test_keys_that_are_no_texts_would_come_back_as_others_or_not_at_all(codec: s
 
 @pytest.mark.parametrize(("codec", "damage"), [("json", b"{"), ("msgpack", b"\xc1\xc1"), ("concepts", b"abc")])
 def test_a_damaged_record_is_an_error_of_ours(tmp_path: Path, codec: str, damage: bytes) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec=codec)}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec=codec)})
+    )
     with build.shard(0) as writer:
         writer.add_record("a", [1, 2])
         writer.add_document([1, 2], {"a": [(0, 2, 0)]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     (tmp_path / "ds" / "00000.a.data").write_bytes((damage * 8)[: (tmp_path / "ds" / "00000.a.data").stat().st_size])
     if codec == "concepts":  # an index that cuts ids apart
         (tmp_path / "ds" / "00000.a.index").write_bytes(bytes([0] * 8 + [7] + [0] * 7))
@@ -189,9 +193,11 @@ def test_a_damaged_record_is_an_error_of_ours(tmp_path: Path, codec: str, damage
 
 
 def test_values_are_for_concepts_only(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="json")}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="json")})
+    )
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 2, json.loads("[1]"))]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     with raises(ConfigError, expected="codec concepts", fix="use decode()"):
         _ = cl.open_dataset(build.path).spans("a", 0, 2).values

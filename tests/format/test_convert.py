@@ -12,15 +12,15 @@ from conceptloader.errors import ConfigError
 
 def build(path: Path, encoding: str) -> cl.Dataset:
     """Two tracks, shared records, gaps, an empty document, a field, ids, a vocabulary; two shards."""
-    options = cl.BuildOptions(
-        tokenizer=cl.Tokenizer(name="t", vocab_size=500, eos_id=0),
+    options = cl.writing.BuildOptions(
+        tokenizer=cl.writing.Tokenizer(name="t", vocab_size=500, eos_id=0),
         fields={"loss_mask": "u1"},
         tracks={
-            "concepts": cl.TrackOptions(encoding=encoding, vocabulary=[f"c{k}" for k in range(30)]),
-            "notes": cl.TrackOptions(encoding=encoding, codec="json"),
+            "concepts": cl.writing.TrackOptions(encoding=encoding, vocabulary=[f"c{k}" for k in range(30)]),
+            "notes": cl.writing.TrackOptions(encoding=encoding, codec="json"),
         },
     )
-    handle = cl.create_writer(path, options, plan=[0, 1])
+    handle = cl.writing.create_writer(path, options, plan=[0, 1])
     rng = np.random.default_rng(3)
     for shard in range(2):
         with handle.shard(shard) as writer:
@@ -34,7 +34,7 @@ def build(path: Path, encoding: str) -> cl.Dataset:
                 writer.add_document(
                     rng.integers(0, 500, length), spans, id=f"d{shard}-{number}", fields={"loss_mask": np.ones(length)}
                 )
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return cl.open_dataset(path)
 
 

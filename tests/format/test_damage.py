@@ -133,13 +133,13 @@ def test_arguments_out_of_range(dataset: cl.Dataset, call: object, message: str)
 
 def far_apart(path: Path, count: int) -> cl.Dataset:
     """Tokens 0 and 1 point at the first and the last of many records; record i is the one concept i."""
-    options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="dense")})
-    build = cl.create_writer(path, options)
+    options = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding="dense")})
+    build = cl.writing.create_writer(path, options)
     with build.shard(0) as writer:
         for number in range(count):
             writer.add_record("concepts", [number])
         writer.add_document([1, 2, 3], {"concepts": [(0, 1, count - 1), (1, 2, 0), (2, 3, count - 1)]})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return cl.open_dataset(path)
 
 

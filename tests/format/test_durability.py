@@ -49,11 +49,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 
 def test_names_follow_content_and_the_manifest_comes_last(tmp_path: Path, recorder: Recorder) -> None:
-    options = cl.BuildOptions(tracks={"a": cl.TrackOptions(vocabulary=["x"])}, fields={"f": "u1"})
-    build = cl.create_writer(tmp_path / "ds", options)
+    options = cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(vocabulary=["x"])}, fields={"f": "u1"})
+    build = cl.writing.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 1, [0])]}, "id", {"f": [0, 0]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     events = recorder.events
     files = {name for name in os.listdir(build.path) if name.startswith("00000.") and name != "00000.shard.json"}
     shard, report = set(events[5 : 5 + len(files)]), 5 + len(files)
@@ -75,10 +75,10 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
     if call == "link":
         monkeypatch.setattr(durable.os, call, _fail)
         with raises(ReadError, "build.json", "cannot be written: No space left"):
-            cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+            cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
         assert os.listdir(tmp_path / "ds") == []
         return
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
     writer = build.shard(0)
     writer.add_document([1, 2])
     with monkeypatch.context() as patch:
@@ -88,7 +88,7 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
     assert os.listdir(tmp_path / "ds") == ["build.json"]
     with build.shard(0) as writer:
         writer.add_document([1, 2])
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     assert cl.open_dataset(build.path).num_tokens == 2
 
 
@@ -97,7 +97,7 @@ def test_the_options_that_differ_are_named(tmp_path: Path) -> None:
 
     def begin(ignored: list[str], text: str, eos: Any) -> None:
         ingest = {"columns": {"ignored": ignored, "text": text}, "eos": eos}
-        cl.create_writer(tmp_path / "ds", cl.BuildOptions(extra={"ingest": ingest}))
+        cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(extra={"ingest": ingest}))
 
     begin(names, "text", None)
     for others, told in (
@@ -119,10 +119,10 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(durable.os, "link", refuse)
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
     before = (tmp_path / "ds" / "build.json").read_bytes()
-    assert cl.create_writer(tmp_path / "ds", cl.BuildOptions()) == build
+    assert cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions()) == build
     with pytest.raises(ConfigError, match="found a build of other options"):
-        cl.create_writer(tmp_path / "ds", cl.BuildOptions(token_type="u2"))
+        cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(token_type="u2"))
     assert (tmp_path / "ds" / "build.json").read_bytes() == before
     assert os.listdir(tmp_path / "ds") == ["build.json"]

@@ -18,15 +18,15 @@ from tests.raises import raises
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 2**32])
 def test_the_smallest_and_the_largest_vocabulary(vocab_size: int) -> None:
-    assert cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=vocab_size - 1).vocab_size == vocab_size
+    assert cl.writing.Tokenizer(name="t", vocab_size=vocab_size, eos_id=vocab_size - 1).vocab_size == vocab_size
     with raises(ConfigError, expected="below the vocab_size"):
-        cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=vocab_size)
+        cl.writing.Tokenizer(name="t", vocab_size=vocab_size, eos_id=vocab_size)
 
 
 def test_the_largest_vocabulary_of_a_token_type() -> None:
-    cl.BuildOptions(tokenizer=cl.Tokenizer(name="t", vocab_size=2**16), token_type="u2")
+    cl.writing.BuildOptions(tokenizer=cl.writing.Tokenizer(name="t", vocab_size=2**16), token_type="u2")
     with raises(ConfigError, fix="use u4"):
-        cl.BuildOptions(tokenizer=cl.Tokenizer(name="t", vocab_size=2**16 + 1), token_type="u2")
+        cl.writing.BuildOptions(tokenizer=cl.writing.Tokenizer(name="t", vocab_size=2**16 + 1), token_type="u2")
 
 
 def test_the_first_wrong_element_of_a_column_is_named() -> None:
@@ -43,12 +43,12 @@ def test_the_first_wrong_element_of_a_column_is_named() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 def test_tables_are_verified_in_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
     """Pieces are large: in small datasets there is only one of each table."""
-    options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="spans")}, block_tokens=2)
-    build = cl.create_writer(tmp_path / "ds", options)
+    options = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding="spans")}, block_tokens=2)
+    build = cl.writing.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:
         for document in random_documents(12, mean_length=5):
             writer.add_document(document.tokens, document.spans, id=document.id)
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     monkeypatch.setattr(checks, "_BLOCKS", pieces)
     monkeypatch.setattr(checks, "_CHUNK", 16 * pieces)
     assert verify(tmp_path / "ds", full=True) == []
@@ -70,10 +70,12 @@ def test_what_a_codec_writes_and_takes() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(encoding="spans")})
+    )
     with build.shard(0) as writer:
         writer.add_document([1] * tokens, {"a": [(0, tokens, [1])]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     spans = tmp_path / "ds" / "00000.a.spans"
     data = spans.read_bytes()
     spans.write_bytes(data[12:])
@@ -84,11 +86,11 @@ def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int)
 
 
 def test_tokens_beyond_a_vocabulary_that_fills_most_of_their_type(tmp_path: Path) -> None:
-    options = cl.BuildOptions(mode="token-stream", tokenizer=cl.Tokenizer(name="t", vocab_size=40_000))
-    build = cl.create_writer(tmp_path / "ds", options)
+    options = cl.writing.BuildOptions(mode="token-stream", tokenizer=cl.writing.Tokenizer(name="t", vocab_size=40_000))
+    build = cl.writing.create_writer(tmp_path / "ds", options)
     with build.shard(0) as writer:
         writer.add_document([1, 39_999])
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     assert verify(build.path, full=True) == []
     (tmp_path / "ds" / "00000.stream.bin").write_bytes(np.array([1, 40_000], "<u2").tobytes())
     assert any("found 40000" in str(problem) for problem in verify(build.path, full=True))

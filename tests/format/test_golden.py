@@ -65,7 +65,9 @@ def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
     assert [values.tolist() for values in first["quality"].decode()] == [[0.5, -2.0]]
     assert ds.documents()[2]["source"].decode() == [{"url": "https://example.org/ü"}]
     assert [ids.tolist() for ids in ds.documents()[2]["concepts"].decode()] == [[2, 3], [2, 3]]
-    assert ds.tokenizer == cl.Tokenizer(name="bytes", vocab_size=70_000 if member == "dense" else 257, eos_id=256)
+    assert ds.tokenizer == cl.writing.Tokenizer(
+        name="bytes", vocab_size=70_000 if member == "dense" else 257, eos_id=256
+    )
     assert ds.manifest.extra == {"text": "ASCII and ü"}
 
 

@@ -47,16 +47,16 @@ def test_a_track_that_only_some_members_have(tmp_path: Path) -> None:
 def other(path: Path, **options: object) -> Path:
     """A dataset that differs from the small corpus in one option."""
     chosen = {
-        "tokenizer": cl.Tokenizer(name="test", vocab_size=300),
+        "tokenizer": cl.writing.Tokenizer(name="test", vocab_size=300),
         "fields": {"weight": "f4"},
-        "tracks": {"concepts": cl.TrackOptions()},
+        "tracks": {"concepts": cl.writing.TrackOptions()},
         "block_tokens": 4,
         **options,
     }
-    build = cl.create_writer(path, cl.BuildOptions(**chosen))  # type: ignore[arg-type]
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(**chosen))  # type: ignore[arg-type]
     with build.shard(0) as writer:
         writer.add_document([1], fields={name: [1] for name in chosen["fields"]})  # type: ignore[attr-defined]
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -71,15 +71,15 @@ def test_the_mode_is_that_of_all_members(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokenizer": cl.Tokenizer(name="other", vocab_size=300)}, "tokenizer: found Tokenizer.*other"),
+        ({"tokenizer": cl.writing.Tokenizer(name="other", vocab_size=300)}, "tokenizer: found Tokenizer.*other"),
         ({"tokenizer": None}, "tokenizer: found None"),
         ({"fields": {"weight": "f2"}}, r"fields: found \{'weight': 'f2'\}"),
         ({"fields": {}}, r"fields: found \{\}"),
         ({"fields": {"weight": "f4", "source_id": "u1"}}, "fields: found"),
         ({"block_tokens": 8}, "block_tokens: found 8"),
         ({"mode": "document"}, "mode is document: found True"),
-        ({"tracks": {"concepts": cl.TrackOptions(codec="json")}}, "track 'concepts': found .*json"),
-        ({"tracks": {"concepts": cl.TrackOptions(vocabulary=["x"])}}, "track 'concepts': found .*vocabulary"),
+        ({"tracks": {"concepts": cl.writing.TrackOptions(codec="json")}}, "track 'concepts': found .*json"),
+        ({"tracks": {"concepts": cl.writing.TrackOptions(vocabulary=["x"])}}, "track 'concepts': found .*vocabulary"),
     ],
 )
 def test_contradictions_are_refused_and_nothing_is_written(

@@ -55,8 +55,10 @@ def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) ->
     """The real reach: most spans lie near the borders, so that windows across them touch more than any within."""
     lengths = [ladder.REACH + 5_000, 40, ladder.REACH + 3, 2 * ladder.REACH]
     rng = np.random.default_rng(0)
-    options = cl.BuildOptions(token_type="u2", tracks={"notes": cl.TrackOptions(codec="json", encoding=encoding)})
-    build = cl.create_writer(tmp_path / "ds", options, plan=lengths)
+    options = cl.writing.BuildOptions(
+        token_type="u2", tracks={"notes": cl.writing.TrackOptions(codec="json", encoding=encoding)}
+    )
+    build = cl.writing.create_writer(tmp_path / "ds", options, plan=lengths)
     runs, base = [], 0
     for shard, length in enumerate(lengths):
         near = np.concatenate([np.arange(0, min(3000, length), 3), length - 2 - np.arange(0, min(3000, length - 2), 3)])
@@ -67,7 +69,7 @@ def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) ->
             writer.add_document(np.zeros(length, np.uint16), {"notes": spans})
         runs.append(starts + base)
         base += length
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     whole = Ladder()
     whole.add(np.concatenate(runs), np.concatenate(runs) + 2)
     within = [Ladder() for _ in runs]

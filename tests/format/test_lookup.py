@@ -18,13 +18,13 @@ from tests.raises import raises
 
 
 def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
-    build = cl.create_writer(path, cl.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
     for number, ids in enumerate(shards):
         with build.shard(number) as writer:
             writer.add_document([1])
             for document_id in ids:
                 writer.add_document([1], id=document_id)
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return cl.open_dataset(path)
 
 
@@ -76,12 +76,12 @@ def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_concepts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name and id, from many threads; not kept by a dataset that is closed."""
     names = [f"c{number}" for number in range(3000)]
-    build = cl.create_writer(
-        tmp_path / "ds", cl.BuildOptions(tracks={"c": cl.TrackOptions(vocabulary=names)}), plan=[0]
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"c": cl.writing.TrackOptions(vocabulary=names)}), plan=[0]
     )
     with build.shard(0) as writer:
         writer.add_document([1, 2], spans={"c": [(0, 1, [3])]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     ds = cl.open_dataset(tmp_path / "ds")
     wanted, loads = ds.concepts("c"), []
     load = ranges.load_concepts

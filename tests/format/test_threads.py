@@ -22,13 +22,15 @@ SHARDS, TOKENS = 40, 50
 def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Token t of the dataset is t; the record of token t is t, too."""
     path = tmp_path_factory.mktemp("threads") / "ds"
-    build = cl.create_writer(path, cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}), plan=range(SHARDS))
+    build = cl.writing.create_writer(
+        path, cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(encoding="spans")}), plan=range(SHARDS)
+    )
     for shard in range(SHARDS):
         with build.shard(shard) as writer:
             first = shard * TOKENS
             spans = [(i, i + 1, [first + i]) for i in range(TOKENS)]
             writer.add_document(range(first, first + TOKENS), {"a": spans})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 

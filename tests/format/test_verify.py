@@ -75,11 +75,11 @@ def test_content_is_checked_and_not_only_its_checksum(
 
 
 def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(mode="token-stream"), plan=[0, 1])
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(mode="token-stream"), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             writer.add_document([shard, 1, 2])
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     first, second = (tmp_path / "ds" / f"0000{shard}.stream.bin" for shard in range(2))
     first.rename(tmp_path / "x")
     second.rename(first)

@@ -38,11 +38,11 @@ def test_split_shares_are_decimal_not_binary(tmp_path: Path) -> None:
 
 
 def one_token_documents(path: Path, count: int) -> cl.Dataset:
-    build = cl.create_writer(path, cl.BuildOptions(mode="token-stream"))
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(mode="token-stream"))
     with build.shard(0) as writer:
         for token in range(count):
             writer.add_document([token])
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return cl.open_dataset(path)
 
 

@@ -17,12 +17,12 @@ from conceptloader.format.write.track import BulkSpans
 from conceptloader.storage.durable import Spool
 from tests.raises import raises
 
-OPTIONS = cl.BuildOptions(
-    tokenizer=cl.Tokenizer(name="t", vocab_size=1000),
+OPTIONS = cl.writing.BuildOptions(
+    tokenizer=cl.writing.Tokenizer(name="t", vocab_size=1000),
     tracks={
-        "concepts": cl.TrackOptions(vocabulary=["a", "b"]),
-        "score": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        "meta": cl.TrackOptions(codec="json"),
+        "concepts": cl.writing.TrackOptions(vocabulary=["a", "b"]),
+        "score": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "meta": cl.writing.TrackOptions(codec="json"),
     },
     fields={"mask": "u1"},
 )
@@ -31,7 +31,7 @@ GOOD: dict[str, Any] = {"tokens": [1, 2, 3], "fields": {"mask": [0, 1, 1]}}
 
 @pytest.fixture
 def writer(tmp_path: Path) -> ShardWriter:
-    return cl.create_writer(tmp_path / "ds", OPTIONS).shard(0)
+    return cl.writing.create_writer(tmp_path / "ds", OPTIONS).shard(0)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -80,7 +80,7 @@ def test_bad_documents_are_refused_and_leave_no_trace(
         writer.add_document(**{**GOOD, **change})
     writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
     writer.finish()
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     ds = cl.open_dataset(tmp_path / "ds")
     assert ds.tokens(0, ds.num_tokens).tolist() == [1, 2, 3, 1, 2, 3]
     assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
@@ -89,12 +89,12 @@ def test_bad_documents_are_refused_and_leave_no_trace(
 
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 3, 3], [1, 2, 3], [0, 2, 2], [0, 4, 3]])
 def test_batches_whose_offsets_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
     with build.shard(0) as writer:
         with raises(InputError, "documents 0 to", "offsets that do not fit tokens and ids"):
             writer.add_documents(np.arange(3), np.array(offsets), {}, ["x"] if len(offsets) == 3 else ["x", "y"])
         writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", "y"])
-    assert cl.finalize(build.path).num_documents == 2
+    assert cl.writing.finalize(build.path).num_documents == 2
 
 
 @pytest.mark.parametrize("wrong", [None, 7, b"x", "half \ud800"])
@@ -106,7 +106,7 @@ def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer: ShardWriter
         writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", wrong], {"mask": np.zeros(3)})
     writer.add_document(**GOOD, id="second")
     writer.finish()
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     ds = cl.open_dataset(tmp_path / "ds")
     assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
     assert verify(ds.path, full=True) == []
@@ -127,7 +127,7 @@ def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(
             raise error
         plain(spool, data)
 
-    build = cl.create_writer(tmp_path / "ds", OPTIONS)
+    build = cl.writing.create_writer(tmp_path / "ds", OPTIONS)
     writer = build.shard(0)
     writer.add_document(**GOOD, id="first")
     monkeypatch.setattr(Spool, "write", write)
@@ -185,23 +185,25 @@ def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="spans")}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding="spans")})
+    )
     with build.shard(0) as writer:
         number = writer.add_record("concepts", [5])
         writer.add_document([1, 2], spans={"concepts": [(0, 1, number), (1, 2, number)]})
         writer.add_document([3, 4], spans={"concepts": [(0, 1, number), (1, 2, [5])]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     spans = cl.open_dataset(build.path).spans("concepts", 0, 4)
     assert list(zip(spans.start.tolist(), spans.end.tolist(), strict=True)) == [(0, 3), (3, 4)]
 
 
 def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
     fields = {code: code for code in fmt.FIELD_TYPES}
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(fields=fields))
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields=fields))
     values = {code: np.array([0, 1, 100], np.dtype(code)) for code in fields}
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3], fields=values)
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     window = cl.open_dataset(build.path).windows(2)[0]
     for code in fields:
         assert window[code].dtype == np.dtype(code)
@@ -216,13 +218,13 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
     from conceptloader.format.write import tables
 
     def build(path: Path) -> dict[str, bytes]:
-        track = cl.TrackOptions(encoding=encoding)
-        build = cl.create_writer(path, cl.BuildOptions(tracks={"concepts": track}, block_tokens=4))
+        track = cl.writing.TrackOptions(encoding=encoding)
+        build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks={"concepts": track}, block_tokens=4))
         with build.shard(0) as writer:
             for number in range(30):
                 spans = [(i, i + 3, [number, i]) for i in range(0, number - 3, 4)]
                 writer.add_document(range(number), {"concepts": spans}, f"document {number}")
-        cl.finalize(path)
+        cl.writing.finalize(path)
         assert verify(path, full=True) == []
         return {file.name: file.read_bytes() for file in path.iterdir()}
 
@@ -237,10 +239,10 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.filterwarnings("error")
 def test_a_number_that_becomes_infinite_in_a_field(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "weights", cl.BuildOptions(fields={"weight": "f4"}))
+    build = cl.writing.create_writer(tmp_path / "weights", cl.writing.BuildOptions(fields={"weight": "f4"}))
     with build.shard(0) as writer:
         with raises(InputError, found="field weight: found values that float32 cannot hold"):
             writer.add_document([1, 2], fields={"weight": [0.5, 1e39]})
         writer.add_document([1, 2], fields={"weight": [0.5, np.inf]})
-    cl.finalize(tmp_path / "weights")
+    cl.writing.finalize(tmp_path / "weights")
     assert cl.open_dataset(tmp_path / "weights").fields(0, 2)["weight"].tolist() == [0.5, np.inf]

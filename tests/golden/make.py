@@ -45,9 +45,9 @@ DENSE = {"path": "native-dense", "weight": 0.5}
 WORDS = ["red", "green", "blue", "größer"]
 
 
-def options(mode: str, encoding: str, codecs: list[str]) -> cl.BuildOptions:
+def options(mode: str, encoding: str, codecs: list[str]) -> cl.writing.BuildOptions:
     tracks = {
-        codec: cl.TrackOptions(
+        codec: cl.writing.TrackOptions(
             codec=codec,
             encoding=encoding,
             parameters={"dtype": "f4"} if codec == "numpy" else {},
@@ -55,9 +55,9 @@ def options(mode: str, encoding: str, codecs: list[str]) -> cl.BuildOptions:
         )
         for codec in codecs
     }
-    tokenizer = cl.Tokenizer(name="golden", vocab_size=300, eos_id=0)
+    tokenizer = cl.writing.Tokenizer(name="golden", vocab_size=300, eos_id=0)
     fields = {"loss_mask": "u1"}
-    return cl.BuildOptions(mode=mode, tokenizer=tokenizer, tracks=tracks, fields=fields, block_tokens=8)
+    return cl.writing.BuildOptions(mode=mode, tokenizer=tokenizer, tracks=tracks, fields=fields, block_tokens=8)
 
 
 def write_shard(build: Build, shard: int) -> None:
@@ -74,10 +74,10 @@ def write_shard(build: Build, shard: int) -> None:
 
 
 def native(path: Path, mode: str, encoding: str, codecs: list[str]) -> None:
-    build = cl.create_writer(path, options(mode, encoding, codecs), inputs=["golden"], plan=[0, 1])
+    build = cl.writing.create_writer(path, options(mode, encoding, codecs), inputs=["golden"], plan=[0, 1])
     for shard in range(2):
         write_shard(build, shard)
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 def corpus(path: Path, count: int) -> None:
@@ -119,7 +119,7 @@ def adopted(root: Path) -> None:
     np.save(source / "flat.npy", tokens)
     for file in source.iterdir():
         os.utime(file, (MTIME, MTIME))
-    tokenizer = cl.Tokenizer(name="golden", vocab_size=300, eos_id=0)
+    tokenizer = cl.writing.Tokenizer(name="golden", vocab_size=300, eos_id=0)
     adopt([source / "megatron"], root / "adopted-megatron", kind="megatron", tokenizer=tokenizer)
     adopt([source / "00000.ds"], root / "adopted-datatrove", kind="datatrove")
     adopt([source / "flat.bin"], root / "adopted-flat", kind="flat", dtype="u2", document_end=0)
@@ -139,7 +139,7 @@ def annotated(root: Path) -> None:
 
 def builds_in_progress(root: Path) -> None:
     """Killed after their first shard: of the Python interface and of the command line."""
-    build = cl.create_writer(
+    build = cl.writing.create_writer(
         root / "build-api", options("stream-with-metadata", "spans", ["concepts", "json"]), plan=[0, 1]
     )
     write_shard(build, 0)

@@ -100,10 +100,10 @@ def test_states_and_logs(found: Any, expected: Any, kind: str) -> None:
 
 def test_a_build_of_the_python_interface_goes_on(root: Path, tmp_path: Path, expected: Any) -> None:
     path = shutil.copytree(root / "build-api", tmp_path / "build-api")
-    build = cl.open_writer(path)
+    build = cl.writing.open_writer(path)
     assert [build.is_finished(shard) for shard in range(2)] == [True, False]
     make.write_shard(build, 1)
-    cl.finalize(path)
+    cl.writing.finalize(path)
     assert [file.name for file in path.iterdir() if file.name.startswith(".")] == []
     made, whole = content.dataset(path), expected["datasets"]["native-spans"]
     for key in ("tokens", "fields", "documents", "ids", "samples", "stream_fingerprint"):

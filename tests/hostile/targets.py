@@ -89,7 +89,7 @@ def shard_report(template: Template) -> Target:
         path = template.copy(directory, "00000.shard.json")
         (path / "manifest.json").unlink(missing_ok=True)
         (path / "00000.shard.json").write_bytes(resealed(data))
-        cl.finalize(path)
+        cl.writing.finalize(path)
 
     return run
 
@@ -98,7 +98,7 @@ def build_file(template: Template) -> Target:
     def run(directory: Path, data: bytes) -> None:
         path = template.copy(directory, "build.json")
         (path / "build.json").write_bytes(resealed(data))
-        cl.open_writer(path).is_finished(0)
+        cl.writing.open_writer(path).is_finished(0)
 
     return run
 

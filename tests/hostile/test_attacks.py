@@ -31,10 +31,12 @@ class Owned:
 
 
 def build(path: Path, codec: str = "json", record: Any = "x") -> Path:
-    build = cl.create_writer(path, cl.BuildOptions(tracks={"notes": cl.TrackOptions(codec=codec)}))
+    build = cl.writing.create_writer(
+        path, cl.writing.BuildOptions(tracks={"notes": cl.writing.TrackOptions(codec=codec)})
+    )
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3, 4], {"notes": [(0, 3, record)]})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -251,10 +253,12 @@ def test_lines_of_100_megabytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "v\udfffx"])
 def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"notes": cl.writing.TrackOptions(vocabulary=["a", "b"])})
+    )
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"notes": [(0, 1, [1])]})
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     for place in (["tracks", "notes", "vocabulary", "path"], ["shards", "path", 0]):
         path = shutil.copytree(tmp_path / "ds", tmp_path / place[0])
         edit(path, *place, value=name)
@@ -263,10 +267,12 @@ def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
 
 
 def test_a_vocabulary_that_is_no_list_of_names(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
+    build = cl.writing.create_writer(
+        tmp_path / "ds", cl.writing.BuildOptions(tracks={"notes": cl.writing.TrackOptions(vocabulary=["a", "b"])})
+    )
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"notes": [(0, 1, [1])]})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     path = Path(build.path)
     for data in (b'{"a": 1}', b"[1, 2]", b'["a"]', b"[" * 10**5, pickle.dumps(["a", "b"])):
         (path / "notes.vocabulary.json").write_bytes(data)

@@ -198,7 +198,8 @@ def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
     for _ in range(2):
         summary = cl.build(
             source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, append_eos=False, encoding="spans",
-            rules=cl.SpanAlignment(overlap="union"), token_dtype="uint32", mode="document", shard_input_bytes=1000,
+            rules=cl.writing.SpanAlignment(overlap="union"), token_dtype="uint32", mode="document",
+            shard_input_bytes=1000,
             overwrite=True, on_bad=lambda *found: bad.append(found),
         )  # fmt: skip
         assert (summary.documents, summary.kept_shards) == (1, 0)

@@ -65,11 +65,11 @@ def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:
 
 
 def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3])
         writer.add_document([4, 5])
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     rows = [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with raises(InputError, "line 2", "document 2"):
@@ -92,11 +92,11 @@ def test_shards_of_a_large_corpus() -> None:
 
 
 def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
     with build.shard(0) as writer:
         for number in range(6):
             writer.add_document([1, 2, 3], id=f"d{number}" if number in (0, 3, 5) else "")
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     rows = [{"id": f"d{n}", "start": 0, "end": 2, "concepts": [n]} for n in (5, 0, 3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens"))

@@ -113,7 +113,7 @@ def test_from_parquet_and_python(built: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS, pa.Table.from_pylist(ROWS[7:8]).schema), tmp_path / "in.parquet")
     cl.build(
         tmp_path / "in.parquet", tmp_path / "ds", tokenizer=str(built / "tokenizer.json"), prefix=TEMPLATE,
-        rules=cl.SpanAlignment(max_unaligned_spans=1),
+        rules=cl.writing.SpanAlignment(max_unaligned_spans=1),
     )  # fmt: skip
     found, wanted = content(tmp_path / "ds"), content(built / "with")
     different = {name for name in wanted if found.get(name) != wanted[name]}
@@ -124,11 +124,11 @@ def test_from_parquet_and_python(built: Path, tmp_path: Path) -> None:
 def test_it_may_name_the_spans(folder: Path, tmp_path: Path, suffix: str) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS, pa.Table.from_pylist(ROWS[7:8]).schema), tmp_path / "in.parquet")
     source = folder / "in.jsonl" if suffix == "jsonl" else tmp_path / "in.parquet"
-    columns = cl.Columns(metadata="metadata", ignored=["url"])
+    columns = cl.writing.Columns(metadata="metadata", ignored=["url"])
     more: dict[str, Any] = {
         "columns": columns,
         "prefix": "{{ spans | length }}",
-        "rules": cl.SpanAlignment(max_unaligned_spans=1),
+        "rules": cl.writing.SpanAlignment(max_unaligned_spans=1),
     }
     cl.build(source, tmp_path / "ds", tokenizer="bytes", **more)
     found = [bytes([document["tokens"][0]]) for document in cl.open_dataset(tmp_path / "ds").documents()]
@@ -208,7 +208,9 @@ def run_of(folder: Path, name: str, packing: Any) -> Run:
         **({} if packing is None else {"packing": packing}),
     }
     blend = cl.open_blend(config)
-    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), cl.Partition(micro_batch_size=2, dp_size=2), 16)
+    start = cl.adapters.RunStart.of(
+        blend.spec, cl.adapters.BatchSchedule.constant(8), cl.adapters.Partition(micro_batch_size=2, dp_size=2), 16
+    )
     return Run(blend=blend, history=History([start]))
 
 
@@ -279,7 +281,9 @@ def test_trace_and_when(built: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     config["tracks"] = {"concepts": {}}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     blend = cl.open_blend(config)
-    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), cl.Partition(micro_batch_size=2, dp_size=2), 16)
+    start = cl.adapters.RunStart.of(
+        blend.spec, cl.adapters.BatchSchedule.constant(8), cl.adapters.Partition(micro_batch_size=2, dp_size=2), 16
+    )
     run = Run(blend=blend, history=History([start]))
     for name, inserted in (("with", True), ("without", False)):
         seen = next(found for found in locate_document(run, "1") if found.dataset == name)
@@ -317,7 +321,7 @@ def test_complementary_shares(built: Path) -> None:
     ],
 )
 def test_a_record_of_which_it_cannot_be_rendered(folder: Path, tmp_path: Path, template: str, problem: str) -> None:
-    columns = cl.Columns(metadata="metadata", ignored=["url"])
+    columns = cl.writing.Columns(metadata="metadata", ignored=["url"])
     with pytest.raises(InputError, match=f"in.jsonl: {problem}"):
         cl.build(folder / "in.jsonl", tmp_path / "ds", tokenizer="bytes", columns=columns, prefix=template)
 

@@ -26,7 +26,10 @@ def everything() -> str:
             add(batch[name])
 
     for n in (1000, 1025, 10**6, 3 * 2**40 + 7, 2**63):
-        shuffle, positions = cl.Permutation(n, key=n), np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000))
+        shuffle, positions = (
+            cl.adapters.Permutation(n, key=n),
+            np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000)),
+        )
         add(shuffle.forward_many(positions % np.uint64(n)))
         add(shuffle.inverse_many(positions % np.uint64(n)))
     for block in (1, 64):

@@ -9,8 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import conceptloader as cl
+from conceptloader import concepts as heads
 from conceptloader.errors import ConfigError
-from conceptloader.torch import concepts as heads
 from tests.raises import raises
 
 NUM = 64
@@ -200,17 +200,17 @@ def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> 
 
 def test_a_track_by_attributes(batches: list[Batch]) -> None:
     batch = batches[0]
-    found = cl.track(batch, "concepts")
+    found = cl.concepts.track(batch, "concepts")
     for field, value in found._asdict().items():
         assert value is batch.get(f"concepts_{field}")
     assert (found.ids is None) == (found.values is not None)
     with raises(ConfigError, "track 'concept'", "no such track", "one of concepts"):
-        cl.track(batch, "concept")
+        cl.concepts.track(batch, "concept")
 
 
 def test_tracks_of_other_layouts_by_attributes(config: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a long enough text", "quality": 1}\n')
-    columns = cl.Columns(tracks={}, numbers={"quality": "f4"})
+    columns = cl.writing.Columns(tracks={}, numbers={"quality": "f4"})
     cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes", columns=columns)
     numbers = {"seq_len": 8, "datasets": {"d": {"path": str(tmp_path / "ds")}}, "tracks": {"quality": {}}}
     for name, own, run in (
@@ -219,6 +219,6 @@ def test_tracks_of_other_layouts_by_attributes(config: dict[str, Any], tmp_path:
     ):
         with cl.make_dataloader(run, micro_batch_size=2) as loader:
             batch = next(iter(loader))
-        filled = {field for field, value in cl.track(batch, name)._asdict().items() if value is not None}
+        filled = {field for field, value in cl.concepts.track(batch, name)._asdict().items() if value is not None}
         assert filled == {"span_index", "num_spans", "spans", "flags", own}
         assert {key for key in batch if key.startswith(name)} == {f"{name}_{field}" for field in filled}

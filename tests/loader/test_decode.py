@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import conceptloader as cl
+from conceptloader.viewer.decode import DecodedSample
 from tests.raises import raises
 
 COLOURS = ["colour", "red", "blue", "größe"]
@@ -32,7 +33,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"seq_len": 48, "datasets": datasets, **tracks}
 
 
-def check(sample: cl.DecodedSample, batch: dict[str, Any], row: int) -> int:
+def check(sample: DecodedSample, batch: dict[str, Any], row: int) -> int:
     """Spans are those of the text, and named after it. Returns: how many whole ones there were."""
     expected = bytes(token for token in batch["input_ids"][row].tolist() if token < 256)
     assert sample.text == expected.decode("utf-8", "replace")
@@ -65,9 +66,9 @@ def test_a_batch_is_text_with_named_concepts(layout: str, config: dict[str, Any]
 
 def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) -> None:
     with cl.make_dataloader({**config, "outputs": {"dataset_id": False}}, micro_batch_size=2) as loader:
-        with pytest.raises(cl.ConfigError, match=r"outputs\.dataset_id: found false"):
+        with pytest.raises(cl.errors.ConfigError, match=r"outputs\.dataset_id: found false"):
             cl.decode(next(iter(loader)), loader)
-        with pytest.raises(cl.ConfigError, match="the batch has no concepts_spans"):
+        with pytest.raises(cl.errors.ConfigError, match="the batch has no concepts_spans"):
             cl.decode({"input_ids": torch.zeros(1, 48)}, loader)
     tokens = tmp_path / "t.npy"
     tokens.write_bytes(bytes(range(200)))
@@ -76,7 +77,7 @@ def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) 
         {"seq_len": 8, "datasets": {"t": {"path": str(tmp_path / "adopted")}}}, micro_batch_size=1
     ) as loader:
         batch = next(iter(loader))
-        with raises(cl.ConfigError, "decode", "no tokenizer was kept"):
+        with raises(cl.errors.ConfigError, "decode", "no tokenizer was kept"):
             cl.decode(batch, loader)
         assert len(cl.decode(batch, loader, "bytes")[0].text) > 0
 
@@ -106,4 +107,4 @@ def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
     data = cl.SampleDataset(config, num_samples=5)
     assert repr(data) == "<SampleDataset of a, b: 5 samples of 48 tokens>"
     assert repr(cl.EpochSampler(9, 3, 1)) == "<EpochSampler of 9 samples: rank 1 of 3, epoch 0>"
-    assert repr(cl.Sequential([3_000, 4], ["a", "b"])) == "<Sequential of 2 datasets: 3,004 samples>"
+    assert repr(cl.adapters.Sequential([3_000, 4], ["a", "b"])) == "<Sequential of 2 datasets: 3,004 samples>"

@@ -23,7 +23,8 @@ def steps(config: dict[str, Any], dp_size: int, dp_rank: int, micro_batch_size: 
 def digests(config: dict[str, Any], dp_size: int, micro_batch_size: int) -> list[int]:
     """Of each step, summed over the data-parallel ranks, as an all-reduce in float64 would do it."""
     ranks = [
-        [cl.batch_digest(step) for step in steps(config, dp_size, rank, micro_batch_size)] for rank in range(dp_size)
+        [cl.adapters.batch_digest(step) for step in steps(config, dp_size, rank, micro_batch_size)]
+        for rank in range(dp_size)
     ]
     return [int(sum(map(float, step))) % (1 << 40) for step in zip(*ranks, strict=True)]
 
@@ -39,12 +40,12 @@ def test_the_same_for_any_number_of_ranks(config: dict[str, Any]) -> None:
 def test_whatever_differs_shows(config: dict[str, Any], name: str) -> None:
     batch = steps(config, 1, 0, BATCH)[0][0]
     other = {**batch, name: np.asarray(batch[name]).copy()}
-    assert cl.batch_digest(other) == cl.batch_digest(batch)
+    assert cl.adapters.batch_digest(other) == cl.adapters.batch_digest(batch)
     other[name].reshape(-1)[-1] += 1
-    assert cl.batch_digest(other) != cl.batch_digest(batch)
+    assert cl.adapters.batch_digest(other) != cl.adapters.batch_digest(batch)
 
 
 def test_needs_the_indices_of_samples(config: dict[str, Any]) -> None:
     batch = steps(config, 1, 0, BATCH)[0][0]
     with raises(ConfigError, "outputs.sample_index"):
-        cl.batch_digest({name: value for name, value in batch.items() if name != "sample_index"})
+        cl.adapters.batch_digest({name: value for name, value in batch.items() if name != "sample_index"})

@@ -42,20 +42,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Each document has its number as its quality, as weights of its tokens, and in its records."""
     folder = tmp_path_factory.mktemp("fields")
     tracks = {
-        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        "pair": cl.TrackOptions(codec="pairs"),
+        "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "pair": cl.writing.TrackOptions(codec="pairs"),
     }
-    options = cl.BuildOptions(
-        tokenizer=cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256), tracks=tracks,
+    options = cl.writing.BuildOptions(
+        tokenizer=cl.writing.Tokenizer(name="bytes", vocab_size=257, eos_id=256), tracks=tracks,
         fields={"weight": "f2", "number": "i2"},
     )  # fmt: skip
-    build = cl.create_writer(folder / "ds", options, codecs=CODECS)
+    build = cl.writing.create_writer(folder / "ds", options, codecs=CODECS)
     with build.shard(0) as shard:
         for k in range(40):
             n = 7 + k % 5
             spans = {"quality": [(0, n - 2, np.array([k], "f4"))], "pair": [(1, n, (k, 3 * k))]}
             shard.add_document([65 + k] * (n - 1) + [256], spans, fields={"weight": [k / 8] * n, "number": [k] * n})
-    cl.finalize(folder / "ds")
+    cl.writing.finalize(folder / "ds")
     return folder
 
 
@@ -76,7 +76,7 @@ def check(batch: dict[str, Any], collated: bool = False) -> None:
     assert torch.equal(batch["number"].long(), known)
     ahead = torch.where(batch["labels"] < 256, (batch["labels"] - 65) / 8, batch["loss_weight"])
     assert torch.equal(batch["loss_weight"], ahead.float())
-    quality = cl.token_values(batch, "quality", missing=-1)
+    quality = cl.concepts.token_values(batch, "quality", missing=-1)
     assert quality.dtype == torch.float32
     for row in range(len(ids)):
         for j in range(ids.shape[1]):
@@ -132,8 +132,8 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
     assert 0 < lacking.sum() < 6
     assert (weights[lacking] == 7).all()
     with pytest.raises(TypeError, match="missing"):
-        cl.token_values(plain, "quality")  # type: ignore[call-arg]
-    of_inputs = cl.token_values(plain, "quality", missing=-1)
+        cl.concepts.token_values(plain, "quality")  # type: ignore[call-arg]
+    of_inputs = cl.concepts.token_values(plain, "quality", missing=-1)
     assert torch.equal(weights[~lacking][:, :-1], of_inputs[~lacking][:, 1:])
     assert (of_inputs[lacking] == -1).all()
 
@@ -163,7 +163,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
     with cl.make_dataloader({**config, "tracks": {"quality": {}}}, micro_batch_size=2) as loader:
         batch = next(iter(loader))
     with raises(ConfigError, expected="a track of numbers"):
-        cl.token_values(batch, "weight", missing=0)
+        cl.concepts.token_values(batch, "weight", missing=0)
     fim = FillInMiddle(prefix=300, middle=301, suffix=302, pad=303)
     plain = {name: value for name, value in batch.items() if not name.startswith("quality")}
     with pytest.raises(ConfigError, match=r"fim: found a batch with (loss_weight|number)"):

@@ -18,7 +18,7 @@ def take(loader, batches):
 
 @pytest.mark.parametrize(("rank", "num_samples", "told"), [(0, None, 1), (0, 24, 0), (1, None, 0)])
 def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, caplog, rank, num_samples, told):
-    sizes = cl.BatchSchedule(((0, 12), (24, 15), (39, 18)))
+    sizes = cl.adapters.BatchSchedule(((0, 12), (24, 15), (39, 18)))
     loader = cl.make_dataloader(
         config, dp_rank=rank, dp_size=2, micro_batch_size=3, global_batch_size=sizes, num_samples=num_samples
     )
@@ -35,7 +35,7 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
 
 
 def test_a_batch_that_is_behind_is_not_told(config, caplog):
-    sizes = cl.BatchSchedule(((0, 12), (24, 15), (39, 18)))
+    sizes = cl.adapters.BatchSchedule(((0, 12), (24, 15), (39, 18)))
     with cl.make_dataloader(config, micro_batch_size=1, global_batch_size=sizes, consumed_samples=24) as whole:
         take(whole, 15)
         state = whole.state_dict()
@@ -79,7 +79,7 @@ def test_shared_labels_are_views_of_the_tokens_and_equal_to_those_of_their_own(c
             for name, begin in {"input_ids": 0, "labels": 1}.items():
                 assert torch.equal(found[name], wanted[name])
                 assert found[name].data_ptr() == found["tokens"].data_ptr() + 8 * begin
-            assert cl.batch_digest(found) == cl.batch_digest(wanted)
+            assert cl.adapters.batch_digest(found) == cl.adapters.batch_digest(wanted)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_the_start_is_logged_by_rank_zero(config, tmp_path):
     for rank in (0, 1):
         loader = cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=2, consumed_samples=8)
         loader.log_start(tmp_path, step=2)
-    log = cl.RunLog(tmp_path)
+    log = cl.adapters.RunLog(tmp_path)
     assert [(s.step, s.consumed, s.dp_size, s.scheme) for s in log.starts] == [(2, 8, 2, "strided")]
     assert log.spec(log.starts[0]).hash == OrderState.read(loader.state_dict(), "state").spec.hash
 
@@ -174,7 +174,7 @@ def test_a_start_within_a_step_is_logged_as_that_step(config, tmp_path):
     resumed = cl.make_dataloader(config, micro_batch_size=4, global_batch_size=12)
     resumed.load_state_dict(loader.state_dict())
     resumed.log_start(tmp_path, step=1)
-    history = cl.RunLog(tmp_path).history
+    history = cl.adapters.RunLog(tmp_path).history
     assert [history.range_of(step) for step in (1, 2)] == [(12, 24), (24, 36)]
     assert resumed.steps is None
     assert take(resumed, 2) == [[16, 17, 18, 19], [20, 21, 22, 23]]

@@ -38,9 +38,9 @@ def config(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def seen() -> Iterator[list[cl.StepMetrics]]:
-    found: list[cl.StepMetrics] = []
-    end = cl.on_step(found.append)
+def seen() -> Iterator[list[cl.metrics.StepMetrics]]:
+    found: list[cl.metrics.StepMetrics] = []
+    end = cl.metrics.on_step(found.append)
     yield found
     end()
     assert not cl.metrics.steps.callbacks
@@ -50,7 +50,7 @@ def make(config: Any, **options: Any) -> cl.Loader:
     return cl.make_dataloader(config, **{"dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options})
 
 
-def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics]) -> None:
+def test_every_step_says_what_was_read(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
     read: Counter[str] = Counter()
     parts = [iter(make(config, dp_rank=rank, num_samples=60, last_batch="partial")) for rank in (0, 1)]
     for number, batches in enumerate(zip(*parts, strict=True), 1):
@@ -72,7 +72,7 @@ def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics]) 
     assert sum(one.bytes_read for one in seen) >= 28 * 16 * 2
 
 
-def test_what_is_masked(config: Any, seen: list[cl.StepMetrics]) -> None:
+def test_what_is_masked(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
     """Of the steps that end, not of what is prefetched: as the batches of this rank say."""
     config["exclude"] = [{"dataset": "b", "tokens": [0, 200]}]
     config["loader"]["prefetch_batches"] = 7
@@ -102,7 +102,7 @@ def test_one_line_of_the_configuration_has_them_logged(config: Any, caplog: pyte
 
 
 def test_steps_of_the_run_log_and_weights_that_were_set(
-    config: Any, seen: list[cl.StepMetrics], tmp_path: Path
+    config: Any, seen: list[cl.metrics.StepMetrics], tmp_path: Path
 ) -> None:
     loader = make(config, dp_size=1, micro_batch_size=8)
     loader.log_start(tmp_path, 100)
@@ -115,7 +115,7 @@ def test_steps_of_the_run_log_and_weights_that_were_set(
     assert [one.weights.get("a", 0) for one in seen] == [0.75] * 5 + [0] + [0.5] * 2
 
 
-def test_retries_are_counted(config: Any, seen: list[cl.StepMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_are_counted(config: Any, seen: list[cl.metrics.StepMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
     config["loader"] = {"prefetch_batches": 0}
     stock, left = OpenFiles.open, [3]
 
@@ -138,7 +138,7 @@ def failing(kind: str, step: int) -> Any:
     """A callback that fails once at a step: raises, or is where Ctrl-C falls."""
     left = [1]
 
-    def callback(metrics: cl.StepMetrics) -> None:
+    def callback(metrics: cl.metrics.StepMetrics) -> None:
         if metrics.step == step and left:
             left.clear()
             if kind == "Ctrl-C":
@@ -163,7 +163,7 @@ def test_a_batch_that_a_callback_keeps_back_is_not_lost(config: Any, kind: str, 
             if trained:
                 loader.acknowledge(batch["consumed_samples"])
 
-    end = cl.on_step(failing(kind, 2))
+    end = cl.metrics.on_step(failing(kind, 2))
     with pytest.raises((OSError, KeyboardInterrupt)):
         train()
     assert taken == list(range(10))
@@ -179,7 +179,7 @@ def test_a_batch_that_a_callback_keeps_back_is_not_lost(config: Any, kind: str, 
 def test_weights_that_a_callback_sets_hold_for_what_nobody_has_read(config: Any) -> None:
     """Whether it is called before or after, the first sample is behind what is being read; all of it is as resumed."""
     loader, found = make(config, dp_size=1, micro_batch_size=4), []
-    end = cl.on_step(lambda metrics: metrics.step == 1 and found.append(loader.set_weights({"a": 1, "b": 7})))
+    end = cl.metrics.on_step(lambda metrics: metrics.step == 1 and found.append(loader.set_weights({"a": 1, "b": 7})))
     batches = [batch["dataset_id"].tolist() for batch in itertools.islice(loader, 20)]
     end()
     assert found == [16], "behind two steps"
@@ -188,7 +188,7 @@ def test_weights_that_a_callback_sets_hold_for_what_nobody_has_read(config: Any)
     assert [batch["dataset_id"].tolist() for batch in itertools.islice(resumed, 20)] == batches
 
 
-def test_a_batch_that_is_read_again_late(config: Any, seen: list[cl.StepMetrics], monkeypatch: Any) -> None:
+def test_a_batch_that_is_read_again_late(config: Any, seen: list[cl.metrics.StepMetrics], monkeypatch: Any) -> None:
     """What was read before the weights changed counts nothing, also where that ends last."""
     config = {**config, "phases": [], "loader": {"prefetch_batches": 3, "num_threads": 8}}
     config["datasets"]["a"]["weight"] = 1
@@ -222,7 +222,7 @@ def test_a_batch_that_is_read_again_late(config: Any, seen: list[cl.StepMetrics]
     assert [one.masked for one in seen[1:]] == [0] * 5
 
 
-def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.StepMetrics]) -> None:
+def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
     assert list(cl.EvaluationLoader(config, micro_batch_size=2, num_samples=8))
     assert not seen
 
@@ -239,11 +239,11 @@ def test_what_is_ready_and_what_was_waited_for() -> None:
     assert slow.ready == 0
 
 
-def test_exporters(config: Any, seen: list[cl.StepMetrics], caplog: pytest.LogCaptureFixture) -> None:
+def test_exporters(config: Any, seen: list[cl.metrics.StepMetrics], caplog: pytest.LogCaptureFixture) -> None:
     import prometheus_client
 
     registry = prometheus_client.CollectorRegistry()
-    ends = [cl.on_step(cl.log_steps(every=2)), cl.on_step(cl.to_prometheus(registry))]
+    ends = [cl.metrics.on_step(cl.metrics.log_steps(every=2)), cl.metrics.on_step(cl.metrics.to_prometheus(registry))]
     with caplog.at_level(logging.INFO, "conceptloader"):
         list(itertools.islice(make(config), 10))
     for end in ends:

@@ -83,8 +83,8 @@ def test_weights_set_in_the_middle_end_it(config: Any) -> None:
 
 
 def test_metrics_name_the_weights_in_force(config: Any) -> None:
-    seen: list[cl.StepMetrics] = []
-    end = cl.on_step(seen.append)
+    seen: list[cl.metrics.StepMetrics] = []
+    end = cl.metrics.on_step(seen.append)
     rows([make(config)], 60)
     end()
     weights = {one.consumed_samples: one.weights for one in seen}
@@ -114,6 +114,6 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
 
 def test_temperature_applies_to_both_ends(config: Any) -> None:
     even = cl.open_blend({**config, "temperature": 2}).spec.phases
-    assert even[1].ramp == cl.Ramp(samples=120, shape="cosine")
+    assert even[1].ramp == cl.adapters.Ramp(samples=120, shape="cosine")
     assert even[0].weights["a"] / even[0].weights["b"] == pytest.approx(3)
     assert even[1].weights["c"] / even[1].weights["b"] == pytest.approx(3**0.5)

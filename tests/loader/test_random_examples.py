@@ -104,5 +104,5 @@ def test_dropout(checkout: Path, config: dict[str, Any]) -> None:
     samples = had.any(1)
     assert abs(float((has.any(1) & samples).sum() / samples.sum())) < 0.71
     assert torch.equal(dropped["concepts_ids"][has], batch["concepts_ids"][has])
-    known, was = cl.annotation_status(dropped, "concepts"), cl.annotation_status(batch, "concepts")
+    known, was = cl.concepts.annotation_status(dropped, "concepts"), cl.concepts.annotation_status(batch, "concepts")
     assert set(torch.unique(known[known != was]).tolist()) == {0}

@@ -142,7 +142,7 @@ def test_the_run_log_begins_at_what_is_trained(config: Any, tmp_path: Path) -> N
     next(batches)
     loader.log_start(tmp_path, 5)
     assert loader.steps == 5
-    history = cl.RunLog(tmp_path).history
+    history = cl.adapters.RunLog(tmp_path).history
     assert [history.range_of(step) for step in (5, 6)] == [(12, 24), (24, 36)]
     resumed = loader_of(config)
     resumed.load_state_dict(loader.state_dict())

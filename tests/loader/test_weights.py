@@ -147,7 +147,7 @@ def test_the_run_log_knows_them(config: Any, tmp_path: Path) -> None:
                 loader.set_weights({"a": number, "c": 1})
     for loader in loaders:
         loader.close()
-    assert [start.step for start in cl.RunLog(tmp_path).starts] == [5]
+    assert [start.step for start in cl.adapters.RunLog(tmp_path).starts] == [5]
     run = open_run(open_blend(config).config.to_dict() and _written(config, tmp_path), tmp_path)
     order = run.blend.order
     assert [order.index_of_window(*order.sample(sample)) for sample in range(80)] == list(range(80))

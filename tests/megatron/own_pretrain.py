@@ -29,7 +29,7 @@ FAIL_IN = os.environ.get("FAIL_IN")
 LEARNS = "LEARNS" in os.environ
 if "METRICS" in os.environ:
     METRICS = open(f"{os.environ['METRICS']}.{os.environ['RANK']}", "a", buffering=1)  # noqa: SIM115 - until the end
-    cl.on_step(lambda metrics: METRICS.write(json.dumps(asdict(metrics)) + "\n"))
+    cl.metrics.on_step(lambda metrics: METRICS.write(json.dumps(asdict(metrics)) + "\n"))
 
 
 def observed(loss_func: Any, dataset_id: torch.Tensor, losses: torch.Tensor) -> Any:

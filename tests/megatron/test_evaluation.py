@@ -20,11 +20,13 @@ LENGTH = 16
 def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenizer: Any) -> None:
     """A dataset of one document; spans: of track topic, None for no such track."""
     known = {"name": "none", "vocab_size": 256, "eos_id": EOD, **tokenizer}
-    tracks = {} if spans is None else {"topic": cl.TrackOptions(encoding="spans")}
-    build = cl.create_writer(path, cl.BuildOptions(tokenizer=cl.Tokenizer(**known), tracks=tracks))
+    tracks = {} if spans is None else {"topic": cl.writing.TrackOptions(encoding="spans")}
+    build = cl.writing.create_writer(
+        path, cl.writing.BuildOptions(tokenizer=cl.writing.Tokenizer(**known), tracks=tracks)
+    )
     with build.shard(0) as writer:
         writer.add_document([*range(100), *([7] * (tokens - 100))], {} if spans is None else {"topic": spans})
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 @pytest.fixture(scope="module")

@@ -21,4 +21,4 @@ def training_step(self: Any, dataloader: Any) -> Any:
 
 nanotron.trainer.DistributedTrainer.training_step = training_step
 if os.environ["RANK"] == "0":
-    cl.on_step(lambda metrics: print("METRICS", json.dumps(asdict(metrics))))
+    cl.metrics.on_step(lambda metrics: print("METRICS", json.dumps(asdict(metrics))))

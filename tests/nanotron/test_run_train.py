@@ -152,7 +152,7 @@ def test_an_edit_of_the_past_is_refused_and_one_ahead_is_accepted(
     ahead = {"web": 0.2, "code": 0.8}
     edited = {**dataset, "phases": [{"start": 30, "weights": ahead}], "skip": [{"at": 26, "count": 2}]}
     result = succeeds(tmp_path / "b", support.config(checkpoints, edited, micro_batches=4, resume=True))
-    phases, skips = [cl.Phase(start=30, weights=ahead)], [cl.Skip(at=26, count=2)]
+    phases, skips = [cl.Phase(start=30, weights=ahead)], [cl.adapters.Skip(at=26, count=2)]
     oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=phases, skips=skips)
     assert_seen(result, oracle, Layout(), range(4, 7), micro_batch=2, micro_batches=4, start=24)
 

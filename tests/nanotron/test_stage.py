@@ -65,7 +65,9 @@ def test_consumption_is_exact(dataset: dict[str, Any], skip: list[Any]) -> None:
 def test_callbacks_come_after_the_step(dataset: dict[str, Any]) -> None:
     """Not while it takes its micro batches: pipeline ranks do so at different times, and callbacks may call for all."""
     seen: list[Any] = []
-    end = cl.on_step(lambda one: seen.append((opened.consumed, one.consumed_samples, one.waited_seconds, one.masked)))
+    end = cl.metrics.on_step(
+        lambda one: seen.append((opened.consumed, one.consumed_samples, one.waited_seconds, one.masked))
+    )
     opened = stage(dataset)
     for step in (1, 2):
         for _ in range(2):

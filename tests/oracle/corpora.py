@@ -15,7 +15,7 @@ from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.oracle.data import read
 
 VOCAB, EOS, CONCEPTS = 300, 7, 9
-TOKENIZER = cl.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS)
+TOKENIZER = cl.writing.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS)
 STREAMS = ("plain", "more", "joined", "whole", "cut", "cut-again", "spans", "bare", "flat")
 DOCUMENTS = ("documents", "some")
 FIELDS = {f"x{kind}": kind for kind in FIELD_TYPES}
@@ -64,14 +64,16 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, 
     names = [f"concept-{k}" for k in range(CONCEPTS)]
     numbers = {"dtype": types.number}
     tracks = {
-        "concepts": cl.TrackOptions(vocabulary=names, encoding=pick(rng, "dense", "spans")),
-        "scored": cl.TrackOptions(parameters=types.scored, vocabulary=names, encoding=pick(rng, "dense", "spans")),
-        "numbers": cl.TrackOptions(codec="numpy", parameters=numbers, encoding=pick(rng, "dense", "spans")),
-        "notes": cl.TrackOptions(codec="json", encoding=pick(rng, "dense", "spans")),
+        "concepts": cl.writing.TrackOptions(vocabulary=names, encoding=pick(rng, "dense", "spans")),
+        "scored": cl.writing.TrackOptions(
+            parameters=types.scored, vocabulary=names, encoding=pick(rng, "dense", "spans")
+        ),
+        "numbers": cl.writing.TrackOptions(codec="numpy", parameters=numbers, encoding=pick(rng, "dense", "spans")),
+        "notes": cl.writing.TrackOptions(codec="json", encoding=pick(rng, "dense", "spans")),
     }
-    build = cl.create_writer(
+    build = cl.writing.create_writer(
         path,
-        cl.BuildOptions(
+        cl.writing.BuildOptions(
             mode="document" if prefix == "documents" else "token-stream" if bare else "stream-with-metadata",
             tokenizer=TOKENIZER,
             token_type=pick(rng, "u2", "u4"),
@@ -96,7 +98,7 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, 
                     spans["concepts"] = [(2, 9, [1])]  # so that no view is empty
                 writer.add_document(tokens, spans, id=f"{prefix}-{number}", fields=given)
                 number += 1
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 def pick(rng: np.random.Generator, *among: str) -> str:

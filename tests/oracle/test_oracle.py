@@ -330,7 +330,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
                 dp_rank=k,
                 dp_size=ranks,
                 micro_batch_size=size,
-                global_batch_size=cl.BatchSchedule(rule),
+                global_batch_size=cl.adapters.BatchSchedule(rule),
                 num_samples=end,
                 last_batch=tail if end else None,
             )

@@ -39,7 +39,7 @@ def golden_mixture() -> cl.Mixture:
             cl.Phase(start=0, weights={"web": 0.7, "code": 0.2, "books": 0.1}),
             cl.Phase(start=1000, weights={"web": 0.5, "code": 0.3, "tiny": 0.01, "books": 0.1}),
         ],
-        skips=[cl.Skip(at=1500, count=100)],
+        skips=[cl.adapters.Skip(at=1500, count=100)],
     )
 
 
@@ -47,7 +47,7 @@ def golden_mixture() -> cl.Mixture:
 def test_permutation(case: dict) -> None:
     n, key = int(case["n"]), int(case["key"])
     positions = np.array([int(x) for x in case["positions"]], np.uint64)
-    assert cl.Permutation(n, key).forward_many(positions).tolist() == [int(x) for x in case["forward"]]
+    assert cl.adapters.Permutation(n, key).forward_many(positions).tolist() == [int(x) for x in case["forward"]]
 
 
 def test_keys() -> None:

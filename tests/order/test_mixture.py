@@ -52,7 +52,7 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
 
 @given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))
 def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
-    compiled = Skips([cl.Skip(at=at, count=count) for at, count in skips])
+    compiled = Skips([cl.adapters.Skip(at=at, count=count) for at, count in skips])
     expected = [reference.global_index(t, skips) for t in range(200)]
     assert [compiled.global_index(t) for t in range(200)] == expected
     assert compiled.global_indices(np.arange(200, dtype=np.uint64)).tolist() == expected
@@ -179,8 +179,8 @@ def test_far_positions_and_tiny_weights() -> None:
         ({"sizes": [1], "weights": [1], "phases": [cl.Phase(start=0, weights={"0": 1})]}, "already gives"),
         ({"sizes": [1], "phases": [cl.Phase(start=0, weights={"x": 1})]}, "no such dataset"),
         ({"sizes": [1], "phases": [cl.Phase(start=0, weights={})]}, "no weights"),
-        ({"sizes": [1], "skips": [cl.Skip(at=-1, count=1)]}, "skip"),
-        ({"sizes": [1], "skips": [cl.Skip(at=0, count=0)]}, "skip"),
+        ({"sizes": [1], "skips": [cl.adapters.Skip(at=-1, count=1)]}, "skip"),
+        ({"sizes": [1], "skips": [cl.adapters.Skip(at=0, count=0)]}, "skip"),
         ({"sizes": [1], "max_epochs": [0]}, "max_epochs"),
     ],
 )
@@ -219,7 +219,7 @@ import conceptloader as cl
 samples = np.arange(3000, dtype=np.uint64)
 for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
     later = {str(k): k + 1 for k in range(len(sizes))}
-    ramp = cl.Phase(start=100, weights=later, ramp=cl.Ramp(samples=1500, shape="cosine"))
+    ramp = cl.Phase(start=100, weights=later, ramp=cl.adapters.Ramp(samples=1500, shape="cosine"))
     for block in (1, 64):
         for phases in ([cl.Phase(start=0, weights=later)], [cl.Phase(start=0, weights={"0": 1}), ramp]):
             m = cl.Mixture(sizes, phases=phases, block=block)

@@ -23,15 +23,15 @@ ALL_SMALL = [*range(1, 301), *sorted({2**k + d for k in range(1, 21) for d in (-
 
 def test_bijective_exhaustively() -> None:
     for n in ALL_SMALL:
-        image = cl.Permutation(n, key=n).forward_many(np.arange(n))
+        image = cl.adapters.Permutation(n, key=n).forward_many(np.arange(n))
         assert np.array_equal(np.sort(image), np.arange(n)), n
-        assert np.array_equal(cl.Permutation(n, key=n).inverse_many(image), np.arange(n)), n
+        assert np.array_equal(cl.adapters.Permutation(n, key=n).inverse_many(image), np.arange(n)), n
 
 
 @given(n=st.integers(1, 2**63) | st.integers(1, 3000), key=KEYS, data=st.data())
 def test_kernel_equals_reference_and_inverse(n: int, key: int, data: st.DataObject) -> None:
     i = data.draw(st.integers(0, n - 1))
-    p = cl.Permutation(n, key)
+    p = cl.adapters.Permutation(n, key)
     j = p.forward(i)
     mixed = reference.mix64(key)
     assert 0 <= j < n
@@ -41,7 +41,7 @@ def test_kernel_equals_reference_and_inverse(n: int, key: int, data: st.DataObje
 
 def test_single_positions_by_many_threads() -> None:
     n, found = 10**12, {}
-    p = cl.Permutation(n, key=3)
+    p = cl.adapters.Permutation(n, key=3)
 
     def work(first: int) -> None:
         for i in range(first, n, n // 20000):
@@ -70,7 +70,7 @@ def test_single_positions_by_many_threads() -> None:
 def test_every_small_permutation_is_equally_likely(n: int) -> None:
     draws = 400 * len(list(permutations(range(n)))) if n < 6 else 72_000
     seen = Counter(tuple(reference.keyed_shuffle(n, reference.mix64(key))) for key in range(draws))
-    assert tuple(cl.Permutation(n, key=17).forward_many(np.arange(n))) == tuple(
+    assert tuple(cl.adapters.Permutation(n, key=17).forward_many(np.arange(n))) == tuple(
         reference.keyed_shuffle(n, reference.mix64(17))
     )
     cells = len(list(permutations(range(n))))
@@ -84,7 +84,7 @@ def test_every_small_permutation_is_equally_likely(n: int) -> None:
 def test_where_an_element_goes_is_uniform_just_above_the_table(n: int) -> None:
     keys, bins = 20_000, 25
     for position in (0, 1, n - 1):
-        places = np.array([cl.Permutation(n, key).forward(position) for key in range(keys)])
+        places = np.array([cl.adapters.Permutation(n, key).forward(position) for key in range(keys)])
         counts = np.bincount(places * bins // n, minlength=bins)
         expected = keys * np.diff(np.ceil(np.arange(bins + 1) * n / bins)) / n
         chi = float(((counts - expected) ** 2 / expected).sum())
@@ -94,7 +94,7 @@ def test_where_an_element_goes_is_uniform_just_above_the_table(n: int) -> None:
 @pytest.mark.parametrize("n", [300, 1024, 1025, 2000, 20_000])
 def test_correlations_are_those_of_numpys_permutation(n: int) -> None:
     """Lag-1 and adjacent-seed correlation times sqrt(n) is a standard normal for a good shuffle."""
-    orders = np.stack([cl.Permutation(n, key).forward_many(np.arange(n)).astype(float) for key in range(300)])
+    orders = np.stack([cl.adapters.Permutation(n, key).forward_many(np.arange(n)).astype(float) for key in range(300)])
     orders -= orders.mean(axis=1, keepdims=True)
     scale = orders.var(axis=1).mean() * n
     lag = (orders[:, :-1] * orders[:, 1:]).sum(axis=1) / scale * np.sqrt(n)
@@ -107,13 +107,15 @@ def test_correlations_are_those_of_numpys_permutation(n: int) -> None:
 
 def test_fixed_points_are_poisson() -> None:
     n = 5000
-    found = sum(int((cl.Permutation(n, key).forward_many(np.arange(n)) == np.arange(n)).sum()) for key in range(400))
+    found = sum(
+        int((cl.adapters.Permutation(n, key).forward_many(np.arange(n)) == np.arange(n)).sum()) for key in range(400)
+    )
     assert abs(found - 400) < 4.5 * 20
 
 
 @pytest.mark.parametrize("n", [500, 5000])
 def test_shape_of_the_input_is_kept_and_dtypes_are_checked(n: int) -> None:
-    p = cl.Permutation(n, 3)
+    p = cl.adapters.Permutation(n, 3)
     grid = np.arange(12, dtype=np.int32).reshape(3, 4)
     assert p.forward_many(grid).shape == (3, 4)
     assert p.forward_many(grid).dtype == np.uint64
@@ -125,7 +127,7 @@ def test_shape_of_the_input_is_kept_and_dtypes_are_checked(n: int) -> None:
 
 
 def test_arrays_of_any_memory() -> None:
-    p = cl.Permutation(5000, 3)
+    p = cl.adapters.Permutation(5000, 3)
     expected = p.forward_many(np.arange(5000))
     offset = np.zeros(40_001, np.uint8)[1:].view(np.uint64)
     offset[:] = range(5000)
@@ -138,33 +140,33 @@ def test_arrays_of_any_memory() -> None:
 @pytest.mark.parametrize(("n", "key"), [(0, 0), (-1, 0), (2**63 + 1, 0), (5, -1), (5, 2**64)])
 def test_arguments_out_of_range_are_refused(n: int, key: int) -> None:
     with pytest.raises(ConfigError, match="expected"):
-        cl.Permutation(n, key)
+        cl.adapters.Permutation(n, key)
 
 
 @pytest.mark.parametrize("n", [5, 5000])
 @pytest.mark.parametrize("position", [-1, 5000])
 def test_positions_out_of_range_are_refused(n: int, position: int) -> None:
-    p = cl.Permutation(n)
+    p = cl.adapters.Permutation(n)
     for call in (p.forward, p.inverse, lambda x: p.forward_many([x]), lambda x: p.inverse_many(np.array([x]))):
         with pytest.raises(ConfigError, match=f"found {position}"):
             call(position)
 
 
 def test_the_function_that_the_error_names_makes_a_key() -> None:
-    with raises(ConfigError, fix="derive one with conceptloader.derive_key"):
-        cl.Permutation(5, 2**64)
-    key = cl.derive_key(-3, "my order", 2**70)
-    assert cl.Permutation(5, key).key == key == cl.derive_key(-3, "my order", 2**70)
-    assert cl.derive_key(0, np.int64(1)) == cl.derive_key(0, 1) != cl.derive_key(0, "1")
+    with raises(ConfigError, fix="derive one with conceptloader.adapters.derive_key"):
+        cl.adapters.Permutation(5, 2**64)
+    key = cl.adapters.derive_key(-3, "my order", 2**70)
+    assert cl.adapters.Permutation(5, key).key == key == cl.adapters.derive_key(-3, "my order", 2**70)
+    assert cl.adapters.derive_key(0, np.int64(1)) == cl.adapters.derive_key(0, 1) != cl.adapters.derive_key(0, "1")
     for part in (1.0, True, None):
         with raises(ConfigError, "derive_key", "the part"):
-            cl.derive_key(0, part)  # type: ignore[arg-type]
+            cl.adapters.derive_key(0, part)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [1000, 10**6])
 def test_what_is_no_integer_is_not_cut_off(n):
-    found = cl.Permutation(n, key=3)
+    found = cl.adapters.Permutation(n, key=3)
     assert found.forward(np.uint64(7)) == found.forward(7)
-    for wrong in (lambda: found.forward(3.5), lambda: found.inverse(2.0), lambda: cl.Permutation(n + 0.5)):
+    for wrong in (lambda: found.forward(3.5), lambda: found.inverse(2.0), lambda: cl.adapters.Permutation(n + 0.5)):
         with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
             wrong()

@@ -131,21 +131,21 @@ def test_the_next_phase_may_cut_it_and_the_next_ramp_may_follow_it() -> None:
     for m in (cut, back):
         datasets, draws = m.locate_many(np.arange(700))
         assert all(draws[datasets == k].tolist() == list(range((datasets == k).sum())) for k in range(3))
-    with raises(cl.ConfigError, "phases.399.ramp", "the one before it lasts to 400"):
+    with raises(cl.errors.ConfigError, "phases.399.ramp", "the one before it lasts to 400"):
         ramped(300, "linear", 16, cl.Phase(start=399, weights=A, ramp=Ramp(samples=10)))
     later = cl.Phase(start=70, weights={"a": 1}, ramp=Ramp(samples=10))
-    with raises(cl.ConfigError, "phases.70.ramp", "from sample 70 on"):
+    with raises(cl.errors.ConfigError, "phases.70.ramp", "from sample 70 on"):
         cl.Mixture([1], names=["a"], phases=[later], origin=(70, [70]))
-    with raises(cl.ConfigError, "phases.0.ramp", "from sample 0 on"):
+    with raises(cl.errors.ConfigError, "phases.0.ramp", "from sample 0 on"):
         cl.Mixture([1], names=["a"], phases=[cl.Phase(start=0, weights={"a": 1}, ramp=Ramp(samples=10))])
 
 
 @pytest.mark.parametrize("samples", [0, MAX_RAMP + 1, 1.5, True])
 def test_bad_lengths(samples: Any) -> None:
-    with raises(cl.ConfigError, "samples"):
+    with raises(cl.errors.ConfigError, "samples"):
         Ramp(samples=samples)
     phases = [cl.Phase(start=0, weights=A), cl.Phase(start=9, weights=A, ramp={"samples": samples})]  # type: ignore[arg-type]
-    with raises(cl.ConfigError, "phases.9.ramp.samples"):
+    with raises(cl.errors.ConfigError, "phases.9.ramp.samples"):
         cl.Mixture([1, 1], names=["a", "b"], phases=phases)
 
 
@@ -170,7 +170,11 @@ def test_the_longest_ramp_far_out(block: int) -> None:
 
 
 def test_many_windows_equal_one_after_the_other() -> None:
-    for m in (ramped(block=1), ramped(64, "cosine", 16), ramped(40, "linear", 64, skips=[cl.Skip(at=120, count=33)])):
+    for m in (
+        ramped(block=1),
+        ramped(64, "cosine", 16),
+        ramped(40, "linear", 64, skips=[cl.adapters.Skip(at=120, count=33)]),
+    ):
         for dataset, size in enumerate(m.sizes):
             for epoch in (0, 1, 2):
                 windows = np.random.default_rng(epoch).permutation(size)[:200]
@@ -192,7 +196,7 @@ def golden_mixture(block: int) -> cl.Mixture:
             cl.Phase(start=10_000, weights={"web": 1, "code": 2}),
             cl.Phase(start=12_000, weights={"web": 1}, ramp=Ramp(samples=20, shape="cosine")),
         ],
-        skips=[cl.Skip(at=1500, count=100)],
+        skips=[cl.adapters.Skip(at=1500, count=100)],
     )
 
 

@@ -131,14 +131,14 @@ def test_without_extras_it_reads_and_says_what_is_missing(wheel: Path, empty_ven
     zipfile.ZipFile(wheel).extractall(site)
     script = """
 import conceptloader as cl
-build = cl.create_writer("data", cl.BuildOptions())
+build = cl.writing.create_writer("data", cl.writing.BuildOptions())
 with build.shard(0) as writer:
     writer.add_document([1, 2, 3])
-cl.finalize("data")
+cl.writing.finalize("data")
 print(cl.__version__, cl.open_dataset("data").num_tokens, cl.Mixture([9]).sample(3)[0])
 try:
     cl.make_dataloader
-except cl.MissingPackageError as error:
+except cl.errors.MissingPackageError as error:
     print(error)
 """
     found = run(empty_venv, "-c", script, cwd=tmp_path).splitlines()

@@ -19,6 +19,7 @@ GOOD = """\
 from typing import Any
 
 import conceptloader as cl
+from conceptloader.format.read.dataset import Windows
 
 def plain(batch: dict[str, Any]) -> list[str]:
     return [name for name, value in batch.items() if value.dtype]
@@ -29,17 +30,17 @@ for batch in loader:
         text: str = sample.text
     longest: int = batch["max_seqlen"]
     batch["input_ids"].shape, batch["concepts_ids"].shape, batch[plain(batch)[0]].shape
-    spans = cl.track(batch, "concepts").spans
-    cl.token_concepts({**batch, "more": 3}, "concepts", k=2)
+    spans = cl.concepts.track(batch, "concepts").spans
+    cl.concepts.token_concepts({**batch, "more": 3}, "concepts", k=2)
     batch["more"] = 3
     copied: cl.TensorBatch = batch
     break
 summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabularies={"concepts": ["red"]}, overwrite=True)
 tokens: int = summary.tokens
 manifest = cl.adopt(["a.bin"], "b")
-done = cl.annotate("b", ["spans.jsonl"], "c", cl.AnnotateOptions(track="t"))
+done = cl.annotate("b", ["spans.jsonl"], "c", cl.writing.AnnotateOptions(track="t"))
 run: cl.trace.Run = cl.trace.open_run("run.yaml")
-windows: cl.Windows = cl.open_dataset("data").windows(8)
+windows: Windows = cl.open_dataset("data").windows(8)
 try:
     cl.verify("data")
 except cl.ConceptloaderError as error:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from conceptloader import RunLog
+from conceptloader.adapters import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import audit, locate_document, open_run, read_record
 

@@ -59,11 +59,11 @@ def operations(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counte
 def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("storm")
     for name in range(DATASETS):
-        build = cl.create_writer(folder / f"d{name}", cl.BuildOptions(), plan=list(range(SHARDS)))
+        build = cl.writing.create_writer(folder / f"d{name}", cl.writing.BuildOptions(), plan=list(range(SHARDS)))
         for shard in range(SHARDS):
             with build.shard(shard) as writer:
                 writer.add_document(np.arange(TOKENS))
-        cl.finalize(folder / f"d{name}")
+        cl.writing.finalize(folder / f"d{name}")
     datasets = {f"d{name}": {"path": str(folder / f"d{name}"), "weight": name + 1} for name in range(DATASETS)}
     return {"seq_len": 16, "datasets": datasets, "loader": {"num_threads": 1, "prefetch_batches": 0}}
 

@@ -37,7 +37,7 @@ def main() -> None:
         loader.load_state_dict(state["loader"])
     loader.log_start(args.output, first)
     dist.barrier()
-    starts = cl.RunLog(args.output).starts
+    starts = cl.adapters.RunLog(args.output).starts
     recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
     batches = iter(loader)
     for step in range(first, args.steps):

@@ -26,8 +26,11 @@ from tests.remote.conftest import Server
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards with documents, ids, a field, a dense track and a sparse one with a vocabulary."""
     path = tmp_path_factory.mktemp("local") / "ds"
-    tracks = {"c": cl.TrackOptions(vocabulary=["a", "b"], encoding="spans"), "d": cl.TrackOptions(encoding="dense")}
-    build = cl.create_writer(path, cl.BuildOptions(tracks=tracks, fields={"weight": "f2"}), plan=[0, 1])
+    tracks = {
+        "c": cl.writing.TrackOptions(vocabulary=["a", "b"], encoding="spans"),
+        "d": cl.writing.TrackOptions(encoding="dense"),
+    }
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, fields={"weight": "f2"}), plan=[0, 1])
     rng = np.random.default_rng(0)
     for shard in range(2):
         with build.shard(shard) as writer:
@@ -37,7 +40,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 writer.add_document(
                     rng.integers(0, 1000, n), spans=spans, id=f"{shard}-{number}", fields={"weight": rng.random(n)}
                 )
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 

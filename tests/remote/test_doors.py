@@ -30,10 +30,10 @@ from tests.remote.files import FileServer
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     path = tmp_path / "trusted" / "data" / "ds"
-    build = cl.create_writer(path, cl.BuildOptions())
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions())
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3])
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -284,10 +284,10 @@ def test_a_server_of_ranges_that_sends_whole_files_now_and_then(
 ) -> None:
     """As one machine of several behind an address may. One that never sent a range has none: that is said at once."""
     path = tmp_path / "trusted" / "data" / "long"
-    build = cl.create_writer(path, cl.BuildOptions())
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions())
     with build.shard(0) as writer:
         writer.add_document(range(500))
-    cl.finalize(path)
+    cl.writing.finalize(path)
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 9)
     clock = [0.0]
     monkeypatch.setattr(io, "monotonic", lambda: clock[0])

@@ -25,11 +25,11 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileServe
 
 def write(path: Path, seed: int) -> Path:
     """Of any seed files of equal sizes."""
-    build = cl.create_writer(path, cl.BuildOptions(token_type="u2"), plan=[0, 1])
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(token_type="u2"), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             writer.add_document(np.random.default_rng([seed, shard]).integers(0, 1000, TOKENS))
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 

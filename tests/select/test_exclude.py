@@ -61,15 +61,15 @@ def config(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Path:
 
 def run_of(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Run:
     blend = cl.open_blend(config(folder, exclude, **more))
-    partition = cl.Partition(micro_batch_size=2, dp_size=2)
-    starts = [cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)]
+    partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2)
+    starts = [cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(8), partition, SEQ_LEN)]
     starts.append(dataclasses.replace(starts[0], step=20, consumed=160, batch=[[0, 8]], dp_size=4))
     return Run(blend=blend, history=History(starts))
 
 
 def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     saved = run_of(folder, EXCLUDE[:2]).blend.spec
-    assert cl.OrderSpec.from_dict(saved.to_dict()) == saved
+    assert cl.adapters.OrderSpec.from_dict(saved.to_dict()) == saved
     assert saved.to_dict()["exclude"]
     assert run_of(folder, []).blend.spec.to_dict()["exclude"] == {}
     for consumed, changed, allowed in (
@@ -93,9 +93,9 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     current = run_of(folder, EXCLUDE[:1], **phases).blend  # what is excluded of a dataset that was not there yet
     assert current.resume(early, 90).spec.exclude == current.spec.exclude
     blend = run_of(folder, EXCLUDE).blend
-    partition = cl.Partition(micro_batch_size=2, dp_size=2)
-    log = cl.RunLog(tmp_path)
-    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)
+    partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2)
+    log = cl.adapters.RunLog(tmp_path)
+    start = cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(8), partition, SEQ_LEN)
     for one in (start, dataclasses.replace(start, step=25, consumed=200)):
         log.append(one, blend.spec)
     assert open_run(config(folder, EXCLUDE), tmp_path).blend.spec == blend.spec
@@ -146,11 +146,11 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
 
 def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     ids = ["a", "b\u2028c", "d\x85e", "f\x0cg"]
-    build = cl.create_writer(tmp_path / "ds", cl.BuildOptions())
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
     with build.shard(0) as writer:
         for one in ids:
             writer.add_document(range(10), id=one)
-    cl.finalize(tmp_path / "ds")
+    cl.writing.finalize(tmp_path / "ds")
     (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))

@@ -269,7 +269,7 @@ def test_another_take_is_another_past(folder: Path) -> None:
         return cl.open_blend(config(folder / "documents-None-0", entries))
 
     saved = blend("own").spec
-    assert cl.OrderSpec.from_dict(saved.to_dict()) == saved
+    assert cl.adapters.OrderSpec.from_dict(saved.to_dict()) == saved
     assert blend("sample").resume(saved, 40).spec.exclude == blend("sample").spec.exclude
     assert blend("own").resume(saved, 48).spec == saved
     for other in (blend("sample"), blend(), blend("own", "sample"), blend("own", at=41)):

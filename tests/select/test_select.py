@@ -42,14 +42,14 @@ def facts(number: int) -> dict[str, Any]:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Concepts on two tokens, each with a span of its own; quality of the whole document, in two halves."""
     tracks = {
-        "concepts": cl.TrackOptions(vocabulary=NAMES),
-        "topics": cl.TrackOptions(),
-        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        "about": cl.TrackOptions(codec="json"),
+        "concepts": cl.writing.TrackOptions(vocabulary=NAMES),
+        "topics": cl.writing.TrackOptions(),
+        "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "about": cl.writing.TrackOptions(codec="json"),
     }
-    tokenizer = cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
+    tokenizer = cl.writing.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
     path: Path = tmp_path_factory.mktemp("select") / "data"
-    build = cl.create_writer(path, cl.BuildOptions(tokenizer=tokenizer, tracks=tracks), plan=[0, 1, 2])
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(tokenizer=tokenizer, tracks=tracks), plan=[0, 1, 2])
     for shard in range(3):
         with build.shard(shard) as writer:
             for number in range(COUNT * shard // 3, COUNT * (shard + 1) // 3):
@@ -66,7 +66,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     spans["about"] = [(0, one["tokens"], json.loads(one["about"]))]
                 writer.add_document([number % 256] * one["tokens"], spans=spans, id=one["id"] or "")
             writer.add_document([], id="empty")
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return path
 
 
@@ -358,12 +358,12 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
 
 
 def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
-    build = cl.create_writer(
-        tmp_path / "data", cl.BuildOptions(tracks={"m": cl.TrackOptions(codec="msgpack")}), plan=[0]
+    build = cl.writing.create_writer(
+        tmp_path / "data", cl.writing.BuildOptions(tracks={"m": cl.writing.TrackOptions(codec="msgpack")}), plan=[0]
     )
     with build.shard(0) as writer:
         writer.add_document([1], spans={"m": [(0, 1, {"raw": b"x", "n": 1})]})
-    cl.finalize(tmp_path / "data")
+    cl.writing.finalize(tmp_path / "data")
     with raises(ConfigError, path="filter: m.raw", found=repr(b"x")):
         filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(where="m.raw is null"))
     filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(where="m.n = 1"))
@@ -387,12 +387,12 @@ def test_columns_are_those_of_loops(path: Path) -> None:
 
 def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
     """No two of these touch, so that each is a run."""
-    tracks = {"concepts": cl.TrackOptions(vocabulary=NAMES)}
-    build = cl.create_writer(tmp_path / "data", cl.BuildOptions(tracks=tracks), plan=[0])
+    tracks = {"concepts": cl.writing.TrackOptions(vocabulary=NAMES)}
+    build = cl.writing.create_writer(tmp_path / "data", cl.writing.BuildOptions(tracks=tracks), plan=[0])
     with build.shard(0) as writer:
         for number in range(3000):
             writer.add_document([number % 7, 1])
-    cl.finalize(tmp_path / "data")
+    cl.writing.finalize(tmp_path / "data")
     filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(sql="document % 2 = 0"))
     assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
     assert (tmp_path / "view/manifest.json").stat().st_size < 2000

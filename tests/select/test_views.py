@@ -68,9 +68,9 @@ def run_of(folder: Path, name: str, packing: bool = False, **more: Any) -> Run:
         "outputs": {"document_ids": True, "position_ids": "document", "mask_document_boundaries": True},
         "tracks": {"concepts": {"layout": "ragged"}, "topics": {}},
     }
-    partition = cl.Partition(micro_batch_size=2, dp_size=2)
+    partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2)
     blend = cl.open_blend(config)
-    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(4), partition, SEQ_LEN)
+    start = cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(4), partition, SEQ_LEN)
     return Run(blend=blend, history=History([start]))
 
 

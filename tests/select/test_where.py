@@ -54,12 +54,12 @@ ROWS = [
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp(request.param)
     tracks = {
-        "plain": cl.TrackOptions(vocabulary=NAMES),
-        "scored": cl.TrackOptions(vocabulary=NAMES, parameters={"scores": "f4"}),
-        "packed": cl.TrackOptions(codec="msgpack"),
-        "text": cl.TrackOptions(codec="json"),
+        "plain": cl.writing.TrackOptions(vocabulary=NAMES),
+        "scored": cl.writing.TrackOptions(vocabulary=NAMES, parameters={"scores": "f4"}),
+        "packed": cl.writing.TrackOptions(codec="msgpack"),
+        "text": cl.writing.TrackOptions(codec="json"),
     }
-    build = cl.create_writer(folder / "data", cl.BuildOptions(tracks=tracks), plan=[0, 1])
+    build = cl.writing.create_writer(folder / "data", cl.writing.BuildOptions(tracks=tracks), plan=[0, 1])
     for shard in range(2):
         with build.shard(shard) as writer:
             for number in range(COUNT * shard // 2, COUNT * (shard + 1) // 2):
@@ -70,7 +70,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                     **{track: [(0, size, record_of(number))] for track in ("packed", "text") if size},
                 }
                 writer.add_document([number] * size, spans=spans, id=f"doc-{number}")
-    cl.finalize(folder / "data")
+    cl.writing.finalize(folder / "data")
     pq.write_table(pa.Table.from_pylist(ROWS), folder / "meta.parquet")
     if request.param == "indexed":
         build_index(folder / "data", track="plain")

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader import RunStart, make_dataloader
+from conceptloader import make_dataloader
+from conceptloader.adapters import RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.torch.loader import Loader
 from conceptloader.trace import BatchRecorder

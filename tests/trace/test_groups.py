@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "web.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "code.jsonl").write_text("\n".join(json.dumps({"id": f"code-{k}", "text": "y" * 30}) for k in range(20)))
     cl.build(folder / "web.jsonl", folder / "web", tokenizer="bytes", vocabularies=names,
-             columns=cl.Columns(metadata="meta", tracks={"topic": "topic", "concepts": "spans"}))  # fmt: skip
+             columns=cl.writing.Columns(metadata="meta", tracks={"topic": "topic", "concepts": "spans"}))  # fmt: skip
     cl.build(folder / "code.jsonl", folder / "code", tokenizer="bytes")
     licenses = [{"name": f"{name}-{k}", "license": "MIT" if k % 2 else None, "year": 2000 + k % 3}
                 for name, count in (("web", 40), ("code", 19)) for k in range(count)]  # fmt: skip

@@ -264,8 +264,12 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [("spans", {"ids": "u2"}), ("dense", {"ids": "u2", "scores": "f2"}), ("spans", {"scores": "f4"})],
 )
 def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, parameters: dict[str, str]) -> None:
-    track = cl.TrackOptions(encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)])
-    build = cl.create_writer(tmp_path / "data", cl.BuildOptions(tracks={"concepts": track}), plan=[0, 1])
+    track = cl.writing.TrackOptions(
+        encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)]
+    )
+    build = cl.writing.create_writer(
+        tmp_path / "data", cl.writing.BuildOptions(tracks={"concepts": track}), plan=[0, 1]
+    )
     for shard in range(2):
         with build.shard(shard) as writer:
             for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
@@ -274,7 +278,7 @@ def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, par
                     for a, b, ids in document.spans["concepts"]
                 ]
                 writer.add_document(document.tokens, {"concepts": spans})
-    cl.finalize(build.path)
+    cl.writing.finalize(build.path)
     index = build_index(build.path, "concepts")
     assert index is not None
     expected = walked(Path(build.path), "concepts")

@@ -34,7 +34,7 @@ def as_rows(found: Any) -> list[tuple[int, int, int, float]]:
 def test_what_was_written_is_read(tmp_path: Path, kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses_module, "_ROWS", most)
     expected = []
-    log = cl.LossLog(tmp_path, 3)
+    log = cl.trace.LossLog(tmp_path, 3)
     for step in range(10):
         samples, values = np.arange(4) + 4 * step, np.linspace(1, 2, 4, dtype=np.float32) * step
         given = torch.tensor(values, requires_grad=True) if kind == "torch" else values
@@ -53,7 +53,7 @@ def test_losses_of_labels_and_of_spans(tmp_path: Path) -> None:
     values, mask = rng.random((2, 8)), np.array([[1] * 8, [1, 1, 0, 0, 1, 1, 1, 1]])
     spans = np.array([[[0, 1], [2, 5], [0, 0]], [[0, 4], [4, 8], [8, 9]]])
     batch = {"sample_index": np.array([7, 9]), "loss_mask": mask, "t_spans": spans, "t_num_spans": np.array([2, 2])}
-    with cl.LossLog(tmp_path, track="t") as log:
+    with cl.trace.LossLog(tmp_path, track="t") as log:
         log.write(5, batch, values)
     found = {(sample, span): loss for _, sample, span, loss in as_rows(read_losses(tmp_path, 5, 6))}
     assert found.pop((7, -1)) == pytest.approx(values[0].mean())
@@ -67,7 +67,7 @@ KILLED = """
 import sys, numpy, conceptloader as cl
 from conceptloader.trace import losses
 losses._ROWS = 100  # which are packed before the kill
-log = cl.LossLog(sys.argv[1], int(sys.argv[2]))
+log = cl.trace.LossLog(sys.argv[1], int(sys.argv[2]))
 for step in range(10**9):
     log.write(step, {"sample_index": numpy.arange(8) + 8 * step}, numpy.full(8, step, "f4"))
     print(step, flush=True)
@@ -96,14 +96,14 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
     assert all(loss == step for step, _, _, loss in found)
     assert len(list((tmp_path / "l").glob("*.parquet"))) >= 2
     for journals in (1, 1):  # what rank 1 left is taken over, once
-        cl.LossLog(tmp_path / "l", 1).close()
+        cl.trace.LossLog(tmp_path / "l", 1).close()
         assert len(list((tmp_path / "l").glob("*.journal"))) == journals
         assert as_rows(read_losses(tmp_path / "l", 0, 10**9)) == found
 
 
 FORKED = """
 import os, sys, time, numpy, conceptloader as cl
-log = cl.LossLog(sys.argv[1])
+log = cl.trace.LossLog(sys.argv[1])
 log.write(0, {"sample_index": [1, 2]}, numpy.array([0.5, 0.25]))
 if not os.fork():  # as of a DataLoader, which may outlive its parent
     print(os.getpid(), flush=True)  # what runs after a fork has run in it
@@ -117,26 +117,26 @@ def test_a_log_that_a_living_process_writes_is_not_taken_over(tmp_path: Path) ->
     child = int(first.stdout.readline())
     try:
         with pytest.raises(ConfigError, match=rf"dp_rank 0 .* there \(process {first.pid} on .*; end it, or give"):
-            cl.LossLog(tmp_path)
+            cl.trace.LossLog(tmp_path)
         assert len(list(tmp_path.glob("*.journal"))) == 1
-        cl.LossLog(tmp_path, 1).close()
+        cl.trace.LossLog(tmp_path, 1).close()
         first.kill()
         first.wait()  # not communicate: the fork keeps the pipe open
-        with cl.LossLog(tmp_path) as log:  # what the fork of a killed process holds is no log
+        with cl.trace.LossLog(tmp_path) as log:  # what the fork of a killed process holds is no log
             os.kill(child, 0)
             with pytest.raises(ConfigError, match=f"process {os.getpid()} on"):
-                cl.LossLog(tmp_path)
+                cl.trace.LossLog(tmp_path)
             log.write(1, {"sample_index": [3]}, np.array([0.75]))
     finally:
         first.kill()
         os.kill(child, signal.SIGKILL)
-    cl.LossLog(tmp_path).close()  # once more, by the same process
+    cl.trace.LossLog(tmp_path).close()  # once more, by the same process
     assert as_rows(read_losses(tmp_path, 0, 2)) == [(0, 1, -1, 0.5), (0, 2, -1, 0.25), (1, 3, -1, 0.75)]
     assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}
 
 
 def test_a_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
-    with cl.LossLog(tmp_path) as log:
+    with cl.trace.LossLog(tmp_path) as log:
         log.write(0, {"sample_index": [1, 2]}, np.array([0.5, 0.25]))
         most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (3 * losses_module.LOSS.itemsize + 5, most[1]))
@@ -151,7 +151,7 @@ def test_a_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
 
 
 def test_a_row_that_was_cut_off_and_a_file_that_is_none(tmp_path: Path) -> None:
-    log = cl.LossLog(tmp_path)
+    log = cl.trace.LossLog(tmp_path)
     log.write(0, {"sample_index": [1, 2]}, np.array([0.5, 0.25]))
     (journal,) = tmp_path.glob("*.journal")
     with open(journal, "ab") as file:
@@ -164,7 +164,7 @@ def test_a_row_that_was_cut_off_and_a_file_that_is_none(tmp_path: Path) -> None:
         read_losses(tmp_path / "nothing", 0, 1)
     (tmp_path / "file").write_text("")
     with pytest.raises(ReadError, match="cannot begin a loss log"):
-        cl.LossLog(tmp_path / "file")
+        cl.trace.LossLog(tmp_path / "file")
 
 
 def test_batches_that_do_not_fit(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_batches_that_do_not_fit(tmp_path: Path) -> None:
         ({"sample_index": [1, 2]}, np.zeros(3), None, "losses"),
         ({"sample_index": [1, 2]}, np.zeros(2), "concepts", "track"),
     ):
-        with cl.LossLog(tmp_path, track=track) as log, raises(ConfigError, place):
+        with cl.trace.LossLog(tmp_path, track=track) as log, raises(ConfigError, place):
             log.write(0, batch, losses)
 
 
@@ -187,7 +187,7 @@ def record(run: Run, folder: Path) -> dict[int, dict[int, float]]:
     step, of what counts."""
     counts: dict[int, dict[int, float]] = {}
     for launch, (start, stop) in enumerate(zip(starts(), [9, 14, 20], strict=True)):
-        logs = [cl.LossLog(folder, dp_rank) for dp_rank in range(start.dp_size)]
+        logs = [cl.trace.LossLog(folder, dp_rank) for dp_rank in range(start.dp_size)]
         for step in range(start.step, stop):
             counts[step] = {}
             for dp_rank, log in enumerate(logs):
@@ -238,7 +238,7 @@ def test_a_loss_that_is_no_number_comes_first_and_spoils_no_other(run: Run, tmp_
     counts = record(run, tmp_path)
     usual = explain(run, tmp_path, step)["usual"]
     broken = list(counts[step])[2]
-    with cl.LossLog(tmp_path) as log:
+    with cl.trace.LossLog(tmp_path) as log:
         log.write(step, {"sample_index": np.array([broken])}, np.array([np.nan]))
         if step:
             log.write(step - 1, {"sample_index": np.array([next(iter(counts[step - 1]))])}, np.array([np.inf]))
@@ -260,7 +260,7 @@ def test_one_line_in_a_trainer_and_the_command(tmp_path: Path, capsys: pytest.Ca
     for dp_rank in range(2):
         loader = cl.make_dataloader(tmp_path / "run.yaml", dp_rank=dp_rank, dp_size=2, micro_batch_size=4)
         loader.log_start(tmp_path / "log", 0)
-        with loader, cl.LossLog(tmp_path / "losses", dp_rank, track="concepts") as log:
+        with loader, cl.trace.LossLog(tmp_path / "losses", dp_rank, track="concepts") as log:
             for step, batch in zip(range(6), loader, strict=False):
                 hard = batch["sample_index"] == 42
                 losses = torch.ones(4, 32) + 3 * hard[:, None] + torch.arange(32) / 100

@@ -445,7 +445,7 @@ def test_what_the_log_keeps_of_a_configuration(life: Life) -> None:
     assert log.config(log.starts[0]) == log.config(log.starts[1]) == cl.load_config(life.configure()).to_dict()
     text = log.path.read_text()
     log.path.write_text(text.replace('"seed":1234,', '"seed":1235,'))
-    with pytest.raises(cl.FormatError, match="hash"):
+    with pytest.raises(cl.errors.FormatError, match="hash"):
         RunLog(life.folder / "log")
 
 

@@ -63,19 +63,19 @@ def write(
 ) -> str:
     """A dataset of two shards of these documents, with these of the two fields. Returns its path."""
     types = {"loss_mask": "u1", "weight": "f4"}
-    options = cl.BuildOptions(
+    options = cl.writing.BuildOptions(
         mode=mode,
-        tokenizer=cl.Tokenizer(name="by-hand", vocab_size=VOCABULARY, eos_id=EOS),
+        tokenizer=cl.writing.Tokenizer(name="by-hand", vocab_size=VOCABULARY, eos_id=EOS),
         fields={name: types[name] for name in fields},
     )
     half = len(corpus) // 2
-    build = cl.create_writer(path, options, plan=[0, 1])
+    build = cl.writing.create_writer(path, options, plan=[0, 1])
     for number, part in enumerate((corpus[:half], corpus[half:])):
         with build.shard(number) as shard:
             for document in part:
                 values = {"loss_mask": document.mask, "weight": document.weights}
                 shard.add_document(document.tokens, fields={name: values[name] for name in fields})
-    cl.finalize(path)
+    cl.writing.finalize(path)
     return str(path)
 
 

@@ -73,7 +73,7 @@ class Recording(Trainer):
 
     def train(self) -> None:
         launch: Launch = NOW["launch"]
-        cl.on_step(lambda metrics: launch.record(metrics.step, [metrics.consumed_samples], "metrics"))
+        cl.metrics.on_step(lambda metrics: launch.record(metrics.step, [metrics.consumed_samples], "metrics"))
         if launch.options.get("tables"):
             self.compare(launch)
         else:

@@ -245,20 +245,20 @@ def test_torchtitan_logs_the_trainers_steps(
     smaller = titan(**options, rows=4)
     smaller.load_state_dict(larger.state_dict())
     trained += titan_steps.train(smaller, 5, 8, microbatches=1)
-    history = cl.RunLog(log).history
+    history = cl.adapters.RunLog(log).history
     assert trained == [list(range(*history.range_of(step))) for step in range(8)]
     assert trained[-1] == [92, 93, 94, 95]
     assert not caplog.records
 
     without = titan(**options, rows=4)  # exclude_from_loading: [dataloader]
     assert titan_steps.train(without, 8, 9, microbatches=1) == [[0, 1, 2, 3]]
-    assert cl.RunLog(log).history.range_of(8) == (0, 4)
+    assert cl.adapters.RunLog(log).history.range_of(8) == (0, 4)
     assert "torchtitan resumes at step 8, but its checkpoint's state was not given to this loader" in caplog.text
 
     caplog.clear()
     titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample, and its batches are no steps
     measured: list[Any] = []
-    remove = cl.on_step(measured.append)
+    remove = cl.metrics.on_step(measured.append)
     titan_samples(titan(), 3)
     remove()
     assert not caplog.records
@@ -293,7 +293,7 @@ def test_torchtitan_logs_each_pass(
     resumed = titan(paths[1], **options)
     resumed.load_state_dict(loader.state_dict())
     trained += titan_steps.train(resumed, stop, 4 * a_pass, microbatches=micro)
-    history = cl.RunLog(tmp_path).history
+    history = cl.adapters.RunLog(tmp_path).history
     for step, samples in enumerate(trained):
         first, last = history.range_of(step)
         assert (first, last) == (step % a_pass * batch, min(size, first + batch))

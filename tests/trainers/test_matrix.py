@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conceptloader import RunLog
+from conceptloader.adapters import RunLog
 from tests.trainers import tables, values
 from tests.trainers.matrix import BATCH, PARTS, SIZES, WITHIN, configs, errors, judge, launches, run, seen
 from tests.trainers.zygote import Launch

@@ -48,9 +48,9 @@ def build(folder: Path, name: str, rows: list[dict[str, Any]], names: list[str])
 def log_start(config: Path, log: Path) -> None:
     """As a loader of two ranks with 8 samples a step does."""
     blend = cl.open_blend(config)
-    partition = cl.Partition(micro_batch_size=2, dp_size=2, scheme="strided")
-    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)
-    cl.RunLog(log).append(start, blend.spec)
+    partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2, scheme="strided")
+    start = cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(8), partition, SEQ_LEN)
+    cl.adapters.RunLog(log).append(start, blend.spec)
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "checkpoints").mkdir()
     log_start(folder / "run.yaml", folder / "checkpoints")
     (folder / "checkpoints/latest.txt").write_text("12")
-    with cl.LossLog(folder / "losses") as log:  # of one of the two ranks
+    with cl.trace.LossLog(folder / "losses") as log:  # of one of the two ranks
         log.write(12, {"sample_index": np.array([96, 98, 100, 102])}, np.array([2.5, 0.25, 7.125, 1.0]))
         log.write(14, {"sample_index": np.array([112, 114])}, np.array([2.0, np.nan]))
     return folder

@@ -28,9 +28,9 @@ return [paint, performance.getEntriesByName("shown").at(-1).startTime];
 def wide_dataset(path: str) -> None:
     """Documents of a line of letters, each with two spans, of one concept each."""
     random = np.random.default_rng(0)
-    track = cl.TrackOptions(vocabulary=[f"concept {k}" for k in range(CONCEPTS)])
-    tokenizer = cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
-    writer = cl.create_writer(path, cl.BuildOptions(tracks={"concepts": track}, tokenizer=tokenizer))
+    track = cl.writing.TrackOptions(vocabulary=[f"concept {k}" for k in range(CONCEPTS)])
+    tokenizer = cl.writing.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
+    writer = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks={"concepts": track}, tokenizer=tokenizer))
     offsets = LENGTH * np.arange(DOCUMENTS + 1)
     starts = (offsets[:-1, None] + [3, 20]).ravel()
     concepts = random.zipf(1.3, len(starts)) % CONCEPTS
@@ -39,7 +39,7 @@ def wide_dataset(path: str) -> None:
     with writer.shard(0) as shard:
         letters = random.integers(97, 123, DOCUMENTS * LENGTH, np.int64)
         shard.add_documents(letters, offsets, {"concepts": spans}, [f"d{k}" for k in range(DOCUMENTS)])
-    cl.finalize(path)
+    cl.writing.finalize(path)
 
 
 def measure(browser: Browser, folder: str, views: Sequence[str]) -> None:

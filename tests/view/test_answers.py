@@ -171,11 +171,13 @@ def test_other_kinds_of_datasets(tmp_path: Path) -> None:
     assert found["pieces"] is None
     assert ask(as_documents, "concept", c=2)["hits"]
     assert ask(as_documents, "about")["run"] is None
-    options = cl.BuildOptions(tracks={"notes": cl.TrackOptions(codec="json"), "code": cl.TrackOptions(codec="pickle")})
-    build = cl.create_writer(tmp_path / "records", options)
+    options = cl.writing.BuildOptions(
+        tracks={"notes": cl.writing.TrackOptions(codec="json"), "code": cl.writing.TrackOptions(codec="pickle")}
+    )
+    build = cl.writing.create_writer(tmp_path / "records", options)
     with build.shard(0) as writer:
         writer.add_document([1, 2, 3, 4], {"notes": [(0, 3, {"a": [1.5, None]})], "code": [(0, 1, print)]})
-    cl.finalize(tmp_path / "records")
+    cl.writing.finalize(tmp_path / "records")
     records = alone(cl.open_dataset(tmp_path / "records"), 2)
     (span,) = ask(records, "window")["spans"]
     assert (span["t"], span["c"], span["a"]) == ("notes", "{'a': [1.5, None]}", False)
@@ -197,8 +199,8 @@ def test_other_kinds_of_runs(tmp_path: Path) -> None:
     ]
     for k, config in configs:
         run = Run(blend=cl.open_blend({"seq_len": 16, **config}))
-        partition = cl.Partition(micro_batch_size=2, dp_size=1)
-        start = cl.RunStart.of(run.blend.spec, cl.BatchSchedule.constant(2), partition, 16)
+        partition = cl.adapters.Partition(micro_batch_size=2, dp_size=1)
+        start = cl.adapters.RunStart.of(run.blend.spec, cl.adapters.BatchSchedule.constant(2), partition, 16)
         looked = Looked(title="run", run=dataclasses.replace(run, history=History([start])))
         source = list(looked.sources.values())[k]
         order = run.blend.order

@@ -142,11 +142,14 @@ def test_mixtures(looked: Looked) -> None:
     assert "Mixture of 2 datasets, seed 1234, blocks of 64" in shown
     assert "weight from sample 160" in shown
     assert "75.0%" in shown
-    phases = [cl.Phase(start=0, weights={"a": 1}), cl.Phase(start=9, weights={"b": 1}, ramp=cl.Ramp(samples=6))]
+    phases = [
+        cl.Phase(start=0, weights={"a": 1}),
+        cl.Phase(start=9, weights={"b": 1}, ramp=cl.adapters.Ramp(samples=6)),
+    ]
     shown = text(cl.Mixture([5, 5], names=["a", "b"], phases=phases)._repr_html_())
     assert "weight from sample 9, linear over 6 samples" in shown
     assert "a5100.0%100.0% \N{RIGHTWARDS ARROW} --" in re.sub(r"\s+(?![\N{RIGHTWARDS ARROW}-])|(?<=\d)\s+", "", shown)
-    assert "Sequential of 2 datasets" in text(cl.Sequential([3, 4], ["a", "b"])._repr_html_())
+    assert "Sequential of 2 datasets" in text(cl.adapters.Sequential([3, 4], ["a", "b"])._repr_html_())
 
 
 def test_batches(folder: Path, looked: Looked) -> None:

@@ -14,6 +14,10 @@ from torch.nn.functional import logsigmoid, pad
 from conceptloader.batch import layout
 from conceptloader.errors import ConfigError
 
+__all__ = [
+    "TrackTensors", "annotation_status", "noisy_or", "sample_negatives", "span_concepts", "span_mask", "span_targets",
+    "token_concepts", "token_values", "track",
+]  # fmt: skip
 NOT_ANNOTATED, NO_CONCEPT, ANNOTATED, TRUNCATED = 0, 1, 2, 3
 
 

@@ -1,0 +1,39 @@
+"""For authors of adapters and training loops: the account of a run, its observers, and the parts of an order."""
+
+from conceptloader.base.hashing import derive_key
+from conceptloader.batch.digest import batch_digest
+from conceptloader.batch.loader import BaseLoader
+from conceptloader.blend import build_mixture
+from conceptloader.order.partition import Partition, Plan
+from conceptloader.order.permutation import Permutation
+from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.ramp import Ramp
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skip
+from conceptloader.run.entry import Entry
+from conceptloader.run.observer import Observer
+from conceptloader.run.ranks import Ranks
+from conceptloader.run.training import TrainingRun
+
+__all__ = [
+    "BaseLoader",
+    "BatchSchedule",
+    "Entry",
+    "Observer",
+    "OrderSpec",
+    "Partition",
+    "Permutation",
+    "Plan",
+    "Ramp",
+    "Ranks",
+    "RunLog",
+    "RunStart",
+    "Sequential",
+    "Skip",
+    "TrainingRun",
+    "batch_digest",
+    "build_mixture",
+    "derive_key",
+]

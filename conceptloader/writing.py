@@ -1,0 +1,21 @@
+"""For authors of writers: datasets from documents that code makes, and the options of builds and annotations."""
+
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import create_writer, open_writer
+from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.annotate.annotate import AnnotateOptions
+from conceptloader.ingest.records.columns import Columns
+
+__all__ = [
+    "AnnotateOptions",
+    "BuildOptions",
+    "Columns",
+    "SpanAlignment",
+    "Tokenizer",
+    "TrackOptions",
+    "create_writer",
+    "finalize",
+    "open_writer",
+]

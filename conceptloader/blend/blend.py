@@ -13,7 +13,7 @@ from conceptloader.blend.load import load_config
 from conceptloader.blend.mask import NOTHING, WHOLE, Holes, Mask
 from conceptloader.blend.packing import Packing, Packs
 from conceptloader.blend.replayed import as_set_live, replayed_phases
-from conceptloader.blend.schema import Config
+from conceptloader.blend.schema import Config, MegatronOrder
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -196,7 +196,7 @@ def open_blend(
         return config
     if not isinstance(config, Config):
         config = load_config(config)
-    if config.order == "megatron":
+    if isinstance(config.order, MegatronOrder):
         raise ConfigError(
             "order", "megatron takes over a run of Megatron-LM", fix="only the adapter for Megatron-LM can do that"
         )

@@ -7,7 +7,7 @@ from conceptloader.blend.blend import Blend
 from conceptloader.mixing.kinds import PATHS
 
 # What may differ between ranks: where files lie, and how they are read.
-_LOCAL = ("loader", "allowed_roots", "megatron_cache", "exclude", "continue_from")
+_LOCAL = ("loader", "allowed_roots", "exclude", "continue_from")
 
 
 def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
@@ -16,9 +16,11 @@ def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
     Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what
     is excluded. more: JSON values of the trainer, such as the global batch size.
     """
-    config = {key: value for key, value in blend.config.to_dict().items() if key not in _LOCAL}
+    config: dict[str, Any] = {key: value for key, value in blend.config.to_dict().items() if key not in _LOCAL}
     for dataset in config["datasets"].values():
         del dataset["path"]
+    if blend.config.taken_over:
+        config["order"] = "megatron"
     if "mixing" in config:
         config["mixing"] = {kind: "" if kind in PATHS else options for kind, options in config["mixing"].items()}
     return {"conceptloader": __version__, "order": blend.spec.to_dict(), "configuration": config, **more}

@@ -10,7 +10,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.mixing.kinds import PATHS, check_section
 from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
-from conceptloader.order.progress.spec import OrderKind, Overflow
+from conceptloader.order.progress.spec import Overflow
 from conceptloader.order.skips import Skip
 
 MAX_BINS = 4096
@@ -31,6 +31,13 @@ class DatasetConfig(Section):
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
     allow_pickle: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MegatronOrder(Section):
+    """The samples of a run of Megatron-LM's own loader, by its indices. megatron: its --data-cache-path."""
+
+    megatron: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +73,7 @@ class ExcludeConfig(Section):
     take: Literal["sample", "own", "labels"] = "sample"
 
 
-T = TypeVar("T", DatasetConfig, ExcludeConfig)
+T = TypeVar("T", DatasetConfig, ExcludeConfig, MegatronOrder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,8 +228,8 @@ class Config(Section):
         seed: Decides the order, with the names of the datasets.
         seq_len: Tokens of a window; None where the framework says it.
         block: Samples within which the draws of a mixture are permuted.
-        order: "shuffled", "sequential" (every window once, in storage order) or "megatron" (that of Megatron-LM's
-            indices).
+        order: "shuffled", "sequential" (every window once, in storage order), or {megatron: the --data-cache-path of a
+            Megatron run to be taken over}.
         datasets: By name, which decides the order.
         split_documents: The share [from, to) of the documents of each dataset, of what its own `split` leaves, counted
             as Megatron-LM's --split does.
@@ -238,7 +245,6 @@ class Config(Section):
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
         allow_mixed_vocabularies: Accept tracks of one name with different vocabularies.
         allowed_roots: Further directories of files of the datasets.
-        megatron_cache: The --data-cache-path of a Megatron run to be taken over, with order megatron only.
         continue_from: A checkpoint of another trainer, directory or file: its run is resumed here, at its position. A
             checkpoint of this trainer comes first.
         outputs: Tensors of a batch.
@@ -261,7 +267,7 @@ class Config(Section):
     seed: int = 1234
     seq_len: Count | None = None
     block: Annotated[int, within(1, MAX_BLOCK)] = 64
-    order: OrderKind = "shuffled"
+    order: Literal["shuffled", "sequential"] | MegatronOrder = "shuffled"
     datasets: dict[str, DatasetConfig]
     split_documents: tuple[float, float] | None = None
     weights: Literal["manual", "by_size"] = "manual"
@@ -275,7 +281,6 @@ class Config(Section):
     allow_mixed_tokenizers: bool = False
     allow_mixed_vocabularies: bool = False
     allowed_roots: tuple[str, ...] | None = None
-    megatron_cache: str | None = None
     continue_from: str | None = None
     outputs: Outputs = dataclasses.field(default_factory=Outputs)
     tracks: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
@@ -290,13 +295,6 @@ class Config(Section):
         self._check_weights()
         self._check_exclude()
         self._check_mixing()
-        if (self.order == "megatron") != (self.megatron_cache is not None):
-            raise ConfigError(
-                "megatron_cache",
-                f"found {self.megatron_cache!r} with order {self.order}",
-                fix="order megatron needs the --data-cache-path of the run that it takes over, the other orders have "
-                "none",
-            )
 
     @property
     def names(self) -> list[str]:
@@ -307,6 +305,11 @@ class Config(Section):
     def replay(self) -> str | None:
         """Directory of the run log whose weights are the phases of this run, if `mixing` names one."""
         return None if self.mixing is None else self.mixing.get("replay")
+
+    @property
+    def taken_over(self) -> str | None:
+        """The --data-cache-path of the Megatron run whose samples these are, if they are those of one."""
+        return self.order.megatron if isinstance(self.order, MegatronOrder) else None
 
     @property
     def separates_documents(self) -> bool:
@@ -354,7 +357,7 @@ class Config(Section):
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
             mixing=self.mixing
             and {kind: change(it, f"mixing.{kind}") if kind in PATHS else it for kind, it in self.mixing.items()},
-            megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
+            order=changed(self.order, "order", "megatron") if isinstance(self.order, MegatronOrder) else self.order,
             continue_from=self.continue_from and change(self.continue_from, "continue_from"),
         )
 
@@ -407,12 +410,13 @@ class Config(Section):
             "skip": self.skip,
             "weights": self.weights == "by_size",
         }
-        unused["metrics"] = self.order == "megatron" and self.metrics
+        unused["metrics"] = self.taken_over is not None and self.metrics
         for name, dataset in self.datasets.items():
             unused |= {f"datasets.{name}.weight": dataset.weight, f"datasets.{name}.max_epochs": dataset.max_epochs}
         for key, found in unused.items():
             if found:
-                raise ConfigError(key, f"found with order {self.order}, which takes none", fix="omit it")
+                order = "megatron" if self.taken_over else self.order
+                raise ConfigError(key, f"found with order {order}, which takes none", fix="omit it")
 
     def _check_weights(self) -> None:
         if self.order != "shuffled":
@@ -461,7 +465,7 @@ class Config(Section):
             given = [way for way in ways if getattr(out, way) is not None]
             if len(given) != 1:
                 raise ConfigError(where, ", ".join(given) or "nothing", f"one of {', '.join(ways)}")
-            if self.order == "megatron":
+            if self.taken_over:
                 raise ConfigError("exclude", "not with order megatron, whose samples are not windows", fix="omit it")
             if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
                 raise ConfigError(f"{where}.concept", "neither or both of name and id", "one of them")

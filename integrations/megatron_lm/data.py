@@ -127,7 +127,7 @@ class MegatronData:
             )
         if self.stage.name == "none" and configs[0].outputs.loss_weight is not None:
             raise ConfigError("outputs.loss_weight", "found with concept stage none, whose losses have no weights")
-        if configs[0].order == "megatron":
+        if configs[0].taken_over:
             if rules.fim:
                 raise ConfigError("order", "megatron: found with --fim-data, whose draws depend on all samples before")
             if any(files[name] is not None for name in ("valid", "test", "split")):

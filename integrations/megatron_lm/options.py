@@ -144,7 +144,7 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
                 "that of the run so far, whose samples were chosen by Megatron's own loader",
                 "to continue with other samples, --conceptloader-allow-changed loader",
             )
-        return {"config": {"order": "megatron", "megatron_cache": indices, **datasets_in_place((paths, None), cache)}}
+        return {"config": {"order": {"megatron": indices}, **datasets_in_place((paths, None), cache)}}
     of_split = [
         blend and {"weights": "by_size" if blend[1] is None else "manual", **datasets_in_place(blend, cache)}
         for blend in blends
@@ -251,7 +251,7 @@ def one_pass(config: Config, names: Iterable[str] | None = None) -> Config:
 
 def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -> Config:
     """Some of the datasets with their weights, without what belongs to the course of a training."""
-    if config.order == "megatron":
+    if config.taken_over:
         return config
     given = config.datasets
     datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}

@@ -158,7 +158,7 @@ def open_taken_over(
             "order", "megatron: found no --data-path", fix="pass the run's own, with its weights and --split"
         )
     cached = copy.copy(dataset_config)
-    cached.path_to_cache = config.megatron_cache
+    cached.path_to_cache = config.taken_over
     built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
     datasets = list(open_datasets(config).values())
     if any(dataset.runs is not None for dataset in datasets):

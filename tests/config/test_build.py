@@ -234,7 +234,7 @@ WEB = {"path": "web", "weight": 1}
         ({"datasets": {"web": {**WEB, "split": [0.5, 0.5001]}}}, r"datasets\.web: split: .* no start of a document"),
         ({"exclude": [{"dataset": "web", "tokens": [0, 1001]}]}, r"exclude\[0\]\.tokens: found \[0, 1001\]"),
         (
-            {"order": "megatron", "megatron_cache": "x", "datasets": {"web": {"path": "web"}}},
+            {"order": {"megatron": "x"}, "datasets": {"web": {"path": "web"}}},
             "order: megatron takes over .* only the adapter",
         ),
         ({"datasets": {"web": WEB, "code": {"path": "code", "weight": 1e-13}}}, "below 2"),

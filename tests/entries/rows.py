@@ -553,7 +553,7 @@ ROWS: dict[str, Row] = {
             base=lambda c: _of("b", path=c.path("here/joined")),
         ),
         row(
-            "megatron_cache", lambda c: _weightless(c, order="megatron", megatron_cache=c.path("cache")), invalid,
+            "order.megatron", lambda c: _weightless(c, order={"megatron": c.path("cache")}), invalid,
             named=("megatron", "order"),
         ),
         row("continue_from", lambda c: {"continue_from": state_at(c, 24)}),

@@ -58,7 +58,7 @@ def _own_names() -> str:
 
 OTHERS = (
     Other(("version",), tuple(ENTRIES), REFUSED),
-    Other(("megatron_cache",), tuple(ENTRIES), REFUSED),
+    Other(("order.megatron",), tuple(ENTRIES), REFUSED),
     Other(("seq_len",), FRAMEWORKS, REFUSED, "The framework's own sequence length holds: a different one raises."),
     Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),
     Other(
@@ -129,8 +129,8 @@ For each cell they train with the key and without it. [Configuration](configurat
 
 {everywhere}
 """
-TAKEN_OVER = "`order: megatron` takes over a run of Megatron-LM's own loader, and raises elsewhere."
-UNSHOWN = ("version", "megatron_cache")
+TAKEN_OVER = "`order: {megatron: PATH}` takes over a run of Megatron-LM's own loader, and raises elsewhere."
+UNSHOWN = ("version", "order.megatron")
 WORDS = {EFFECT: "yes", REFUSED: "raises", SAYS: "warns", SILENT: "given"}
 
 

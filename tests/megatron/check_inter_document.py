@@ -23,7 +23,7 @@ def windows_are_those_of_gpt_dataset(folder: Path) -> None:
 
 
 def so_are_samples_that_are_taken_over(folder: Path) -> None:
-    path, prefixes = adopted(folder, "ab", order="megatron", megatron_cache="cache")
+    path, prefixes = adopted(folder, "ab", order={"megatron": "cache"})
     options = {"blend": (prefixes, [0.4, 0.6]), "split": "1,0,0", "path_to_cache": str(folder / "cache")}
     sizes, config = [80, 0, 0], dataset_config(LENGTH, **PACKED, **options)
     stock = build_stock(config, sizes)[0]

@@ -42,7 +42,7 @@ def test_same_window_same_sample(tmp_path: Path, flags: dict[str, bool], pad: in
 def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: dict[str, bool]) -> None:
     """The trainer goes on with Megatron's own samples, in its own order, from its own files, which stay as they are."""
     cache = tmp_path / "cache"
-    path, prefixes = adopted(tmp_path, "abc", order="megatron", megatron_cache="cache")
+    path, prefixes = adopted(tmp_path, "abc", order={"megatron": "cache"})
     options = {"blend": (prefixes, weights), "split": "90,10,0", "path_to_cache": str(cache), **flags}
     sizes = [90, 8, 0]
     stock = build_stock(dataset_config(LENGTH, **options), sizes)
@@ -65,7 +65,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
 
 
 def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
-    path, _ = adopted(tmp_path, "ab", order="megatron", megatron_cache="cache")
+    path, _ = adopted(tmp_path, "ab", order={"megatron": "cache"})
     other = random_corpus(tmp_path / "c_text", 9)
     options = {"blend": ([other], None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}
     config = dataset_config(LENGTH, **options)

@@ -134,7 +134,7 @@ def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
         adopt([words[-1]], tmp_path / name)
     config = tmp_path / "data.yaml"
     datasets = {name: {"path": name} for name in names}
-    config.write_text(yaml.safe_dump({"order": "megatron", "megatron_cache": "cache", "datasets": datasets}))
+    config.write_text(yaml.safe_dump({"order": {"megatron": "cache"}, "datasets": datasets}))
     data = ["--data-path", *words, "--split", "1,0,0", "--data-cache-path", str(tmp_path / "cache")]
     whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *data))
     stopped = [*saving(tmp_path / "a"), "--exit-interval", str(SAVED)]

@@ -32,7 +32,7 @@ LENGTH, SIZES = 13, [60, 8, 0]
 def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> None:
     """Also that another place of the same files is refused at the start."""
     (tmp_path / "files").mkdir()
-    path, prefixes = adopted(tmp_path / "files", "ab", order="megatron", megatron_cache=str(tmp_path / "cache"))
+    path, prefixes = adopted(tmp_path / "files", "ab", order={"megatron": str(tmp_path / "cache")})
     url = server.upload(tmp_path / "files", f"b{uuid.uuid4().hex}")
     options: dict[str, Any] = {
         "blend": ([f"{url}/{Path(prefix).name}" for prefix in prefixes], [0.6, 0.4]),

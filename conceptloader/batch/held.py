@@ -11,7 +11,7 @@ from conceptloader.batch.open_files import OpenFiles
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.kernels.records import HELD
-from conceptloader.storage.objects import RemoteObjects
+from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.source import Expected
 
 _Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it

@@ -10,8 +10,8 @@ from conceptloader.batch.tables import Tables
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
 from conceptloader.kernels.system import OBJECT, STREAM
+from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
-from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
 
 _LOOKS = 8  # at shards, on a network file system a request for each of their files

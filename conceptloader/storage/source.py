@@ -1,6 +1,6 @@
 """Where the bytes of files come from: what a manifest expects of a file, and the source of local files.
 
-A local file is read through a descriptor, an object of a store by requests (objects.py).
+A local file is read through a descriptor, an object of a store by requests (remote/objects.py).
 """
 
 import errno

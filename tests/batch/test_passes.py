@@ -15,7 +15,7 @@ from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage import blocks
+from conceptloader.remote import blocks
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import PlainReader, random_documents, write_dataset
 from tests.batch.cases import make_view, write_scattered

@@ -14,8 +14,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ReadError
+from conceptloader.remote import stores
 from conceptloader.storage import reads as io
-from conceptloader.storage import stores
 from tests.corpora.variants import Variant, everything
 from tests.corruption import guarded
 from tests.corruption.mutations import with_matching_manifest

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conceptloader.errors import ConceptloaderError
-from conceptloader.storage import stores
+from conceptloader.remote import stores
 from tests import archives
 from tests.conftest import Tally
 from tests.hostile import files

@@ -17,7 +17,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import seal
-from conceptloader.storage import blocks
+from conceptloader.remote import blocks
 from tests.raises import raises
 from tests.remote.conftest import Server
 

@@ -23,7 +23,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage import blocks, objects, stores
+from conceptloader.remote import blocks, objects, stores
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.trace.filter.views import FilterOptions, filter_dataset

@@ -15,10 +15,10 @@ from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
-from conceptloader.storage.objects import RemoteObjects
+from conceptloader.remote.objects import RemoteObjects
+from conceptloader.remote.stores import is_url
 from conceptloader.storage.reads import named
 from conceptloader.storage.source import Expected, LocalFiles, Source
-from conceptloader.storage.stores import is_url
 
 _REBUILT = (
     "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"

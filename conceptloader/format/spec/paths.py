@@ -9,8 +9,8 @@ from typing import Any
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import LIMIT, JsonFile, load_json, load_sealed
 from conceptloader.format.spec.layout import DAMAGED, bad
+from conceptloader.remote.stores import is_url, object_size, object_version, read_range
 from conceptloader.storage.reads import named, open_file, read_file, retrying
-from conceptloader.storage.stores import is_url, object_size, object_version, read_range
 from conceptloader.storage.urls import below, normal, parent
 
 Given = Sequence[str | os.PathLike[str]] | None

@@ -13,12 +13,12 @@ from functools import partial
 from conceptloader.base.forks import renew_in_children
 from conceptloader.base.terminal import masked
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
-from conceptloader.storage.client import Allows
+from conceptloader.remote.blocks import Settings, disk_cache, memory_cache
+from conceptloader.remote.client import Allows
+from conceptloader.remote.stores import object_size, read_range
 from conceptloader.storage.reads import counts, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
 from conceptloader.storage.source import Expected, Range
-from conceptloader.storage.stores import object_size, read_range
 from conceptloader.storage.threads import Task, shared_threads
 
 logger = logging.getLogger(__name__)

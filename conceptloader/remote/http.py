@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from conceptloader.base.packages import need
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage.client import Allows, Client, Part
+from conceptloader.remote.client import Allows, Client, Part
 from conceptloader.storage.urls import normal
 
 _HOPS = 5

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from conceptloader.base.packages import need, python_like_this
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
-from conceptloader.storage.client import Allows, Client, Part, first_line
-from conceptloader.storage.http import Http
+from conceptloader.remote.client import Allows, Client, Part, first_line
+from conceptloader.remote.http import Http
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -175,7 +175,7 @@ class _Courier(Client):
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        command = python_like_this("from conceptloader.storage import stores; stores.serve()")
+        command = python_like_this("from conceptloader.remote import stores; stores.serve()")
         with theirs:  # a session of its own: an interrupt is the business of the trainer
             subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
         self._of_thread = threading.local()

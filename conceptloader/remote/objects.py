@@ -1,71 +1,66 @@
-"""The source of object stores: ranges of objects, with retries, a cache of blocks and reading ahead."""
+"""The source of object stores: neighbouring ranges in one request, a cache of blocks and reading ahead."""
 
-import errno
 import functools
 import itertools
 import logging
-import threading
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from conceptloader.base.forks import renew_in_children
 from conceptloader.base.terminal import masked
-from conceptloader.errors import FormatError, ReadError
-from conceptloader.remote.blocks import Settings, disk_cache, memory_cache
-from conceptloader.remote.client import Allows
-from conceptloader.remote.stores import object_size, read_range
-from conceptloader.storage.reads import counts, retrying
-from conceptloader.storage.sample import sample_checksum, sample_places
+from conceptloader.errors import ConfigError
+from conceptloader.remote.blocks import disk_blocks, memory_blocks
+from conceptloader.remote.stores import store_of
+from conceptloader.storage.objects import Allows, Objects, Part
 from conceptloader.storage.source import Expected, Range
-from conceptloader.storage.threads import Task, shared_threads
+from conceptloader.storage.threads import Task
 
 logger = logging.getLogger(__name__)
 
 _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
-_INCOMPLETE = "the object is corrupt or incomplete: upload it again"
+_SHARE = 8
 _numbers = itertools.count()
 
 
-class RemoteObjects:
+class RemoteObjects(Objects):
     """Everything but what is read once goes through a cache of blocks in memory.
 
-    All of it goes through one on the disk, too, if the user wants that. Objects are checked by their size, a sample of
-    their content, and a version that must not change.
-
-    allows: which redirects are followed. check: compare samples with the manifest.
+    All of it goes through one on the disk, too, if the user wants that. Options come from the environment, so that
+    every process of a job has them. Raises: ConfigError for those.
     """
 
     def __init__(self, allows: Allows, check: bool = True) -> None:
-        self._allows, self._check = allows, check
-        self.settings = Settings()
+        super().__init__(allows, check)
+        self.connections = _option("CONNECTIONS", 64)
+        self._memory_bytes = _option("MEMORY_BYTES", 128 << 20)
+        self._directory = os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR")
+        self._disk_bytes = _option("CACHE_BYTES", 64 << 30)
+        self.kept_bytes = self._memory_bytes // _SHARE
         self._number = next(_numbers)
-        self._versions: dict[str, str | None] = {}
-        self._met: set[str] = set()
-        self._begin()
-        renew_in_children(self)
-
-    def _begin(self) -> None:
-        """Nobody waits, and nothing is on its way."""
-        self._meeting: dict[str, threading.Lock] = {}
-        self._ahead: dict[str, list[tuple[int, int, Task[bytes]]]] = defaultdict(list)  # offset, size
+        self._ahead: dict[str, list[tuple[Range, Task[bytes]]]] = defaultdict(list)
 
     def renew(self) -> None:
         """See forks.Renewed."""
-        memory_cache.cache_clear()
-        disk_cache.cache_clear()
-        self._begin()
+        super().renew()
+        memory_blocks.cache_clear()
+        disk_blocks.cache_clear()
+        self._ahead.clear()
+
+    def get(self, url: str, offset: int, size: int) -> Part:
+        """See Objects."""
+        return store_of(url).get(url, offset, size, self.allows)
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
-        """Exactly these bytes of each, in this order. Requests for all of them go out at once, one for neighbours."""
+        """See Objects; neighbours are one request."""
         wanted = list(wanted)
         if len(wanted) == 1:
-            yield self._get(*wanted[0])
+            yield self.read(*wanted[0])
             return
         together, which = _together(wanted)
-        tasks = [self._submit(partial(self._get, *one)) for one in together]
+        tasks = self.submit(self.read, together)
         for (_, offset, size), k in zip(wanted, which, strict=True):
             at = offset - together[k][1]
             yield tasks[k].result()[at : at + size]
@@ -74,92 +69,43 @@ class RemoteObjects:
     def reading_ahead(self, wanted: Iterable[Range]) -> Iterator[None]:
         """Begin to read these; reads in the block that lie within them wait for that."""
         together = _together(wanted)[0]
-        mine = [(one[0].path, (*one[1:], self._submit(partial(self._read, *one)))) for one in together]
-        for path, one in mine:
-            self._ahead[path].append(one)
+        mine = list(zip(together, self.submit(super().read, together), strict=True))
+        for one in mine:
+            self._ahead[one[0][0].path].append(one)
         try:
             yield
         finally:
-            for path, one in mine:
-                self._ahead[path].remove(one)
+            for one in mine:
+                self._ahead[one[0][0].path].remove(one)
 
-    def blocks(self, file: Expected, offset: int, size: int) -> list[tuple[int, int]]:
-        """(start, stop) of what to read for these bytes: just them, or whole blocks of what may be read again."""
-        if file.once:
-            return [(offset, offset + size)]
-        unit = memory_cache(self.settings.memory_bytes).block_bytes
-        return [(at, min(at + unit, file.size)) for at in range(offset - offset % unit, offset + size, unit)]
-
-    def _submit(self, read: Callable[[], bytes]) -> Task[bytes]:
-        return shared_threads("conceptloader requests", self.settings.connections).submit(read)
-
-    def _get(self, file: Expected, offset: int, size: int) -> bytes:
-        for start, length, task in self._ahead.get(file.path, ()):
+    def read(self, file: Expected, offset: int, size: int) -> bytes:
+        """See Objects."""
+        for (_, start, length), task in self._ahead.get(file.path, ()):
             if start <= offset and offset + size <= start + length:
                 return task.result()[offset - start : offset - start + size]
-        return self._read(file, offset, size)
+        return super().read(file, offset, size)
 
-    def _read(self, file: Expected, offset: int, size: int) -> bytes:
-        if not size:
-            return b""
-        directory = self.settings.cache_dir
-        if self._check or directory is not None:
-            self._meet(file)
-        fetch, version = partial(self._fetch, file), self._versions.get(file.path)
-        if directory is not None and version is None:
+    def fetch(self, file: Expected, offset: int, size: int) -> bytes:
+        """See Objects."""
+        fetch = partial(super().fetch, file)
+        if self._directory:
+            self.meet(file)  # for its version
+            if (version := self.versions.get(file.path)) is not None:
+                name, blocks = f"{file.path} {file.size} {version}", disk_blocks(self._directory, self._disk_bytes)
+                return blocks.read(name, file.size, offset, size, fetch)
             _tell_of_no_version("/".join(file.path.split("/")[:3]))
-        elif directory is not None:
-            cache, name = disk_cache(directory, self.settings.cache_bytes), f"{file.path} {file.size} {version}"
-            return cache.read(name, file.size, offset, size, fetch)
         if file.once:
             return fetch(offset, size)
-        cache, name = memory_cache(self.settings.memory_bytes), f"{self._number} {file.path}"
-        return cache.read(name, file.size, offset, size, fetch)
+        memory = memory_blocks(self._memory_bytes, self.block_bytes)
+        return memory.read(f"{self._number} {file.path}", file.size, offset, size, fetch)
 
-    def _meet(self, file: Expected) -> None:
-        """Once for each object, before anything of it is used.
 
-        Asks for its version, and whether it is the one that the manifest means, from the store itself, not from a
-        cache. Later its version tells: every answer of a store carries it.
-        """
-        if file.path in self._met:
-            return
-        with self._meeting.setdefault(file.path, threading.Lock()):
-            if file.path in self._met:
-                return
-            places = sample_places(file.size) if self._check else ((0, 1),)
-            # Threads of their own: their tasks wait for nothing but the store.
-            threads = shared_threads("conceptloader samples", self.settings.connections)
-            parts = dict(zip(places, threads.map(lambda place: self._fetch(file, *place), places), strict=True))
-            if self._check:
-                file.admit()  # now: any other version is refused
-                file.check_sample(sample_checksum(file.size, lambda offset, size: parts[offset, size]))
-            self._met.add(file.path)
-
-    def _fetch(self, file: Expected, offset: int, size: int) -> bytes:
-        return retrying(partial(self._attempt, file, offset, size))
-
-    def _attempt(self, file: Expected, offset: int, size: int) -> bytes:
-        try:
-            part = read_range(file.path, offset, size, self._allows)
-        except ReadError as error:
-            if error.errno == errno.EIO:  # a range behind the end of an object is an error like any other
-                found = object_size(file.path, self._allows)
-                if found != file.size:
-                    raise file.other_size(found, _INCOMPLETE) from error
-            raise
-        if part.size != file.size:
-            raise file.other_size(part.size, _INCOMPLETE)
-        if len(part.data) != size:
-            raise ReadError(file.path, f"{len(part.data)} bytes at offset {offset}", str(size), errno=errno.EIO)
-        known = self._versions.setdefault(file.path, part.version)
-        if part.version != known:
-            raise FormatError(
-                file.path, f"version {part.version}", f"{known} as when it was first read",
-                "the object was replaced while it was in use: restore it, then restart",
-            )  # fmt: skip
-        counts["bytes"] += size
-        return part.data
+def _option(name: str, default: int) -> int:
+    key = f"CONCEPTLOADER_REMOTE_{name}"
+    text = os.environ.get(key, str(default))
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(key, repr(text), "an integer of at least 1")
+    return int(text)
 
 
 @functools.cache

@@ -105,6 +105,7 @@ ELSEWHERE = {
     "storage/handles": "storage batch/test_files.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
     "storage/lock": "concurrency/test_locks.py",
+    "storage/objects": "storage/test_schemes.py remote",
     "storage/reads": "faults/test_reads.py format/test_sources.py",
     "storage/sample": "format/test_sample.py faults/test_identity.py",
     "storage/source": "format/test_sources.py faults/test_reads.py remote",

@@ -11,11 +11,10 @@ from conceptloader.batch.open_files import OpenFiles
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.kernels.records import HELD
-from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.objects import Objects
 from conceptloader.storage.source import Expected
 
 _Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it
-_SHARE = 8
 
 
 @dataclass(eq=False)
@@ -23,7 +22,7 @@ class Held:
     """Bytes of objects for the calls of one thread: what they asked for in vain is fetched together.
 
     table: HELD records. Blocks that are likely to be read again stay for the next batches, as long as they take no
-    more than a share of the memory that the user grants to caches.
+    more memory than their source grants.
     """
 
     _files: OpenFiles
@@ -31,7 +30,7 @@ class Held:
     touched: bool = False  # since the last `drop`
     _blocks: dict[_Place, Array] = field(default_factory=dict)
     _once: set[_Place] = field(default_factory=set)
-    _wanted: dict[RemoteObjects, dict[_Place, tuple[Expected, str]]] = field(default_factory=partial(defaultdict, dict))
+    _wanted: dict[Objects, dict[_Place, tuple[Expected, str]]] = field(default_factory=partial(defaultdict, dict))
     _share: int = 0
 
     def __bool__(self) -> bool:
@@ -57,7 +56,7 @@ class Held:
         """All at the same time. Raises: FormatError, ReadError, and then nothing is wanted any more."""
         wanted, self._wanted = self._wanted, defaultdict(dict)
         for source, places in wanted.items():
-            self._share = source.settings.memory_bytes // _SHARE
+            self._share = source.kept_bytes
             found = source.ranges((file, start, stop - start) for (_, start, stop), (file, _) in places.items())
             for place, (file, who) in places.items():
                 try:

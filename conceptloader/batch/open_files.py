@@ -11,7 +11,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
 from conceptloader.kernels.system import OBJECT, STREAM
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
-from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.objects import Objects
 from conceptloader.storage.source import Expected
 
 _LOOKS = 8  # at shards, on a network file system a request for each of their files
@@ -105,7 +105,7 @@ class OpenFiles(OpenTable):
         kind = self.tables.kinds[column]
         return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
 
-    def object(self, row: int, column: int) -> tuple[RemoteObjects, Expected]:
+    def object(self, row: int, column: int) -> tuple[Objects, Expected]:
         """Where an object is, and what is expected of it."""
         dataset, shard = self.owner(row)
         assert dataset.files.remote is not None

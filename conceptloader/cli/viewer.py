@@ -11,7 +11,7 @@ from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.storage.stores import is_url
+from conceptloader.storage.urls import is_url
 from conceptloader.viewer.server import Server, is_loopback
 from conceptloader.viewer.source import Looked, alone
 

@@ -48,7 +48,7 @@ faults: dict[str, tuple[float, int]] = {}
 
 def _tell(message: str, wait_s: float) -> None:
     """Log an attempt that failed and will be repeated, unless one of the same place was logged within TOLD_S."""
-    store = re.search(r"\w+://[^/\s]*", message)
+    store = re.search(r"[\w.+-]+://[^/\s]*", message)
     place, now = store[0].rstrip(":") if store else "file systems", monotonic()
     told, others = faults.get(place, (now - TOLD_S, 0))
     if now - told < TOLD_S:

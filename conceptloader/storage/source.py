@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
@@ -76,19 +75,8 @@ Range = tuple[Expected, int, int]
 """Bytes of a file: from this offset on, so many."""
 
 
-class Source(Protocol):
-    """Where bytes of files come from. Safe to use from many threads; checks a file when it first reads it.
-
-    Raises: FormatError for a file that is not as expected, ReadError for one that cannot be read, after attempts enough
-    for what may pass.
-    """
-
-    def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
-        """Exactly these bytes of each, in this order."""
-
-
 class LocalFiles:
-    """A source of files on this machine, opened when they are first read. Keys of the table are paths.
+    """A source of files on this machine, opened and checked when they are first read. Keys of the table are paths.
 
     check: compare the content of files with the manifest when they are first opened.
     """
@@ -99,7 +87,11 @@ class LocalFiles:
         self.table = OpenTable({}, handles)
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
-        """See Source. After a fault that may pass a file is opened again."""
+        """Exactly these bytes of each, in this order. Safe to use from many threads.
+
+        Raises: FormatError for a file that is not as expected, ReadError for one that cannot be read, after attempts
+        enough for what may pass: each opens it again.
+        """
         return (retrying(partial(self._attempt, *one)) for one in wanted)
 
     def _attempt(self, file: Expected, offset: int, size: int) -> bytes:

@@ -1,11 +1,16 @@
 """URLs in one form, so that those which lead to the same place compare as the same, and none leads out of a root."""
 
+import os
 import posixpath
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from conceptloader.errors import ConfigError
 
 _PORTS = {"http": 80, "https": 443}
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    return isinstance(path, str) and "://" in path
 
 
 def normal(url: str) -> str:

@@ -19,7 +19,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import compare, resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart, Segment
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.storage.stores import is_url
+from conceptloader.storage.urls import is_url
 from conceptloader.trace.run import EVERY, Era, Run
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
-from conceptloader.storage.stores import is_url
+from conceptloader.storage.urls import is_url
 
 from .dataset import Reader, SampleRules
 from .options import wanted

@@ -15,7 +15,7 @@ from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage import blocks
+from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import PlainReader, random_documents, write_dataset
 from tests.batch.cases import make_view, write_scattered
@@ -77,7 +77,7 @@ def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path) -> Non
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A dataset in a store, of which blocks of 24 bytes are kept, and not for long."""
-    monkeypatch.setattr(blocks, "_MEMORY_BLOCK", 24)  # or else a block is often all of a file
+    monkeypatch.setattr(RemoteObjects, "block_bytes", 24)  # or else a block is often all of a file
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "777")  # a cache of its own
 
     def put(path: Path) -> Any:

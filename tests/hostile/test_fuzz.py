@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conceptloader.errors import ConceptloaderError
-from conceptloader.storage import stores
+from conceptloader.storage.objects import Part
 from tests import archives
 from tests.conftest import Tally
 from tests.hostile import files
@@ -76,7 +76,7 @@ def test_what_is_found_is_told(template: Template, monkeypatch: pytest.MonkeyPat
 
     honest, asked = files.Answers.get, []
 
-    def wrong(self: files.Answers, path: str, offset: int, size: int, allows: Any) -> stores.Part:
+    def wrong(self: files.Answers, path: str, offset: int, size: int, allows: Any) -> Part:
         part = honest(self, path, offset, size, allows)
         asked.append(path)
         first = asked.count(path) == 1  # which is compared with the manifest

@@ -5,7 +5,7 @@ from pathlib import Path
 MODULES = [
     "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/run", "conceptloader/format",
     "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
-    "conceptloader/metrics", "conceptloader/batch_log",
+    "conceptloader/metrics", "conceptloader/batch_log", "conceptloader/remote",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
@@ -100,10 +100,12 @@ ELSEWHERE = {
     "run/weights": "loader/test_weights.py",
     "run/entry": "run/test_entry.py entries",
     "run/ranks": "run/test_ranks.py",
+    "remote": "remote",
     "storage": "remote",
     "storage/handles": "storage batch/test_files.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
     "storage/lock": "concurrency/test_locks.py",
+    "storage/objects": "storage/test_schemes.py remote",
     "storage/reads": "faults/test_reads.py format/test_sources.py",
     "storage/sample": "format/test_sample.py faults/test_identity.py",
     "storage/source": "format/test_sources.py faults/test_reads.py remote",
@@ -121,6 +123,7 @@ _WIDE = {
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
     "trace",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
+    "remote": "remote batch format",
     "storage": "golden faults format batch corruption concurrency remote",
     "torch": "golden loader testing faults trace cli",
 }

@@ -10,6 +10,7 @@ from conceptloader.run.entry import ADD_ONS
 from conceptloader.testing import random_documents, write_dataset
 
 CORE = "tests/loader/test_loader.py"
+OTHERS = {"remote": ["tests/storage/test_schemes.py"]}  # of what the add-on has, for an add-on of somebody else
 WITHOUT = """
 import importlib.util, itertools
 import pytest
@@ -38,7 +39,7 @@ def test_its_key_says_what_is_missing(section, key):
 """
 
 
-@pytest.mark.parametrize("name", ["metrics", "batch_log", "receipts"])
+@pytest.mark.parametrize("name", ["metrics", "batch_log", "receipts", "remote"])
 def test_the_core_works_without(name: str, tmp_path: Path, checkout: Path) -> None:
     tree, package = tmp_path / "tree", f"conceptloader.{name}"
     (tree / "conceptloader").mkdir(parents=True)
@@ -51,5 +52,6 @@ def test_the_core_works_without(name: str, tmp_path: Path, checkout: Path) -> No
     text = WITHOUT.format(data=str(tmp_path / "data"), name=package, keys=keys)
     (tree / "test_without.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_without.py", CORE]
+    command += OTHERS.get(name, [])
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

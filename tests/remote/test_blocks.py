@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from conceptloader.storage import blocks
-from conceptloader.storage.blocks import BlockCache, DiskBlocks, MemoryBlocks
+from conceptloader.remote import blocks
+from conceptloader.remote.blocks import DiskBlocks, MemoryBlocks
 
 
 def test_a_memory_cache_holds_its_capacity_and_no_more() -> None:
@@ -34,7 +34,7 @@ def test_exactly_the_missing_blocks_are_fetched() -> None:
         fetched.append((offset, size))
         return whole[offset : offset + size]
 
-    cache = BlockCache(MemoryBlocks(capacity=1000, block_bytes=8))
+    cache = MemoryBlocks(capacity=1000, block_bytes=8)
     assert cache.read("a", 50, 17, 5, fetch) == whole[17:22]
     assert cache.read("a", 50, 9, 41, fetch) == whole[9:]
     assert cache.read("a", 50, 0, 50, fetch) == whole
@@ -47,8 +47,8 @@ def test_two_processes_fetch_a_block_once(tmp_path: Path) -> None:
         """
         import os, sys, time
         from concurrent.futures import ThreadPoolExecutor
-        from conceptloader.storage.blocks import disk_cache
-        cache = disk_cache(sys.argv[1], 1 << 30)
+        from conceptloader.remote.blocks import disk_blocks
+        cache = disk_blocks(sys.argv[1], 1 << 30)
         def fetch(offset, size):
             with open(sys.argv[2], "a") as file:
                 file.write(f"{offset} {size}\\n")
@@ -84,7 +84,7 @@ def test_a_full_disk_is_said_once_and_loses_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     caplog.set_level(logging.WARNING, "conceptloader")  # whatever a command before has set
-    cache = BlockCache(DiskBlocks(str(tmp_path), 1000, 8))
+    cache = DiskBlocks(str(tmp_path), 1000, 8)
     monkeypatch.setattr(blocks.os, "rename", full)
     for _ in range(3):
         assert cache.read("a", 50, 3, 20, lambda offset, size: bytes(range(offset, offset + size))) == bytes(

@@ -17,7 +17,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import seal
-from conceptloader.storage import blocks
+from conceptloader.remote import blocks
 from tests.raises import raises
 from tests.remote.conftest import Server
 
@@ -162,9 +162,11 @@ def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
         cl.open_dataset(f"s3://nowhere-{uuid.uuid4().hex}/ds")
     with raises(ConfigError, "nosuch://", "fsspec cannot read it"):
         cl.open_dataset("nosuch://bucket/ds")
-    monkeypatch.setenv("CONCEPTLOADER_REMOTE_CONNECTIONS", "many")
     fsspec.filesystem("memory").pipe("/empty/manifest.json", b"{}")
     with raises(FormatError, found="no checksum at the end"):
+        cl.open_dataset("memory://empty")
+    monkeypatch.setenv("CONCEPTLOADER_REMOTE_CONNECTIONS", "many")
+    with raises(ConfigError, "CONCEPTLOADER_REMOTE_CONNECTIONS", found="many"):
         cl.open_dataset("memory://empty")
     with raises(ConfigError, found="a URL"):
         cl.verify("s3://bucket/ds")

@@ -18,8 +18,8 @@ from conceptloader.base.terminal import masked
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.paths import UrlRoots
+from conceptloader.remote import stores
 from conceptloader.storage import reads as io
-from conceptloader.storage import stores
 from conceptloader.storage.urls import normal
 from tests.hostile.targets import resealed
 from tests.raises import raises

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from conceptloader.errors import ReadError
-from conceptloader.storage.client import Part
-from conceptloader.storage.http import Http
+from conceptloader.remote.http import Http
+from conceptloader.storage.objects import Part
 from tests.raises import raises
 
 DATA = bytes(range(100))

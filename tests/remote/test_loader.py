@@ -23,7 +23,8 @@ from conceptloader.batch.open import open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage import blocks, objects, stores
+from conceptloader.remote import objects, stores
+from conceptloader.remote.objects import RemoteObjects
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.trace.filter.views import FilterOptions, filter_dataset
@@ -84,7 +85,7 @@ def test_random_data_equal_those_of_the_plain_reader(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks so small that every read lies across their borders, and room for so few that they are dropped."""
-    monkeypatch.setattr(blocks, "_MEMORY_BLOCK", 24)
+    monkeypatch.setattr(RemoteObjects, "block_bytes", 24)
     monkeypatch.setattr(objects, "_HOLE", 16)
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", str(512 + seed))  # a cache of its own
     case = random_case(tmp_path, 500 + seed)
@@ -104,7 +105,7 @@ def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkey
     blend = open_blend(load_config(configuration(local, upload(local, server))))
     mine = open_reader(blend)
     mine.read(np.arange(1000, 1008, dtype=np.uint64))  # objects are checked
-    lock, under_way, most, plain = threading.Lock(), [0], [0], objects.read_range
+    lock, under_way, most, plain = threading.Lock(), [0], [0], RemoteObjects.get
     monkeypatch.setattr(objects, "_HOLE", 0)
 
     def counted(*arguments: Any) -> Any:
@@ -116,7 +117,7 @@ def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkey
             under_way[0] -= 1
         return plain(*arguments)
 
-    monkeypatch.setattr(objects, "read_range", counted)
+    monkeypatch.setattr(RemoteObjects, "get", counted)
     members = np.full(20, [view and view.name for view in blend.views].index("far"))
     mine.read(np.arange(20, dtype=np.uint64), picked=(members, np.arange(0, 200, 10, dtype=np.uint64)))
     assert most[0] == 20

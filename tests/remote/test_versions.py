@@ -9,8 +9,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
-from conceptloader.storage import stores
-from conceptloader.storage.http import Http
+from conceptloader.remote import stores
+from conceptloader.remote.http import Http
 from tests.raises import raises
 from tests.remote.files import FileServer
 

@@ -281,7 +281,7 @@ class MapStyle(Shown):
         numbers = [operator.index(i) % len(self) for i in indices if -len(self) <= operator.index(i) < len(self)]
         tokens = (one for number in numbers for one in self.dataset.stream_bytes(*self._ahead(number)))
         with remote.reading_ahead(tokens):
-            threads = shared_threads("conceptloader rows", remote.settings.connections)
+            threads = shared_threads("conceptloader rows", remote.connections)
             return list(threads.map(self.__getitem__, indices))  # many reads take as long as one
 
     def _ahead(self, i: int) -> tuple[int, int]:

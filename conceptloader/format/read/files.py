@@ -15,10 +15,10 @@ from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
-from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.objects import Objects
 from conceptloader.storage.reads import named
-from conceptloader.storage.source import Expected, LocalFiles, Source
-from conceptloader.storage.stores import is_url
+from conceptloader.storage.source import Expected, LocalFiles
+from conceptloader.storage.urls import is_url
 
 _REBUILT = (
     "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
@@ -111,15 +111,15 @@ class Files:
         self,
         manifest: Manifest,
         roots: Roots,
-        source: Source | None = None,
+        source: LocalFiles | Objects | None = None,
         guard: ManifestGuard | None = None,
     ) -> None:
         self.manifest = manifest
         self.table = manifest.shards
         self.roots = roots
-        self.source: Source = LocalFiles() if source is None else source
+        self.source = source or LocalFiles()
         self.local = self.source if isinstance(self.source, LocalFiles) else None
-        self.remote = self.source if isinstance(self.source, RemoteObjects) else None
+        self.remote = self.source if isinstance(self.source, Objects) else None
         self.require_unchanged: Callable[[], object] = bool if guard is None else guard.look
         if guard is not None:
             guard.begin(manifest)
@@ -202,11 +202,10 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     check: compare the content of files with the manifest, and the manifest with what it was.
     """
     path = _local(path)
-    allowed = UrlRoots(os.fspath(path), roots) if is_url(path) else Roots(os.fspath(path), roots)
+    allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
     guard = ManifestGuard(allowed) if check else None
     manifest = _read_manifest(allowed)
-    remote = isinstance(allowed, UrlRoots)
-    return Files(manifest, allowed, RemoteObjects(allowed.allows, check) if remote else LocalFiles(check), guard)
+    return Files(manifest, allowed, allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check), guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -9,10 +9,11 @@ from typing import Any
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import LIMIT, JsonFile, load_json, load_sealed
 from conceptloader.format.spec.layout import DAMAGED, bad
+from conceptloader.storage.objects import open_objects
 from conceptloader.storage.reads import named, open_file, read_file, retrying
-from conceptloader.storage.stores import is_url, object_size, object_version, read_range
-from conceptloader.storage.urls import below, normal, parent
+from conceptloader.storage.urls import below, is_url, normal, parent
 
+_END = 256  # bytes
 Given = Sequence[str | os.PathLike[str]] | None
 """Roots as callers name them; None for the default."""
 
@@ -139,11 +140,15 @@ def with_default(path: str, roots: Sequence[str] | None) -> list[str] | None:
 
 
 class UrlRoots(Roots):
-    """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
+    """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket.
 
-    def __init__(self, url: str, roots: Given) -> None:
+    objects: their source. check: see there.
+    """
+
+    def __init__(self, url: str, roots: Given, check: bool = True) -> None:
         # Local roots of a configuration are for its local datasets.
         self._choose(normal(url), parent, roots, lambda root: normal(root) if is_url(root) else "")
+        self.objects = open_objects(self.directory, self.allows, check)
 
     def resolve(self, path: str) -> str:
         return normal(path if is_url(path) else f"{self.directory}/{path}")
@@ -169,9 +174,15 @@ class UrlRoots(Roots):
         return load_sealed(self.read_whole(path, LIMIT), path)
 
     def status(self, path: str) -> Hashable:
-        """See Roots: an ETag or the like."""
+        """See Roots: size and version of the object; its end where the store says none, where a checksum is."""
+
+        def status() -> Hashable:
+            found = self.objects.get(path, 0, 0)
+            end = max(0, found.size - _END)
+            return found.size, found.version or (found.size and self.objects.get(path, end, _END).data)
+
         try:
-            return retrying(lambda: object_version(path, self.allows))
+            return retrying(status)
         except ReadError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -179,17 +190,17 @@ class UrlRoots(Roots):
 
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small object. Raises: ReadError, FormatError if it is larger than `limit` bytes."""
-        size = retrying(lambda: object_size(path, self.allows))
-        if size > limit:
-            raise FormatError(path, f"{size} bytes", f"at most {limit}", "this is not such a file")
 
         def whole() -> bytes:
-            data = read_range(path, 0, size, self.allows).data
+            size = self.objects.get(path, 0, 0).size
+            if size > limit:
+                raise FormatError(path, f"{size} bytes", f"at most {limit}", "this is not such a file")
+            data = self.objects.get(path, 0, size).data
             if len(data) != size:
                 raise ReadError(path, f"{len(data)} bytes", str(size), errno=errno.EIO)
             return data
 
-        return retrying(whole) if size else b""
+        return retrying(whole)
 
 
 def _possible(path: str) -> bool:

@@ -13,7 +13,7 @@ from conceptloader.ingest.adopt.source import IndexFile, stat_file
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 from conceptloader.storage.sample import sample_checksum
-from conceptloader.storage.stores import is_url
+from conceptloader.storage.urls import is_url
 
 Blend = tuple[Sequence[str], Sequence[float] | None]
 """Paths as `adopt` takes them, and their weights."""

@@ -1,26 +1,11 @@
 """What makes the requests for objects: ranges, sizes and versions, one attempt each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from conceptloader.errors import ReadError
-
-Allows = Callable[[str], bool]
-"""Whether a redirect to a URL is followed."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object.
-
-    version: changes when the object is replaced (an ETag, or a date), None if the store does not say.
-    """
-
-    data: bytes
-    size: int
-    version: str | None
+from conceptloader.storage.objects import Allows, Part
 
 
 class Client:
@@ -33,11 +18,7 @@ class Client:
     errors: Any = Exception  # what the library below raises
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        """Bytes [offset, offset + size) of an object."""
-        raise NotImplementedError
-
-    def look(self, url: str, allows: Allows) -> Part:
-        """Size and version of an object as the store has it now, without data."""
+        """See Objects."""
         raise NotImplementedError
 
     def explain(self, error: Exception) -> tuple[int, str]:

@@ -1,7 +1,4 @@
-"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory.
-
-Their sizes are set by the environment, so that every process of a job has them.
-"""
+"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory."""
 
 import fcntl
 import logging
@@ -12,7 +9,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 
@@ -25,15 +21,53 @@ log = logging.getLogger(__name__)
 Key = tuple[str, int]  # which version of which object, number of the block
 _CHECKSUM = 8
 _SETLKW = 38  # F_OFD_SETLKW of Linux
-_MEMORY_BLOCK = 1 << 16
 _DISK_BLOCK = 1 << 18
 
 
-class MemoryBlocks:
-    """At most `capacity` bytes, least recently used first out. block_bytes: of every block but an object's last."""
+class Blocks:
+    """Ranges of objects, read block by block; what is missing side by side is fetched together.
+
+    block_bytes: of every block but an object's last.
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        # Threads that want the same block wait for the one that fetches it.
+        self._locks = [threading.Lock() for _ in range(256)]
+
+    def get(self, key: Key) -> bytes | None:
+        raise NotImplementedError
+
+    def put(self, key: Key, data: bytes) -> None:
+        raise NotImplementedError
+
+    def alone(self, key: Key) -> AbstractContextManager[None]:
+        """Exclusive access to a block among processes, if they share it."""
+        return nullcontext()
+
+    def read(self, name: str, object_bytes: int, offset: int, size: int, fetch: Callable[[int, int], bytes]) -> bytes:
+        """Bytes [offset, offset + size) of the object `name`; fetch(offset, size) gets them from the store."""
+        unit = self.block_bytes
+        first, last = offset // unit, (offset + size - 1) // unit
+        with self._locks[hash((name, first)) % len(self._locks)], self.alone((name, first)):
+            found = [self.get((name, number)) for number in range(first, last + 1)]
+            for missing, group in groupby(range(len(found)), lambda i: found[i] is None):
+                numbers = list(group)
+                if missing:
+                    start = (first + numbers[0]) * unit
+                    data = fetch(start, min((first + numbers[-1] + 1) * unit, object_bytes) - start)
+                    for k, i in enumerate(numbers):
+                        found[i] = block = data[k * unit : (k + 1) * unit]
+                        self.put((name, first + i), block)
+        whole = b"".join(block for block in found if block is not None)
+        return whole[offset - first * unit : offset - first * unit + size]
+
+
+class MemoryBlocks(Blocks):
+    """At most `capacity` bytes, least recently used first out."""
 
     def __init__(self, capacity: int, block_bytes: int) -> None:
-        self.block_bytes = block_bytes
+        super().__init__(block_bytes)
         self._capacity = capacity
         self._size = 0
         self._blocks: OrderedDict[Key, bytes] = OrderedDict()
@@ -46,10 +80,6 @@ class MemoryBlocks:
                 self._blocks.move_to_end(key)
             return data
 
-    def alone(self, key: Key) -> AbstractContextManager[None]:
-        """Other processes have their own."""
-        return nullcontext()
-
     def put(self, key: Key, data: bytes) -> None:
         with self._lock:
             self._size += len(data) - len(self._blocks.pop(key, b""))
@@ -58,7 +88,7 @@ class MemoryBlocks:
                 self._size -= len(self._blocks.popitem(last=False)[1])
 
 
-class DiskBlocks:
+class DiskBlocks(Blocks):
     """One file per block, with a checksum; at most about `capacity` bytes, oldest in use first out.
 
     Any number of processes may share the directory: files appear whole, and any process that finds too much in
@@ -66,7 +96,7 @@ class DiskBlocks:
     """
 
     def __init__(self, directory: str, capacity: int, block_bytes: int) -> None:
-        self.block_bytes = block_bytes
+        super().__init__(block_bytes)
         self._directory, self._told = os.path.abspath(directory), False
         self._lock_file = os.path.join(self._directory, "lock")
         self._capacity = capacity
@@ -154,60 +184,12 @@ class DiskBlocks:
         return left
 
 
-class BlockCache:
-    """Ranges of objects, read block by block through a cache; what is missing side by side is fetched together."""
-
-    def __init__(self, blocks: MemoryBlocks | DiskBlocks) -> None:
-        self._blocks, self.block_bytes = blocks, blocks.block_bytes
-        # Threads that want the same block wait for the one that fetches it.
-        self._locks = [threading.Lock() for _ in range(256)]
-
-    def read(self, name: str, object_bytes: int, offset: int, size: int, fetch: Callable[[int, int], bytes]) -> bytes:
-        """Bytes [offset, offset + size) of the object `name`; fetch(offset, size) gets them from the store."""
-        unit = self.block_bytes
-        first, last = offset // unit, (offset + size - 1) // unit
-        with self._locks[hash((name, first)) % len(self._locks)], self._blocks.alone((name, first)):
-            found = [self._blocks.get((name, number)) for number in range(first, last + 1)]
-            for missing, group in groupby(range(len(found)), lambda i: found[i] is None):
-                numbers = list(group)
-                if missing:
-                    start = (first + numbers[0]) * unit
-                    data = fetch(start, min((first + numbers[-1] + 1) * unit, object_bytes) - start)
-                    for k, i in enumerate(numbers):
-                        found[i] = block = data[k * unit : (k + 1) * unit]
-                        self._blocks.put((name, first + i), block)
-        whole = b"".join(block for block in found if block is not None)
-        return whole[offset - first * unit : offset - first * unit + size]
-
-
-def _number(name: str, default: int) -> int:
-    key = f"CONCEPTLOADER_REMOTE_{name}"
-    text = os.environ.get(key, str(default))
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(key, repr(text), "an integer of at least 1")
-    return int(text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """From CONCEPTLOADER_REMOTE_CONNECTIONS, _MEMORY_BYTES, _CACHE_DIR and _CACHE_BYTES. Raises: ConfigError.
-
-    connections: requests at a time; memory_bytes: cache of blocks of everything but tokens; cache_dir, cache_bytes:
-    cache on a local disk, of tokens too, off by default.
-    """
-
-    connections: int = field(default_factory=lambda: _number("CONNECTIONS", 64))
-    memory_bytes: int = field(default_factory=lambda: _number("MEMORY_BYTES", 128 << 20))
-    cache_dir: str | None = field(default_factory=lambda: os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR") or None)
-    cache_bytes: int = field(default_factory=lambda: _number("CACHE_BYTES", 64 << 30))
+@lru_cache(maxsize=4)
+def memory_blocks(capacity: int, block_bytes: int) -> MemoryBlocks:
+    """Those that all datasets of the process share."""
+    return MemoryBlocks(capacity, block_bytes)
 
 
 @lru_cache(maxsize=4)
-def memory_cache(capacity: int) -> BlockCache:
-    """The one that all datasets of the process share."""
-    return BlockCache(MemoryBlocks(capacity, _MEMORY_BLOCK))
-
-
-@lru_cache(maxsize=4)
-def disk_cache(directory: str, capacity: int) -> BlockCache:
-    return BlockCache(DiskBlocks(directory, capacity, _DISK_BLOCK))
+def disk_blocks(directory: str, capacity: int) -> DiskBlocks:
+    return DiskBlocks(directory, capacity, _DISK_BLOCK)

@@ -13,7 +13,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from conceptloader.base.packages import need
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage.client import Allows, Client, Part
+from conceptloader.remote.client import Client
+from conceptloader.storage.objects import Allows, Part
 from conceptloader.storage.urls import normal
 
 _HOPS = 5
@@ -39,10 +40,13 @@ class Http(Client):
         self._worked = self._ranges = False  # it has answered; with a range
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        with (
-            self.named(url, offset),
-            self._answer("GET", url, f"bytes={offset}-{offset + size - 1}", allows) as answer,
-        ):
+        if not size:
+            with self.named(url, 0), self._answer("HEAD", url, None, allows) as answer:
+                if (length := answer.headers.get("Content-Length", "")).isdecimal():
+                    return Part(b"", int(length), _version(answer))
+            raise ReadError(url, "the server does not tell its size", fix="use another server", errno=errno.ENOTSUP)
+        wanted = f"bytes={offset}-{offset + size - 1}"
+        with self.named(url, offset), self._answer("GET", url, wanted, allows) as answer:
             data = answer.read(size + 1)[:size]
             part = answer.headers.get("Content-Range", "")
             found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", part)
@@ -59,12 +63,6 @@ class Http(Client):
             raise ReadError(url, message, errno=errno.EIO)
         message = "the server answers without ranges of bytes"
         raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
-
-    def look(self, url: str, allows: Allows) -> Part:
-        with self.named(url, 0), self._answer("HEAD", url, None, allows) as answer:
-            if (length := answer.headers.get("Content-Length", "")).isdecimal():
-                return Part(b"", int(length), _version(answer))
-        raise ReadError(url, "the server does not tell its size", fix="use another server", errno=errno.ENOTSUP)
 
     def explain(self, error: Exception) -> tuple[int, str]:
         """A host that was there before may come back; one that never was is misspelt."""

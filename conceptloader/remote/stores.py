@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -20,8 +21,9 @@ from urllib.parse import urlsplit
 
 from conceptloader.base.packages import need, python_like_this
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
-from conceptloader.storage.client import Allows, Client, Part, first_line
-from conceptloader.storage.http import Http
+from conceptloader.remote.client import Client, first_line
+from conceptloader.remote.http import Http
+from conceptloader.storage.objects import Allows, Part
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -32,40 +34,14 @@ _CREDENTIALS = {
     "container",
 }
 # Asked for credentials, by the clients, when the environment has none.
-_END = 256  # bytes
 FRESH_S = 60.0  # that what fsspec says of an object is taken for true: it takes a request of its own
 _VERSIONS = "ETag", "etag", "mtime", "modified", "LastModified", "last_modified", "updated", "blob_id", "created"
 _owner = 0  # the process that has clients, and whose forked children can have none
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
 
 
-def is_url(path: str | os.PathLike[str]) -> bool:
-    return isinstance(path, str) and "://" in path
-
-
-def read_range(url: str, offset: int, size: int, allows: Allows) -> Part:
-    """Bytes [offset, offset + size) of the object at `url`, one attempt. Raises: ReadError, FormatError."""
-    return _store_of(url).get(url, offset, size, allows)
-
-
-def object_size(url: str, allows: Allows) -> int:
-    """Raises: ReadError, FormatError."""
-    return _store_of(url).look(url, allows).size
-
-
-def object_version(url: str, allows: Allows) -> tuple[int, str | bytes]:
-    """Size and version of the object now; its end where the store says none, as the checksum of a manifest is there.
-
-    Raises: ReadError.
-    """
-    store = _store_of(url)
-    found = store.look(url, allows)
-    if found.version is None and found.size:
-        return found.size, store.get(url, max(0, found.size - _END), _END, allows).data
-    return found.size, found.version or ""
-
-
-def _store_of(url: str) -> Client:
+def store_of(url: str) -> Client:
+    """The client for an object."""
     parts = urlsplit(url)
     return _open_store(parts.scheme, f"{parts.scheme}://{parts.netloc}", os.getpid())
 
@@ -101,20 +77,15 @@ class _Obstore(Client):
             raise ConfigError(root, f"cannot be opened: {first_line(error)}", fix=remedy) from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        data, path = b"", url[len(self._root) :].lstrip("/")
         with self.named(url, offset):
-            found = self._obstore.get(self._store, self._path(url), options={"range": (offset, offset + size)})
-            data = bytes(found.bytes())
+            if size:
+                found = self._obstore.get(self._store, path, options={"range": (offset, offset + size)})
+                data, meta = bytes(found.bytes()), found.meta
+            else:
+                meta = self._obstore.head(self._store, path)
         self._worked = True
-        return Part(data, found.meta["size"], found.meta.get("e_tag"))
-
-    def look(self, url: str, allows: Allows) -> Part:
-        with self.named(url, 0):
-            found = self._obstore.head(self._store, self._path(url))
-        self._worked = True
-        return Part(b"", found["size"], found.get("e_tag"))
-
-    def _path(self, url: str) -> str:
-        return url[len(self._root) :].lstrip("/")
+        return Part(data, meta["size"], meta.get("e_tag"))
 
     def explain(self, error: Exception) -> tuple[int, str]:
         """What can't pass is named at once, with what to do. What worked before may have failed for a moment only."""
@@ -140,26 +111,20 @@ class _Fsspec(Client):
         fsspec = need("fsspec", f"{scheme}://: needs the fsspec package")
         try:
             self._files: Any = fsspec.filesystem(scheme)
-            self._looks: dict[str, tuple[float, Part]] = {}
+            self._known: dict[str, tuple[float, Part]] = {}
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{scheme}://", f"fsspec cannot read it: {error}", fix="install what it names") from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        asked, known = self._looks.get(url, (-FRESH_S, Part(b"", 0, None)))
-        if time.monotonic() - asked >= FRESH_S:
-            known = self.look(url, allows)
+        now, (asked, known) = time.monotonic(), self._known.get(url, (-FRESH_S, Part(b"", 0, None)))
         with self.named(url, offset):
-            return Part(self._files.cat_file(url, start=offset, end=offset + size), known.size, known.version)
-
-    def look(self, url: str, allows: Allows) -> Part:
-        asked = time.monotonic()
-        with self.named(url, 0):
-            self._files.invalidate_cache(url)
-            info = self._files.info(url)
-        version = next((found for name in _VERSIONS if (found := info.get(name)) is not None), None)
-        found = Part(b"", int(info["size"]), None if version is None else str(version))
-        self._looks[url] = asked, found
-        return found
+            if not size or now - asked >= FRESH_S:
+                self._files.invalidate_cache(url)
+                info = self._files.info(url)
+                version = next((str(found) for name in _VERSIONS if (found := info.get(name)) is not None), None)
+                known = Part(b"", int(info["size"]), version)
+                self._known[url] = now, known
+            return replace(known, data=self._files.cat_file(url, start=offset, end=offset + size)) if size else known
 
     def explain(self, error: Exception) -> tuple[int, str]:
         kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
@@ -175,30 +140,22 @@ class _Courier(Client):
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        command = python_like_this("from conceptloader.storage import stores; stores.serve()")
+        command = python_like_this("from conceptloader.remote import stores; stores.serve()")
         with theirs:  # a session of its own: an interrupt is the business of the trainer
             subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
         self._of_thread = threading.local()
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        part: Part = self._ask("get", url, offset, size)
-        return part
-
-    def look(self, url: str, allows: Allows) -> Part:
-        part: Part = self._ask("look", url)
-        return part
-
-    def _ask(self, *question: Any) -> Any:
         try:
             # Taken out until the answer is there: after an interrupt nobody gets the answer to another question.
             connection = self._of_thread.__dict__.pop("connection", None) or self._connect()
-            connection.send(question)
-            answer = connection.recv()
+            connection.send((url, offset, size))
+            answer: Part | ConceptloaderError = connection.recv()
         except (EOFError, OSError) as error:
             _open_store.cache_clear()  # the next attempt starts another one
-            raise ReadError(question[1], "the process that reads the store has ended", errno=errno.EIO) from error
+            raise ReadError(url, "the process that reads the store has ended", errno=errno.EIO) from error
         self._of_thread.connection = connection
-        if isinstance(answer, Exception):
+        if isinstance(answer, ConceptloaderError):
             raise answer
         return answer
 
@@ -220,9 +177,9 @@ def serve() -> None:
 def _answer(connection: Connection) -> None:
     with suppress(EOFError, OSError):
         while True:
-            method, url, *arguments = connection.recv()
+            url, offset, size = connection.recv()
             try:  # these clients ask about no redirect
-                value = getattr(_store_of(url), method)(url, *arguments, bool)
+                value: Part | ConceptloaderError = store_of(url).get(url, offset, size, bool)
             except Exception as error:
                 value = error if isinstance(error, ConceptloaderError) else ReadError(url, error, errno=errno.EIO)
             connection.send(value)

@@ -1,0 +1,121 @@
+"""A store of one's own, for a made-up scheme: what it needs is a `get`, and the core alone trains from it."""
+
+import errno
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.storage import reads as io
+from conceptloader.storage.objects import REMOTE, SCHEMES, Objects, Part
+from conceptloader.testing import random_documents, write_dataset
+from tests.batch.compare import assert_same
+from tests.raises import raises
+
+FILES: dict[str, Part] = {}
+FAULTS: list[int] = []
+
+
+class MadeUp(Objects):
+    def get(self, url: str, offset: int, size: int) -> Part:
+        if FAULTS and size:
+            raise ReadError(url, "made up", errno=FAULTS.pop())
+        if url not in FILES:
+            raise ReadError(url, "not there", errno=errno.ENOENT)
+        return replace(FILES[url], data=FILES[url].data[offset : offset + size])
+
+
+@pytest.fixture(params=["1", None], ids=["versions", "no versions"])
+def near(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A dataset that is at made-up://host/near as well."""
+    monkeypatch.setitem(SCHEMES, "made-up", MadeUp)
+    monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 3)
+    path = tmp_path / "near"
+    write_dataset(path, random_documents(300, seed=1), shards=3, encoding="spans")
+    for file in path.iterdir():
+        FILES[f"made-up://host/near/{file.name}"] = Part(data := file.read_bytes(), len(data), request.param)
+    yield path
+    FILES.clear()
+    FAULTS.clear()
+
+
+def config(path: object, **more: Any) -> dict[str, Any]:
+    return {"seq_len": 32, "datasets": {"a": {"path": str(path)}}, "tracks": {"concepts": {}}, **more}
+
+
+def stream(shard: int = 0) -> str:
+    return f"made-up://host/near/0000{shard}.stream.bin"
+
+
+def test_a_training_from_it(near: Path) -> None:
+    """Through faults that pass; resumed."""
+    far, loader = (cl.batches(config(at), micro_batch_size=8) for at in ("Made-Up://host/near", near))
+    FAULTS[:] = [errno.EIO] * 3
+    wanted = list(itertools.islice(loader, 6))
+    for mine, theirs in zip(far, wanted, strict=False):
+        assert mine.keys() == theirs.keys()
+        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+    far.load_state_dict(far.state_dict_at(32))
+    assert next(iter(far))["sample_index"].tolist() == wanted[4]["sample_index"].tolist()
+    assert not FAULTS
+
+
+@pytest.mark.parametrize("packing", [None, {"bins": 4}], ids=["windows", "packs"])
+def test_batches_and_samples_of_it(near: Path, packing: dict[str, int] | None) -> None:
+    samples = np.arange(60, dtype=np.uint64)
+    mine, theirs = (
+        open_reader(cl.open_blend(config(at, packing=packing, outputs={"cu_seqlens": True})))
+        for at in ("made-up://host/near", near)
+    )
+    for _ in range(2):
+        assert_same(mine.read(samples), theirs.read(samples))
+    far, local = (cl.open_dataset(at).windows(32) for at in ("made-up://host/near", near))
+    for one, other in zip(far.__getitems__(range(30)), local.__getitems__(range(30)), strict=True):
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+
+
+def test_what_it_gives_is_checked(near: Path) -> None:
+    far, url = cl.open_dataset("made-up://host/near"), stream()
+    sound = FILES[url]
+    FILES[url] = replace(sound, data=sound.data[::-1])
+    with raises(FormatError, url, "sample checksum"):
+        far.tokens(0, 9)
+    FILES[url] = replace(sound, size=sound.size - 4)
+    with raises(FormatError, url, expected="as the manifest says"):
+        far.tokens(0, 9)
+    FILES[url] = replace(sound, data=sound.data[:-4])
+    with raises(ReadError, url, fix="failed 4 times"):
+        far.tokens(0, 9)
+    FILES[url] = sound
+    assert len(far.tokens(0, 9)) == 9
+    FILES[url] = replace(sound, version="2")
+    with raises(FormatError, url, expected="as when it was first read"):
+        far.tokens(9, 20)
+    del FILES[stream(1)]
+    with raises(ReadError, stream(1), found="not there"):
+        far.tokens(far.shard_starts[1], far.num_tokens)
+    with raises(ReadError, "made-up://host/other/manifest.json"):
+        cl.open_dataset("made-up://host/other")
+
+
+def test_a_dataset_rebuilt_there_in_use(near: Path) -> None:
+    """Known by the end of its manifest where the store has no versions."""
+    far, name = cl.open_dataset("made-up://host/near"), "made-up://host/near/manifest.json"
+    other = replace(far.manifest, created_by="another build").dump()
+    FILES[name] = Part(other, len(other), FILES[name].version and "2")
+    with raises(FormatError, name, "a manifest of other content"):
+        far.tokens(0, 9)
+
+
+def test_a_scheme_that_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, REMOTE, None)
+    with raises(ConfigError, found=f"made-up://host/ds: found the scheme made-up, and no {REMOTE}"):
+        cl.open_dataset("made-up://host/ds")

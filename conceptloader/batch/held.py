@@ -1,8 +1,6 @@
 """Bytes of objects in stores, which kernels read out of memory: what a call lacked is fetched together."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -17,21 +15,18 @@ from conceptloader.storage.source import Expected
 _Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it
 
 
-@dataclass(eq=False)
 class Held:
     """Bytes of objects for the calls of one thread: what they asked for in vain is fetched together.
 
-    table: HELD records. Blocks that are likely to be read again stay for the next batches, as long as they take no
-    more memory than their source grants.
+    table: HELD records. touched: since the last `drop`. Blocks that are likely to be read again stay for the next
+    batches, as long as they take no more memory than their source grants.
     """
 
-    _files: OpenFiles
-    table: Array = field(default_factory=partial(np.zeros, 0, HELD))
-    touched: bool = False  # since the last `drop`
-    _blocks: dict[_Place, Array] = field(default_factory=dict)
-    _once: set[_Place] = field(default_factory=set)
-    _wanted: dict[Objects, dict[_Place, tuple[Expected, str]]] = field(default_factory=partial(defaultdict, dict))
-    _share: int = 0
+    def __init__(self, files: OpenFiles) -> None:
+        self._files, self.table, self.touched, self._kept_bytes = files, np.zeros(0, HELD), False, 0
+        self._blocks: dict[_Place, Array] = {}
+        self._once: set[_Place] = set()
+        self._wanted = defaultdict[Objects, dict[_Place, tuple[Expected, str]]](dict)
 
     def __bool__(self) -> bool:
         """Whether something is wanted."""
@@ -56,7 +51,7 @@ class Held:
         """All at the same time. Raises: FormatError, ReadError, and then nothing is wanted any more."""
         wanted, self._wanted = self._wanted, defaultdict(dict)
         for source, places in wanted.items():
-            self._share = source.kept_bytes
+            self._kept_bytes = source.kept_bytes
             found = source.ranges((file, start, stop - start) for (_, start, stop), (file, _) in places.items())
             for place, (file, who) in places.items():
                 try:
@@ -75,7 +70,7 @@ class Held:
         self._once.clear()
         self._wanted.clear()
         self.touched = False
-        if sum(map(len, self._blocks.values())) > self._share:
+        if sum(map(len, self._blocks.values())) > self._kept_bytes:
             self._blocks.clear()
         self._number()
 

@@ -108,6 +108,5 @@ class Http(Client):
         return self._http.request(method, target, headers=headers, preload_content=False, redirect=False)
 
 
-def _version(answer: Any) -> str | None:
-    found: str | None = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-    return found
+def _version(answer: Any) -> Any:
+    return answer.headers.get("ETag") or answer.headers.get("Last-Modified")

@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
-_SHARE = 8
 _numbers = itertools.count()
 
 
@@ -38,7 +37,7 @@ class RemoteObjects(Objects):
         self._memory_bytes = _option("MEMORY_BYTES", 128 << 20)
         self._directory = os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR")
         self._disk_bytes = _option("CACHE_BYTES", 64 << 30)
-        self.kept_bytes = self._memory_bytes // _SHARE
+        self.kept_bytes = self._memory_bytes // 8
         self._number = next(_numbers)
         self._ahead: dict[str, list[tuple[Range, Task[bytes]]]] = defaultdict(list)
 

@@ -65,16 +65,19 @@ class _Obstore(Client):
         self._kinds = need("obstore.exceptions", problem)
         self.errors = (self._kinds.BaseError, OSError)
         self._scheme, self._root, self._worked = scheme, root, False
-        client: Any = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
-        if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-            client["allow_http"] = True
+        client: Any = {
+            "timeout": timedelta(seconds=30),
+            "connect_timeout": timedelta(seconds=10),
+            "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
+        }
         try:
             store = need("obstore.store", problem)
             # No retries here: those are the caller's, which logs them.
             self._store = store.from_url(root, client_options=client, retry_config={"max_retries": 0})
         except Exception as error:  # whatever the backends raise for their configuration
-            remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
-            raise ConfigError(root, f"cannot be opened: {first_line(error)}", fix=remedy) from error
+            raise ConfigError(
+                root, f"cannot be opened: {first_line(error)}", fix=f"check the URL, and {_CREDENTIALS[scheme]}"
+            ) from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         data, path = b"", url[len(self._root) :].lstrip("/")

@@ -73,8 +73,7 @@ class Objects:
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
         """See LocalFiles. Requests for all of them go out at once."""
-        tasks = self.submit(self.read, wanted)
-        return (task.result() for task in tasks)
+        return (task.result() for task in self.submit(self.read, wanted))
 
     def submit(self, read: Callable[[Expected, int, int], bytes], wanted: Iterable[Range]) -> list[Task[bytes]]:
         """Read in the threads of requests."""

@@ -22,14 +22,14 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
-from conceptloader.errors import FormatError, ReadError
+from conceptloader.errors import ReadError
 from conceptloader.remote import objects, stores
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.batch.cases import random_case
-from tests.batch.compare import assert_same, plain_reader
+from tests.batch.compare import assert_same
 from tests.raises import raises
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
@@ -50,14 +50,6 @@ def configuration(local: Path, path: str, **loader: Any) -> dict[str, Any]:
 
 def reader(local: Path, path: str, **loader: Any) -> Any:
     return open_reader(open_blend(load_config(configuration(local, path, **loader))))
-
-
-def test_batches_are_equal(local: Path, server: Server) -> None:
-    blends = [open_blend(load_config(configuration(local, path))) for path in (str(local), upload(local, server))]
-    samples = np.arange(40, dtype=np.uint64)
-    wanted = plain_reader(blends[0]).read(samples)
-    for reader in (open_reader(blends[1]), plain_reader(blends[1])):
-        assert_same(reader.read(samples), wanted)
 
 
 @pytest.mark.parametrize("name", ["ds", "view"])
@@ -140,17 +132,6 @@ def test_faults_that_pass_change_nothing(local: Path, server: Server) -> None:
         server.plan(**{fault: 4})
         assert_same(mine.read(samples), theirs.read(samples))
         samples = samples + np.uint64(30)
-
-
-def test_a_replaced_object_is_an_error_of_its_sample(local: Path, server: Server) -> None:
-    url = upload(local, server)
-    mine = reader(local, url)
-    mine.read(np.arange(8, dtype=np.uint64))
-    for shard in range(2):
-        name = f"0000{shard}.stream.bin"
-        server.put(url.split("/")[2], f"ds/{name}", (local / name).read_bytes()[::-1])
-    with pytest.raises(FormatError, match=r"sample \d+, dp_rank 0: s3://.*as when it was first read"):
-        mine.read(np.arange(100, 108, dtype=np.uint64))
 
 
 def test_forked_workers_of_a_dataloader(local: Path, server: Server) -> None:

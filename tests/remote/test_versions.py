@@ -53,15 +53,6 @@ def test_a_cache_on_the_disk_never_gives_what_was_there_before(
     assert ("the disk cache is not used" in caplog.text) == (not server.dated)
 
 
-def test_a_dataset_rebuilt_in_use(server: FileServer) -> None:
-    near = write(server.folder / "ds", 0)
-    far = cl.open_dataset(f"{server.url}/ds")
-    far.tokens(0, 9)
-    rebuild(near, 1)
-    with raises(FormatError, found="manifest of other content"):
-        far.tokens(TOKENS, TOKENS + 9)
-
-
 def test_dates_are_versions(server: FileServer) -> None:
     server.folder.mkdir()
     (server.folder / "file").write_bytes(b"12345")

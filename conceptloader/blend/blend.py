@@ -356,7 +356,7 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
         begun, own = (exact_weights(one[0].weights, "weights") for one in (replayed, planned))
         if own != begun:
             raise ConfigError(
-                "mixing.replay",
+                "replay",
                 f"a run that began with the weights {begun}, and the datasets have {own}",
                 "the same",
                 "leave the weights of the datasets out: the log has all of them",

@@ -4,7 +4,6 @@ from typing import Any
 
 from conceptloader.base.version import __version__
 from conceptloader.blend.blend import Blend
-from conceptloader.mixing.kinds import PATHS
 
 # What may differ between ranks: where files lie, and how they are read.
 _LOCAL = ("loader", "allowed_roots", "megatron_cache", "quarantine", "exclude", "continue_from")
@@ -16,9 +15,6 @@ def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
     Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what
     is quarantined and excluded. more: JSON values of the trainer, such as the global batch size.
     """
-    config = {key: value for key, value in blend.config.to_dict().items() if key not in _LOCAL}
-    for dataset in config["datasets"].values():
-        del dataset["path"]
-    if "mixing" in config:
-        config["mixing"] = {kind: "" if kind in PATHS else options for kind, options in config["mixing"].items()}
+    config = blend.config.with_paths(lambda path, key: "-").to_dict()
+    config = {key: value for key, value in config.items() if key not in _LOCAL}
     return {"conceptloader": __version__, "order": blend.spec.to_dict(), "configuration": config, **more}

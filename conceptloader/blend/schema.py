@@ -235,7 +235,8 @@ class Config(Section):
         temperature: Weights are raised to 1 / temperature.
         phases: Changes of weights, by sample.
         mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {file: YAML of weights}
-            and {"module:Class": options}; or {replay: run log}, the phases of another run.
+            and {"module:Class": options}.
+        replay: Directory of a run log: its changes of weights are the phases.
         skip: Jumps of the sample index.
         quarantine: Tokens that no sample reads.
         exclude: Documents, or spans of a concept, that no sample reads from some sample on.
@@ -274,6 +275,7 @@ class Config(Section):
     temperature: Positive = 1.0
     phases: tuple[Phase, ...] = ()
     mixing: dict[str, Any] | None = None
+    replay: str | None = None
     skip: tuple[Skip, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
@@ -311,20 +313,10 @@ class Config(Section):
         return sorted(self.datasets)
 
     @property
-    def replay(self) -> str | None:
-        """Directory of the run log whose weights are the phases of this run, if `mixing` names one."""
-        return None if self.mixing is None else self.mixing.get("replay")
-
-    @property
     def separates_documents(self) -> bool:
         """Whether position_ids are 0 where a document begins, and attention is to end there."""
         outputs = self.outputs
         return outputs.position_ids == "document" or (self.packing is not None and outputs.position_ids == "window")
-
-    @property
-    def has_controller(self) -> bool:
-        """Whether `mixing` sets weights while the run lives."""
-        return self.mixing is not None and self.replay is None
 
     def with_seq_len(self, seq_len: int) -> "Config":
         """This configuration at the framework's sequence length.
@@ -360,8 +352,11 @@ class Config(Section):
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
             mixing=self.mixing
             and {kind: change(it, f"mixing.{kind}") if kind in PATHS else it for kind, it in self.mixing.items()},
-            megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
-            continue_from=self.continue_from and change(self.continue_from, "continue_from"),
+            **{
+                name: change(path, name)
+                for name in ("replay", "megatron_cache", "continue_from")
+                if (path := getattr(self, name))
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -410,6 +405,7 @@ class Config(Section):
         unused = {
             "phases": self.phases,
             "mixing": self.mixing is not None,
+            "replay": self.replay is not None,
             "skip": self.skip,
             "weights": self.weights == "by_size",
         }
@@ -451,13 +447,18 @@ class Config(Section):
             )
 
     def _check_mixing(self) -> None:
+        if self.replay == "":
+            raise ConfigError("replay", "''", "the directory of a run log")
+        given = [key for key in ("phases", "replay", "mixing") if getattr(self, key) not in (None, ())]
+        if len(given) > 1:
+            raise ConfigError(
+                given[0], f"found with {given[1]}, which sets weights too", fix="give the datasets weights"
+            )
         if self.mixing is None:
             return
         check_section(self.mixing, self.names)
-        if self.has_controller and not self.outputs.dataset_id:
+        if not self.outputs.dataset_id:
             raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
-        if self.phases:
-            raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")
 
     def _check_masks(self) -> None:
         for k, entry in enumerate(self.quarantine):

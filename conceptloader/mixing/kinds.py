@@ -11,8 +11,8 @@ from conceptloader.mixing.doremi import DoReMi
 from conceptloader.mixing.odm import ODM
 
 LEARNING: dict[str, type[Controller]] = {"odm": ODM, "doremi": DoReMi}
-PATHS = ("replay", "file")
-"""Kinds that name a run log, whose weights are phases (blend/replayed.py), or a file of weights."""
+PATHS = ("file",)
+"""Kinds that name a file of weights."""
 
 
 def check_section(section: Mapping[str, Any], names: Sequence[str]) -> None:

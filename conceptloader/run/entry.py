@@ -62,7 +62,7 @@ class Entry:
         which change no batch, are only logged: one configuration may serve several front ends.
         """
         kind = next(iter(config.mixing or ()), None)
-        if kind is not None and config.has_controller:
+        if kind is not None:
             self._need("weights", f"mixing.{kind}", "whose weights never change")
             if kind not in PATHS:
                 self._need("losses", f"mixing.{kind}", "which is given no losses to learn from")

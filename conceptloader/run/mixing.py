@@ -99,7 +99,8 @@ class Mixing:
         Raises:
             ResumeError: If the checkpoint has that of another controller.
         """
-        kind = next(iter(blend.config.mixing)) if blend.config.mixing else None
+        # Release 0.2.0 set the weights of a run that it replayed while that lived.
+        kind = next(iter(blend.config.mixing or ()), "replay" if blend.config.replay else None)
         if isinstance(saved, Mapping):
             saved = {"options": None, **saved}
         found = None if saved is None else _saved(SavedMixing, saved)
@@ -107,7 +108,7 @@ class Mixing:
             raise ResumeError(
                 "mixing", f"saved {found.kind}, now {kind or 'none'}", fix=f"go back to it, or begin again with {allow}"
             )
-        if not blend.config.has_controller:
+        if blend.config.mixing is None:
             return None
         try:
             return cls(blend, found if found is None or found.kind == kind else None)

@@ -145,7 +145,7 @@ class TrainingRun:
 
     def _check_end_known(self, blend: Blend) -> None:
         """Raise ConfigError where the run would end with its first samples, and their order is not kept."""
-        live = blend.spec.live or blend.spec.origin or blend.config.has_controller
+        live = blend.spec.live or blend.spec.origin or blend.config.mixing
         if live and self.last_batch == "wrap" and self.num_samples is not None:
             raise ConfigError(
                 "last_batch",

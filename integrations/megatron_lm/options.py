@@ -256,7 +256,7 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     given = config.datasets
     datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    course: dict[str, Any] = {"phases": (), "skip": (), "exclude": (), "mixing": None, "metrics": False}
+    course: dict[str, Any] = {"phases": (), "skip": (), "exclude": (), "mixing": None, "replay": None, "metrics": False}
     return replace(config, **{**course, "datasets": datasets, "quarantine": quarantine, **changes})
 
 

@@ -123,7 +123,7 @@ def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) ->
 
 def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
     total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
-    if "mixing" in config:
+    if "mixing" in config or "replay" in config:
         return _mixed(config, row.steps, entry)
     run = TrainingRun(config, ANY, partition=cl.Partition(micro_batch_size=1, dp_size=1), rule=None)
     blend, start = run.blend, run.count_start
@@ -135,8 +135,8 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
 
 def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
     """With weights set by hand, where the configuration says that they change."""
-    ((kind, options),) = config["mixing"].items()
-    plain = {key: value for key, value in config.items() if key != "mixing"}
+    ((kind, options),) = config.get("mixing", {"replay": config.get("replay")}).items()
+    plain = {key: value for key, value in config.items() if key not in ("mixing", "replay")}
     loader = cl.batches({**plain, "loader": {"prefetch_batches": 0}}, micro_batch_size=1, global_batch_size=BATCH)
     names, taken, losses, factors = loader.blend.config.names, Taken(None), list[float](), None  # type: ignore[arg-type]
     controller = None
@@ -494,10 +494,7 @@ ROWS: dict[str, Row] = {
             "mixing: file", lambda c: {"mixing": {"file": c.file("weights.yaml", "{a: 7, b: 1}")}},
             leaves=("mixing",), steps=6, named=("mixing",),
         ),
-        row(
-            "mixing: replay", lambda c: {"mixing": {"replay": learned(c, batch=6)}}, leaves=("mixing",), steps=6,
-            named=("mixing",),
-        ),
+        row("replay", lambda c: {"replay": learned(c, batch=6)}, steps=6),
         row("skip", {"skip": [{"at": 5, "count": 7}]}, leaves=("skip.at", "skip.count")),
         row(
             "quarantine.tokens", {"quarantine": [{"dataset": "a", "tokens": [100, 1500]}]},

@@ -354,7 +354,6 @@ def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:
         ({"odm": 3}, "mixing.odm"),
         ({"doremi": {"reference": {"easy": 1}}}, "mixing.doremi.reference"),
         ({"file": {}}, "mixing.file"),
-        ({"replay": ""}, "mixing.replay"),
         ({"tests.mixing.training:Greedier": {}}, "mixing.tests.mixing.training:Greedier"),
         ({"tests.mixing.nowhere:Greedy": {}}, "mixing.tests.mixing.nowhere:Greedy"),
         ({"tests.mixing.training:Run": {}}, "mixing.tests.mixing.training:Run"),

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
+from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.kinds import PATHS, check_section
 from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
@@ -298,7 +298,8 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_masks()
-        self._check_mixing()
+        for key in self._sections():
+            add_on(key).check(self)
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 "megatron_cache",
@@ -342,6 +343,7 @@ class Config(Section):
             paths: dict[str, Any] = {name: change(path, f"{where}.{name}") for name, path in given.items()}
             return dataclasses.replace(section, **paths)
 
+        sections: dict[str, Any] = {key: add_on(key).with_paths(it, change) for key, it in self._sections().items()}
         return dataclasses.replace(
             self,
             datasets={name: changed(entry, f"datasets.{name}", "path") for name, entry in self.datasets.items()},
@@ -350,13 +352,10 @@ class Config(Section):
             allowed_roots=None
             if self.allowed_roots is None
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
-            mixing=self.mixing
-            and {kind: change(it, f"mixing.{kind}") if kind in PATHS else it for kind, it in self.mixing.items()},
-            **{
-                name: change(path, name)
-                for name in ("replay", "megatron_cache", "continue_from")
-                if (path := getattr(self, name))
-            },
+            replay=self.replay and change(self.replay, "replay"),
+            megatron_cache=self.megatron_cache and change(self.megatron_cache, "megatron_cache"),
+            continue_from=self.continue_from and change(self.continue_from, "continue_from"),
+            **sections,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -392,6 +391,10 @@ class Config(Section):
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
+        if self.replay == "":
+            raise ConfigError("replay", "''", "the directory of a run log")
+        if self.replay and self.phases:
+            raise ConfigError("phases", "found with replay, which sets weights too", fix="give the datasets weights")
         check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
 
     def _check_known(self, names: Any, where: str) -> None:
@@ -446,19 +449,9 @@ class Config(Section):
                 "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
             )
 
-    def _check_mixing(self) -> None:
-        if self.replay == "":
-            raise ConfigError("replay", "''", "the directory of a run log")
-        given = [key for key in ("phases", "replay", "mixing") if getattr(self, key) not in (None, ())]
-        if len(given) > 1:
-            raise ConfigError(
-                given[0], f"found with {given[1]}, which sets weights too", fix="give the datasets weights"
-            )
-        if self.mixing is None:
-            return
-        check_section(self.mixing, self.names)
-        if not self.outputs.dataset_id:
-            raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
+    def _sections(self) -> dict[str, Mapping[str, Any]]:
+        """Those that add-ons have, by their keys."""
+        return {key: section for key in ADD_ONS if isinstance(section := getattr(self, key, None), Mapping)}
 
     def _check_masks(self) -> None:
         for k, entry in enumerate(self.quarantine):

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from conceptloader.base.checks import as_count, as_names
 from conceptloader.blend import Blend, ConfigLike, open_blend
-from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.mixture import Mixture
@@ -27,10 +26,9 @@ from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
-from conceptloader.run.mixing import Mixing
 from conceptloader.run.observer import OBSERVERS, Observer, Track
 from conceptloader.run.ranks import Alone, Ranks, together
-from conceptloader.run.weights import new_weights
+from conceptloader.run.weights import Mixing, new_weights, open_mixing
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -123,7 +121,7 @@ class TrainingRun:
             begin = {"step_start": state.consumed, "step": 0}  # the trainer counts its steps from 0 again
             self.resume(replace(state, more={**state.more, **begin}), f"continue_from {path}")
         else:
-            self.mixing = None if self._missing else self._checked(Mixing.resumed(self.blend, None))
+            self.mixing = None if self._missing else open_mixing(self.blend, entry, None)
             self._stand(as_count(consumed, "consumed_samples", 0))
         self._check_end()
 
@@ -166,11 +164,6 @@ class TrainingRun:
                 fix="lower global_batch_size, or set last_batch to partial",
             )
 
-    def _checked(self, mixing: Mixing | None) -> Mixing | None:
-        if mixing is not None and mixing.weighs_losses:
-            self.entry.check_loss_weights(mixing.kind)
-        return mixing
-
     def require_known(self) -> None:
         """Raise ResumeError while the checkpoint of `continue_from` is gone and no other state was loaded."""
         if self._missing is not None:
@@ -188,7 +181,7 @@ class TrainingRun:
             "epoch_samples": self.epoch_samples,
             "checkpoint to continue from": "gone" if self._missing else "there",
         }
-        return start_facts(self.blend, global_batch_size=self._rule.rule, **run, **more)
+        return self.blend.facts(global_batch_size=self._rule.rule, **run, **more)
 
     # Position
 
@@ -420,7 +413,7 @@ class TrainingRun:
             raise ResumeError("", error.refusal + self.entry.allowing(error.keys)) from error
         allow = None if "mixing" in allowed else self.entry.allowing(["mixing"])
         found = None if new_stage else saved.more.get("mixing")
-        mixing = self._checked(Mixing.resumed(blend, found, allow))
+        mixing = open_mixing(blend, self.entry, found, allow)
         self._check_end_known(blend)
         if self.end is not None:
             blend.order.check_run(self.end)
@@ -506,9 +499,9 @@ class TrainingRun:
         by_one: one rank alone knows the losses, the others give None.
         """
         ranks = ranks or Alone()
-        if self.mixing is not None and by_one:
-            losses = self.mixing.heard(losses, ranks)
-        text = "" if self.mixing is None else self.mixing.heard_file(ranks)
+        seen = ""
+        if self.mixing is not None:
+            losses, seen = self.mixing.hear(losses, ranks, by_one)
 
         def decide() -> tuple[Mixing, Mapping[str, float] | None]:
             if self.mixing is None:
@@ -516,7 +509,7 @@ class TrainingRun:
             if self.coming <= self._observed:
                 raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
             mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
-            return mixing, mixing.decide(self.blend, losses, text)
+            return mixing, mixing.decide(self.blend, losses, seen)
 
         def facts(decided: tuple[Mixing, Mapping[str, float] | None]) -> Mapping[str, Any]:
             said = {"mixing": decided[0].kind, "step": decided[0].steps, "losses": losses, "weights": decided[1]}

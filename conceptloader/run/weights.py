@@ -1,15 +1,83 @@
-"""Weights that are set mid-run: from which sample on."""
+"""Weights that are set mid-run: from which sample on, and what sets them while the run lives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend
+from conceptloader.blend.add_ons import add_on
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
+from conceptloader.run.entry import Entry, Part
+from conceptloader.run.ranks import Ranks
+
+Weights = Mapping[str, float]
+
+
+class Mixing(Protocol):
+    """What sets the weights of a run while it lives, the same on all of its ranks: the add-on of the key `mixing`.
+
+    `resumed(blend, saved, allow)` of its module makes it, with the state that a checkpoint has, if any; None for a
+    configuration without the section. It raises ResumeError for a state that does not fit, with `allow` as what the
+    message recommends; without `allow` it begins again.
+
+    Attributes:
+        kind: Of the controller, as the configuration names it.
+        steps: That were observed.
+        learns: From losses; else trainers need not compute any.
+    """
+
+    kind: str
+    steps: int
+    learns: bool
+
+    def needs(self) -> Iterable[tuple[str, Part, str]]:
+        """(key, what a front end has to carry out for it besides weights, why else it would have no effect)."""
+
+    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> tuple[Weights | None, str]:
+        """(losses of a step, what else it follows) on all ranks, each of which calls this once a step.
+
+        It raises nothing, since others may wait: a comparison follows. by_one: one rank alone has the losses, the
+        others give None.
+        """
+
+    def decide(self, blend: Blend, losses: Weights | None, seen: str) -> Weights | None:
+        """The weights to be set after a step; None if they are in force. Called on a copy, which is then kept.
+
+        Args:
+            blend: Of the run.
+            losses: Mean loss of each dataset in the step, over all ranks; what does not learn from them needs none.
+            seen: What else `hear` returned.
+
+        Raises:
+            ConfigError: For losses that are missing or wrong, and weights that cannot be set.
+        """
+
+    def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
+        """Set these weights, once all ranks have decided the same, or log why they cannot be set."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON, for a checkpoint, equal on all ranks."""
+
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by. To be called in every step, on every rank."""
+
+
+def open_mixing(blend: Blend, entry: Entry, saved: Any, allow: str | None = None) -> Mixing | None:
+    """What sets the weights of a run, if anything does; see Mixing.
+
+    Raises: ConfigError for what the entry does not carry out; ResumeError.
+    """
+    if blend.config.mixing is None and saved is None:
+        return None
+    mixing: Mixing | None = add_on("mixing").resumed(blend, saved, allow)
+    for needs in () if mixing is None else mixing.needs():
+        entry.need(*needs)
+    return mixing
 
 
 def new_weights(

@@ -22,8 +22,8 @@ from conceptloader.batch import loader as batch_loader
 from conceptloader.batch.open import batch_layout
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
+from conceptloader.mixing import section
 from conceptloader.mixing.controller import shares
-from conceptloader.mixing.kinds import learning
 from conceptloader.run.entry import ANY
 from conceptloader.run.training import TrainingRun
 from tests.entries.corpus import Corpus, learned, state_at
@@ -149,7 +149,8 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
             weights = {name.partition("@")[0]: float(weight) for name, weight in phase.weights.items()}
             loader.set_weights(weights, at=phase.start)
     else:
-        controller = learning(kind, options, shares({name: plain["datasets"][name]["weight"] for name in names}), None)
+        start = shares({name: plain["datasets"][name]["weight"] for name in names})
+        controller = section.controller(kind, options, start)
     batches = iter(loader)
     for step in range(steps):
         rows = [next(batches) for _ in range(BATCH)]
@@ -425,20 +426,6 @@ TOPIC: Change = {"tracks": {"topic": {}}}
 PADDED = ("topic_span_index", "topic_num_spans", "topic_spans", "topic_ids")
 
 
-class Alternating:
-    """A controller of a user's: in each step another weight."""
-
-    @classmethod
-    def of(cls, weights: Mapping[str, float], state: Any = None) -> "Alternating":
-        return cls()
-
-    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
-        return {"a": 0.9, "b": 0.1} if step % 2 else {"a": 0.1, "b": 0.9}
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-
 def row(key: str, change: Made, judge: Any = data, **more: Any) -> Row:
     return Row(**{"key": key, "leaves": (key.split(" ")[0],), "change": change, "judge": judge, **more})
 
@@ -487,8 +474,8 @@ ROWS: dict[str, Row] = {
             leaves=("mixing",), named=("mixing", "apply"),
         ),
         row(
-            "mixing: module:Class", {"mixing": {"tests.entries.rows:Alternating": {}}}, leaves=("mixing",), steps=6,
-            named=("mixing",),
+            "mixing: module:Class", {"mixing": {"conceptloader.testing.controllers:Greedy": {}}},
+            leaves=("mixing",), steps=6, named=("mixing",),
         ),
         row(
             "mixing: file", lambda c: {"mixing": {"file": c.file("weights.yaml", "{a: 7, b: 1}")}},

@@ -167,7 +167,8 @@ class Blend(Shown):
         what is quarantined and excluded. more: JSON values of the trainer, such as the global batch size.
         """
         config = self.config.with_paths(lambda path, key: "-").to_dict()
-        config = {key: value for key, value in config.items() if key not in _LOCAL}
+        for key in _LOCAL:
+            config.pop(key, None)
         return {"conceptloader": __version__, "order": self.spec.to_dict(), "configuration": config, **more}
 
     def look_ahead(self, consumed: int) -> None:

@@ -44,16 +44,12 @@ class ODM(Controller):
 
     def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.options = build(ODMOptions, options, "odm")
+        self.rule = "sum" if self.options.smoothing is None else "average"  # what the rewards are
         self.shares, self.rewards = shares(weights), dict.fromkeys(weights, 0.0)
         self.exploration = 1 / len(self.shares)
         if state is not None:
             saved, (self.shares, self.rewards) = saved_rows(SavedODM, state, weights, self.rule)
             self.exploration = saved.exploration
-
-    @property
-    def rule(self) -> str:
-        """What the rewards are."""
-        return "sum" if self.options.smoothing is None else "average"
 
     def observe(self, step: int, seen: Weights) -> dict[str, float] | None:
         """See Controller.observe."""

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -11,20 +11,20 @@ from conceptloader.base.strict import Natural, Saved, plain, unknown
 from conceptloader.blend import Blend, Config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, saved, shares
-from conceptloader.mixing.doremi import DoReMi
-from conceptloader.mixing.file import File
-from conceptloader.mixing.odm import ODM
 from conceptloader.order.mixture import Phase
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
-from conceptloader.run.entry import Part
 from conceptloader.run.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 NEEDS = "weights", "whose weights never change"
-CONTROLLERS: dict[str, type[Controller]] = {"odm": ODM, "doremi": DoReMi, "file": File}
-"""By their short names in the configuration; others are named as module:Class."""
+CONTROLLERS = {
+    "odm": "conceptloader.mixing.odm:ODM",
+    "doremi": "conceptloader.mixing.doremi:DoReMi",
+    "file": "conceptloader.mixing.file:File",
+}
+"""Those that have a short name in the configuration; others are named there as these are here."""
 _WITHOUT = 16
 """Steps in a row without losses after which a mixture that learns from them raises."""
 
@@ -39,7 +39,7 @@ def check(config: Config) -> None:
         raise ConfigError(f"mixing.{kind}", repr(options), "a mapping of options, {} for none")
     if kind in CONTROLLERS:
         try:
-            CONTROLLERS[kind](dict.fromkeys(config.names, 1.0), **_options(options))
+            controller(kind, options, dict.fromkeys(config.names, 1.0))
         except ConfigError as error:
             raise error.within("mixing", joint=".") from error
     elif ":" not in kind:
@@ -67,16 +67,18 @@ def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, An
         ConfigError: For a class that cannot be imported, or is no controller.
         ResumeError: For a state of other datasets.
     """
-    found: Any = CONTROLLERS.get(kind)
-    if found is None:
-        module, _, name = kind.partition(":")
-        try:
-            found = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"mixing.{kind}", str(error), "module:Class, which can be imported") from error
+    module, _, name = CONTROLLERS.get(kind, kind).partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"mixing.{kind}", str(error), "module:Class, which can be imported") from error
     if not (isinstance(found, type) and issubclass(found, Controller)):
         raise ConfigError(f"mixing.{kind}", "no controller", "a class derived from conceptloader.mixing.Controller")
-    return found(weights, state, **_options(options))
+    if isinstance(options, str):
+        options = {"path": options}
+    made = found(weights, state, **options)
+    made.options = options if made.options is None else made.options
+    return made
 
 
 def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | None":
@@ -141,11 +143,11 @@ class Mixing:
         given = _by_dataset(blend.spec, planned)
         start = shares({name: max(given.get(name, 0), MINIMUM * sum(given.values())) for name in self.names})
         self.controller = controller(self.kind, options, start, None if state is None else state.state)
-        known = plain(_options(options) if self.controller.options is None else self.controller.options)
-        self._options = {
-            key: json.dumps(value, sort_keys=True, default=str) for key, value in known.items() if key != "path"
-        }
+        known = plain(self.controller.options)
+        known.pop("path", None)  # which may differ between ranks
+        self._options = {key: json.dumps(value, sort_keys=True, default=str) for key, value in known.items()}
         self.learns, self.weighs_losses = self.controller.learns, self.controller.loss_weights() is not None
+        self._failed: Exception | None = None  # of `look`
         self._refused = False  # the last weights that were to be set
         self._without, self._warned = 0, False  # steps in a row without losses
         self._asked = False  # for the weights of the loss, since the last step
@@ -155,31 +157,29 @@ class Mixing:
             if old != new:
                 logger.warning("mixing.%s.%s: saved %s, now %s, from here on", self.kind, key, old, new)
 
-    def needs(self) -> Iterator[tuple[str, Part, str]]:
-        """See run/weights.py."""
-        if self.learns:
-            yield f"mixing.{self.kind}", "losses", "which is given no losses to learn from"
-        if self.weighs_losses:
-            yield f"mixing.{self.kind}.apply", "loss_weights", "which would train the losses as if all weights were 1"
-
-    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> tuple[Weights | None, str]:
+    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
         """See run/weights.py."""
         if not self.learns:
-            return None if by_one else losses, ranks.from_first("mixing", self.controller.look)
-        if by_one:
-            # NaN passes here, so that every rank raises for it, and none alone.
-            text = None if losses is None else json.dumps(dict(losses), sort_keys=True)
-            losses = json.loads(ranks.told("losses of datasets", text))
-        return losses, ""
+            return ranks.from_first("mixing", self._look)
+        if not by_one:
+            return losses
+        # NaN passes here, so that every rank raises for it, and none alone.
+        text = None if losses is None else json.dumps(dict(losses), sort_keys=True)
+        return json.loads(ranks.told("losses of datasets", text))
 
-    def decide(self, blend: Blend, losses: Weights | None, seen: str) -> Weights | None:
+    def _look(self) -> str:
+        self._failed = None
+        try:
+            return self.controller.look()
+        except Exception as error:  # of a user's: other ranks wait for this one
+            self._failed = error
+            return ""
+
+    def decide(self, blend: Blend, heard: Any) -> Weights | None:
         """See run/weights.py."""
-        if losses is not None:
-            check_losses(losses, self.names)
-        if not self.learns:
-            weights = self.controller.observe(self.steps, seen)
-        else:
-            weights = self.controller.observe(self.steps, losses) if self._learnt(losses) else None
+        if self._failed is not None:
+            raise self._failed
+        weights = self.controller.observe(self.steps, heard) if not self.learns or self._learnt(heard) else None
         self.steps += 1
         if weights is None:
             return None
@@ -222,6 +222,7 @@ class Mixing:
         expected = f"the mean loss of each dataset: {self.kind} learns from them"
         if losses is None or not (losses or self.steps):
             raise ConfigError("observe", "no losses", expected)
+        check_losses(losses, self.names)
         self._without = 0 if losses else self._without + 1
         if self._without == _WITHOUT:
             raise ConfigError("observe", f"no losses in {_WITHOUT} steps, up to step {self.steps}", expected)
@@ -237,10 +238,6 @@ class Mixing:
             )
         self._asked = False
         return bool(losses)
-
-
-def _options(given: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"path": given} if isinstance(given, str) else given
 
 
 def _by_dataset(spec: OrderSpec, phase: Phase) -> dict[str, int]:

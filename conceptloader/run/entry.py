@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, get_args
 
@@ -22,6 +22,8 @@ the launch is logged before the first one. threads: it reads in threads of its o
 these. pin_memory: its batches are tensors that it makes.
 """
 _OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
+_OF_LOADER: dict[str, Part] = {**dict.fromkeys(_OF_THREADS, "threads"), "pin_memory": "pin_memory"}
+"""Of the keys about the speed of reading, what a front end has to carry out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +59,9 @@ class Entry:
         for key in ADD_ONS:
             if attrgetter(key)(config):
                 self.need(key, *add_on(key).NEEDS)
-        given = [f.name for f in fields(LoaderConfig) if getattr(config.loader, f.name) != f.default]
-        for name in given:
-            part: Part | None = "threads" if name in _OF_THREADS else "pin_memory" if name == "pin_memory" else None
-            if part is not None and part not in self.carries and os.environ.get("RANK", "0") == "0":
+        for name, part in _OF_LOADER.items():
+            given = getattr(config.loader, name) != getattr(LoaderConfig, name)
+            if given and part not in self.carries and os.environ.get("RANK", "0") == "0":
                 logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
         for name, why in self.lacks.items():
             if getattr(config.outputs, name):

@@ -439,6 +439,11 @@ class TrainingRun:
     # Weights
 
     @property
+    def learns(self) -> bool:
+        """Whether `observe` is to be given losses."""
+        return self.mixing is not None and self.mixing.learns
+
+    @property
     def edge(self) -> int:
         """The first sample whose weights can still change: before it anything may have been read.
 
@@ -499,9 +504,7 @@ class TrainingRun:
         by_one: one rank alone knows the losses, the others give None.
         """
         ranks = ranks or Alone()
-        seen = ""
-        if self.mixing is not None:
-            losses, seen = self.mixing.hear(losses, ranks, by_one)
+        heard = None if self.mixing is None else self.mixing.hear(losses, ranks, by_one)
 
         def decide() -> tuple[Mixing, Mapping[str, float] | None]:
             if self.mixing is None:
@@ -509,11 +512,11 @@ class TrainingRun:
             if self.coming <= self._observed:
                 raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
             mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
-            return mixing, mixing.decide(self.blend, losses, seen)
+            return mixing, mixing.decide(self.blend, heard)
 
         def facts(decided: tuple[Mixing, Mapping[str, float] | None]) -> Mapping[str, Any]:
-            said = {"mixing": decided[0].kind, "step": decided[0].steps, "losses": losses, "weights": decided[1]}
-            return {**said, "consumed_samples": self.coming}
+            mixing, weights = decided
+            return {"mixing": mixing.kind, "losses": heard, "weights": weights, "consumed_samples": self.coming}
 
         mixing, weights = together(ranks, "observe", decide, facts)
         self.mixing = mixing
@@ -521,7 +524,8 @@ class TrainingRun:
         resized = begun < schedule.consumed  # after this step
         self._observed = schedule.consumed if resized else schedule.range_of(schedule.step_of(begun))[1]
         if weights is not None:  # compared already
-            mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=losses))
+            made_of = heard if mixing.learns else None
+            mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=made_of))
 
     # Run log
 

@@ -1,6 +1,6 @@
 """Weights that are set mid-run: from which sample on, and what sets them while the run lives."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from conceptloader.base.checks import as_count
@@ -12,7 +12,7 @@ from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
-from conceptloader.run.entry import Entry, Part
+from conceptloader.run.entry import Entry
 from conceptloader.run.ranks import Ranks
 
 Weights = Mapping[str, float]
@@ -27,34 +27,29 @@ class Mixing(Protocol):
 
     Attributes:
         kind: Of the controller, as the configuration names it.
-        steps: That were observed.
         learns: From losses; else trainers need not compute any.
+        weighs_losses: It has weights of the loss, by which somebody has to multiply.
     """
 
     kind: str
-    steps: int
     learns: bool
+    weighs_losses: bool
 
-    def needs(self) -> Iterable[tuple[str, Part, str]]:
-        """(key, what a front end has to carry out for it besides weights, why else it would have no effect)."""
+    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
+        """What it decides by, as JSON on all ranks, each of which calls this once a step: the losses, if it learns.
 
-    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> tuple[Weights | None, str]:
-        """(losses of a step, what else it follows) on all ranks, each of which calls this once a step.
-
-        It raises nothing, since others may wait: a comparison follows. by_one: one rank alone has the losses, the
-        others give None.
-        """
-
-    def decide(self, blend: Blend, losses: Weights | None, seen: str) -> Weights | None:
-        """The weights to be set after a step; None if they are in force. Called on a copy, which is then kept.
+        It raises nothing, since others may wait: a comparison follows.
 
         Args:
-            blend: Of the run.
-            losses: Mean loss of each dataset in the step, over all ranks; what does not learn from them needs none.
-            seen: What else `hear` returned.
+            losses: Mean loss of each dataset in the step, over all ranks.
+            ranks: Of the run.
+            by_one: One rank alone has the losses, the others give None.
+        """
 
-        Raises:
-            ConfigError: For losses that are missing or wrong, and weights that cannot be set.
+    def decide(self, blend: Blend, heard: Any) -> Weights | None:
+        """The weights to be set after a step; None if they are in force. Called on a copy, which is then kept.
+
+        Raises: ConfigError for losses that are missing or wrong, and weights that cannot be set.
         """
 
     def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
@@ -75,8 +70,11 @@ def open_mixing(blend: Blend, entry: Entry, saved: Any, allow: str | None = None
     if blend.config.mixing is None and saved is None:
         return None
     mixing: Mixing | None = add_on("mixing").resumed(blend, saved, allow)
-    for needs in () if mixing is None else mixing.needs():
-        entry.need(*needs)
+    if mixing is not None and mixing.learns:
+        entry.need(f"mixing.{mixing.kind}", "losses", "which is given no losses to learn from")
+    if mixing is not None and mixing.weighs_losses:
+        why = "which would train the losses as if all weights were 1"
+        entry.need(f"mixing.{mixing.kind}.apply", "loss_weights", why)
     return mixing
 
 

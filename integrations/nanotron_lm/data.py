@@ -217,8 +217,8 @@ def open_stage(
     else:
         start, begins = saved.start_of(name, in_stage)
         run.resume(dataclasses.replace(saved.order, consumed=start + in_stage), NAME, new_stage=begins)
-    if run.mixing is not None and run.mixing.learns and not options.loss_per_dataset:
-        raise ConfigError("nanotron.loss_per_dataset", f"false, but {run.mixing.kind} learns from it", "true")
+    if run.learns and not options.loss_per_dataset:
+        raise ConfigError("nanotron.loss_per_dataset", "false, but the mixture learns from it", "true")
     run.require_known()
     consumed = start + in_stage
     sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}

@@ -20,9 +20,9 @@ from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
-from conceptloader.run.mixing import Mixing
 from conceptloader.run.observer import Track
 from conceptloader.run.training import Task, TrainingRun
+from conceptloader.run.weights import Mixing
 
 logger = logging.getLogger(__name__)
 LOADER = Entry(
@@ -352,12 +352,12 @@ class BaseLoader(Shown, Generic[B]):
         self.run.observe(losses)
 
     def loss_weights(self) -> dict[str, float]:
-        """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`.
+        """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`; else 1.
 
         Also with a controller of your own that has a method of this name.
 
         Raises:
-            ConfigError: If the mixing has none.
+            ConfigError: Without that section.
         """
         if self.mixing is None:
             raise ConfigError("loss_weights", "no section mixing", "a controller with weights of the loss, as doremi")

@@ -23,6 +23,7 @@ from conceptloader.order.progress.runlog import RunStart
 from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
 
+NEEDS = "batches", "which writes none"
 FOLDER = "conceptloader_batches"
 """Next to the run log."""
 SHA256 = "sha256"

@@ -8,6 +8,7 @@ from typing import Any
 
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
+from conceptloader.base.version import __version__
 from conceptloader.blend.exclude import Excluded, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.mask import NOTHING, WHOLE, Holes, Mask
@@ -26,6 +27,9 @@ from conceptloader.order.progress.spec import Member, OrderSpec, PackingRule
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.weights import exact_weights, tempered
+
+# What may differ between ranks, besides where files lie: how they are read.
+_LOCAL = ("loader", "allowed_roots", "exclude", "continue_from")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,17 @@ class Blend(Shown):
         """What a checkpoint at `consumed` samples keeps of the order, and `more`; None: see OrderState."""
         spec = self.spec if consumed is None else self.spec.cut(consumed, self.order)
         return OrderState(spec=spec, consumed=consumed, more=more)
+
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """What has to be equal on all ranks that read it: the release, the order, and all that shapes a batch.
+
+        Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of
+        what is excluded. more: JSON values of the trainer, such as the global batch size.
+        """
+        config = self.config.with_paths(lambda path, key: "-").to_dict()
+        for key in _LOCAL:
+            config.pop(key, None)
+        return {"conceptloader": __version__, "order": self.spec.to_dict(), "configuration": config, **more}
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will.
@@ -344,7 +359,7 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
         begun, own = (exact_weights(one[0].weights, "weights") for one in (replayed, planned))
         if own != begun:
             raise ConfigError(
-                "mixing.replay",
+                "replay",
                 f"a run that began with the weights {begun}, and the datasets have {own}",
                 "the same",
                 "leave the weights of the datasets out: the log has all of them",

@@ -1,4 +1,4 @@
-"""`mixing: {replay: DIRECTORY}`: the weights of another run, by its log, as phases of this one."""
+"""`replay: DIRECTORY`: the weights of another run, by its log, as phases of this one."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
     """
     if config.replay is None:
         return ()
-    log, where = RunLog(config.replay), "mixing.replay"
+    log, where = RunLog(config.replay), "replay"
     if not log.starts:
         raise ConfigError(where, f"no run in {log.path}", "the directory of a run's checkpoints")
     found = [one.phase for one in log.phases(log.spec_at(log.starts[-1]))]

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
+from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.kinds import PATHS, check_section
 from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import Overflow
@@ -237,7 +237,8 @@ class Config(Section):
         temperature: Weights are raised to 1 / temperature.
         phases: Changes of weights, by sample.
         mixing: What sets weights while the run lives, one of {odm: options}, {doremi: options}, {file: YAML of weights}
-            and {"module:Class": options}; or {replay: run log}, the phases of another run.
+            and {"module:Class": options}.
+        replay: Directory of a run log: its changes of weights are the phases.
         skip: Jumps of the sample index.
         exclude: Documents, spans of a concept or ranges of tokens that no sample reads, from some sample on or never.
         packing: Whole documents in every sample, in place of windows.
@@ -274,6 +275,7 @@ class Config(Section):
     temperature: Positive = 1.0
     phases: tuple[Phase, ...] = ()
     mixing: dict[str, Any] | None = None
+    replay: str | None = None
     skip: tuple[Skip, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
@@ -294,17 +296,13 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_exclude()
-        self._check_mixing()
+        for key in self._sections():
+            add_on(key).check(self)
 
     @property
     def names(self) -> list[str]:
         """Names of the datasets, sorted: a sample's dataset_id is a position in this list."""
         return sorted(self.datasets)
-
-    @property
-    def replay(self) -> str | None:
-        """Directory of the run log whose weights are the phases of this run, if `mixing` names one."""
-        return None if self.mixing is None else self.mixing.get("replay")
 
     @property
     def taken_over(self) -> str | None:
@@ -316,11 +314,6 @@ class Config(Section):
         """Whether position_ids are 0 where a document begins, and attention is to end there."""
         outputs = self.outputs
         return outputs.position_ids == "document" or (self.packing is not None and outputs.position_ids == "window")
-
-    @property
-    def has_controller(self) -> bool:
-        """Whether `mixing` sets weights while the run lives."""
-        return self.mixing is not None and self.replay is None
 
     def with_seq_len(self, seq_len: int) -> "Config":
         """This configuration at the framework's sequence length.
@@ -346,6 +339,7 @@ class Config(Section):
             paths: dict[str, Any] = {name: change(path, f"{where}.{name}") for name, path in given.items()}
             return dataclasses.replace(section, **paths)
 
+        sections: dict[str, Any] = {key: add_on(key).with_paths(it, change) for key, it in self._sections().items()}
         return dataclasses.replace(
             self,
             datasets={name: changed(entry, f"datasets.{name}", "path") for name, entry in self.datasets.items()},
@@ -355,10 +349,10 @@ class Config(Section):
             allowed_roots=None
             if self.allowed_roots is None
             else tuple(change(root, f"allowed_roots[{k}]") for k, root in enumerate(self.allowed_roots)),
-            mixing=self.mixing
-            and {kind: change(it, f"mixing.{kind}") if kind in PATHS else it for kind, it in self.mixing.items()},
             order=changed(self.order, "order", "megatron") if isinstance(self.order, MegatronOrder) else self.order,
+            replay=self.replay and change(self.replay, "replay"),
             continue_from=self.continue_from and change(self.continue_from, "continue_from"),
+            **sections,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -394,6 +388,10 @@ class Config(Section):
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
+        if self.replay == "":
+            raise ConfigError("replay", "''", "the directory of a run log")
+        if self.replay and self.phases:
+            raise ConfigError("phases", "found with replay, which sets weights too", fix="give the datasets weights")
         check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
 
     def _check_known(self, names: Any, where: str) -> None:
@@ -407,6 +405,7 @@ class Config(Section):
         unused = {
             "phases": self.phases,
             "mixing": self.mixing is not None,
+            "replay": self.replay is not None,
             "skip": self.skip,
             "weights": self.weights == "by_size",
         }
@@ -448,14 +447,9 @@ class Config(Section):
                 "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
             )
 
-    def _check_mixing(self) -> None:
-        if self.mixing is None:
-            return
-        check_section(self.mixing, self.names)
-        if self.has_controller and not self.outputs.dataset_id:
-            raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
-        if self.phases:
-            raise ConfigError("phases", "found with mixing, which sets weights too", fix="give the datasets weights")
+    def _sections(self) -> dict[str, Mapping[str, Any]]:
+        """Those that add-ons have, by their keys."""
+        return {key: section for key in ADD_ONS if isinstance(section := getattr(self, key, None), Mapping)}
 
     def _check_exclude(self) -> None:
         ways = ("ids", "file", "subset", "concept", "tokens", "token_file")

@@ -12,7 +12,6 @@ from conceptloader.base.hashing import fingerprint
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, View
-from conceptloader.blend.facts import start_facts
 from conceptloader.blend.mask import Mask
 from conceptloader.blend.samples import kind_of
 from conceptloader.blend.vocabulary import check_vocabulary
@@ -58,7 +57,7 @@ def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None, conf
     yield from _unaligned(blend)
     if configured:
         text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ"
-        yield Finding("ranks", True, f"{fingerprint(start_facts(blend))} {text}")
+        yield Finding("ranks", True, f"{fingerprint(blend.facts())} {text}")
 
 
 def _vocabulary(blend: Blend, size: int | None) -> Finding:

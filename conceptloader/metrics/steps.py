@@ -17,6 +17,7 @@ from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
 from conceptloader.storage import reads
 
+NEEDS = "observers", "which measures no steps"
 logger = logging.getLogger(__package__)
 
 

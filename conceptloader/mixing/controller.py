@@ -1,58 +1,86 @@
 """What a controller of a mixture is, and what all of them check and round."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from conceptloader.base.strict import unknown
+from conceptloader.base.strict import Rule, Saved, build, convert, unknown
 from conceptloader.errors import ConfigError, ResumeError
 
 Weights = Mapping[str, float]
+S = TypeVar("S", bound=Saved)
+R = TypeVar("R", bound="SavedRows")
 
 MINIMUM = 1e-6
-MAX_LOSS = 500.0  # its exp is finite; a mean over tokens is far below, a sum of them is not
+# Its exp is finite; a mean over tokens is far below, a sum of them is not.
+Loss = Annotated[float, Rule(lambda loss: abs(loss) <= 500, "of at most 500, as means over tokens are")]
 
 
-class Controller(Protocol):
-    """Decides the weights of datasets while a run lives.
+class Controller(ABC):
+    """Decides the weights of datasets while a run lives: derive from it, and name it in the configuration.
 
-    A pure function of what it observed: it reads no clock, no file that changes and no random number, so that all
-    ranks, and a resumed run, decide the same.
+    `mixing: {"module:Class": {every: 100}}` makes `Class(weights, state, every=100)` on every rank; a path instead of
+    the options stands for `{path: PATH}`. `observe` and `state` have to be written.
+
+    A pure function of its arguments and of what it observed: no clock, no file that changes, no random number, so that
+    all ranks, and a resumed run, decide the same. It is copied before each step: keep no open files and no threads.
+
+    Args:
+        weights: Of every dataset, in the configuration; their sum is 1.
+        state: What `state` returned, where a run is resumed; it decides then.
+        options: As the configuration gives them; `path` is absolute, and may differ between ranks.
+
+    Attributes:
+        options: A mapping or dataclass of the options with their defaults: when a resumed run has others than the
+            state, a warning names both. By default those that the configuration gives.
+        learns: False for one that needs no losses, which trainers then need not compute: it observes what `look`
+            returns.
+
+    Raises:
+        ConfigError: For options.
+        ResumeError: For a state of other datasets.
     """
 
-    @classmethod
-    def of(cls, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> "Controller":
-        """A controller.
+    options: Any = None
+    learns: ClassVar[bool] = True
 
-        Args:
-            weights: Of every dataset, in the configuration; their sum is 1.
-            state: What `state` returned, where a run is resumed; it decides then.
-            options: Of this kind, as the configuration gives them.
+    @abstractmethod
+    def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None: ...
 
-        Raises:
-            ConfigError: For options.
-            ResumeError: For a state of other datasets.
-        """
-        ...
-
-    def observe(self, step: int, losses: Weights) -> Weights | None:
+    @abstractmethod
+    def observe(self, step: int, seen: Any) -> Weights | None:
         """Learn from a step.
 
         Args:
             step: Of the trainer, from 0.
-            losses: Mean loss of each dataset that the step held, equal on all ranks.
+            seen: Mean loss of each dataset that the step held: finite, equal on all ranks, and never of no dataset at
+                all. With `learns = False` the text that `look` returned.
 
         Returns:
-            Weights from the next step on, of every dataset; None for those that hold.
-
-        Raises:
-            ConfigError: For unknown names and losses that are no number; the controller is as before.
+            Weights from the next step on, of every dataset; None for those that hold. Only their proportions matter.
         """
-        ...
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """All that decides, as plain JSON."""
-        ...
+
+    def look(self) -> str:
+        """With `learns = False`: what all ranks are to observe. Called in each step on the first rank alone."""
+        raise NotImplementedError
+
+    def loss_weights(self) -> Weights | None:
+        """What to multiply the loss of each dataset by; None, and always None, for a controller of the mixture."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRows(Saved):
+    """datasets: numbers of each. rule: what they are, as options can choose it."""
+
+    rule: str
+    datasets: Mapping[str, tuple[float, ...]]
 
 
 def rounded(weights: Weights) -> dict[str, float]:
@@ -75,36 +103,28 @@ def check_losses(losses: Weights, names: Iterable[str]) -> None:
     for name, loss in losses.items():
         if name not in known:
             raise unknown(f"losses.{name}", name, known, "dataset")
-        if isinstance(loss, bool) or not isinstance(loss, (int, float)) or not abs(loss) <= MAX_LOSS:
-            raise ConfigError(
-                f"losses.{name}", str(loss), f"a finite mean loss, of at most {MAX_LOSS:.0f}", "give means over tokens"
-            )
+        convert(loss, Loss, f"losses.{name}")
 
 
-def check_rule(state: Mapping[str, Any], rule: str) -> None:
-    """Raise ResumeError if the numbers of a state are those of another rule, as options can choose it."""
-    if state.get("rule") != rule:
-        raise ResumeError("state of the mixing: rule", repr(state.get("rule")), rule, "put the options back")
+def saved(kind: type[S], state: Any) -> S:
+    """What a state holds. Raises ResumeError for one that is corrupt."""
+    try:
+        return build(kind, state, "mixing")
+    except ConfigError as error:
+        raise ResumeError("mixing", f"corrupt ({error})", fix="take another checkpoint") from error
 
 
-def saved_rows(state: Mapping[str, Any], names: Iterable[str], columns: int) -> list[dict[str, float]]:
-    """So many numbers of each dataset, by dataset, from a state. Raises ResumeError for other datasets or values."""
-    found, expected = state.get("datasets"), list(names)
-    if not isinstance(found, Mapping) or sorted(found) != sorted(expected):
+def saved_rows(kind: type[R], state: Any, names: Iterable[str], rule: str) -> tuple[R, list[dict[str, float]]]:
+    """What a state holds, and its rows as columns by dataset. Raises ResumeError for that of others, too."""
+    found, expected = saved(kind, state), list(names)
+    if found.rule != rule:
+        raise ResumeError("state of the mixing: rule", repr(found.rule), rule, "put the options back")
+    if sorted(found.datasets) != sorted(expected):
         raise ResumeError(
             "state of the mixing",
-            ", ".join(map(str, found)) if isinstance(found, Mapping) else repr(found),
+            ", ".join(found.datasets),
             f"numbers for {', '.join(sorted(expected))}",
             "a mixture learns over the datasets that it began with: begin a stage of data (new_stage) with others",
         )
-    for name, row in found.items():
-        if not isinstance(row, list) or len(row) != columns:
-            raise ResumeError(f"state of the mixing: {name}", repr(row), f"{columns} numbers")
-    return [{name: saved_number(found[name][k], name) for name in expected} for k in range(columns)]
-
-
-def saved_number(value: Any, where: str) -> float:
-    """A number from a state. Raises ResumeError if it is none, or not finite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ResumeError(f"state of the mixing: {where}", repr(value), "a finite number")
-    return float(value)
+    columns = zip(*(found.datasets[name] for name in expected), strict=True)
+    return found, [dict(zip(expected, column, strict=True)) for column in columns]

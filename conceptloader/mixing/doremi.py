@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from conceptloader.base.strict import Positive, Rule, Section, build
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.controller import Weights, check_losses, check_rule, rounded, saved_number, saved_rows, shares
+from conceptloader.mixing.controller import Controller, SavedRows, Weights, rounded, saved_rows, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,15 @@ class DoReMiOptions(Section):
     apply: Literal["mixture", "loss"] = "mixture"
 
 
-class DoReMi:
+@dataclass(frozen=True, kw_only=True)
+class SavedDoReMi(SavedRows):
+    """Of each dataset its weight, the mean of these, and its excess."""
+
+    datasets: Mapping[str, tuple[float, float, float]]
+    updates: int
+
+
+class DoReMi(Controller):
     """Group distributionally robust weights (Xie et al., 2023, "DoReMi"), as the authors' code updates them.
 
     Each step multiplies a dataset's weight by exp(step_size * excess), and mixes in an even share of `smoothing`. The
@@ -37,41 +45,32 @@ class DoReMi:
     give as losses the means of (loss - reference loss) clipped by token.
 
     Args:
-        weights: See Controller.of; with `apply: loss` those of the sampling, too.
+        weights: See Controller; with `apply: loss` those of the sampling, too.
+        state: See Controller.
         options: See DoReMiOptions.
 
     Attributes:
         average: The mean of all weights so far, the first ones included: what DoReMi trains the final model with.
     """
 
-    def __init__(self, weights: Weights, options: DoReMiOptions) -> None:
+    def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **given: Any) -> None:
+        self.options = options = build(DoReMiOptions, given, "doremi")
         if options.reference is not None and sorted(options.reference) != sorted(weights):
             raise ConfigError(
                 "doremi.reference",
                 ", ".join(sorted(options.reference)),
                 f"a loss for each of {', '.join(sorted(weights))}",
             )
-        self.options, self._sampling = options, shares(weights)
-        self.weights, self.average, self.updates = shares(weights), shares(weights), 1
-        self.excess = dict.fromkeys(weights, options.initial_excess)
-
-    @classmethod
-    def of(cls, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> "DoReMi":
-        """See Controller.of."""
-        controller = cls(weights, build(DoReMiOptions, options, "doremi"))
+        self.weights = self.average = self._sampling = shares(weights)
+        self.excess, self.updates = dict.fromkeys(weights, options.initial_excess), 1
         if state is not None:
-            check_rule(state, controller.options.apply)
-            controller.weights, controller.average, controller.excess = saved_rows(state, weights, 3)
-            controller.updates = int(saved_number(state.get("updates"), "updates"))
-        return controller
+            saved, (self.weights, self.average, self.excess) = saved_rows(SavedDoReMi, state, weights, options.apply)
+            self.updates = saved.updates
 
-    def observe(self, step: int, losses: Weights) -> dict[str, float] | None:
+    def observe(self, step: int, seen: Weights) -> dict[str, float] | None:
         """See Controller.observe; None with `apply: loss`."""
-        check_losses(losses, self.weights)
-        if not losses:
-            return None
-        reference, options = self.options.reference or dict.fromkeys(losses, 0.0), self.options
-        self.excess |= {name: max(loss - reference[name], 0.0) for name, loss in losses.items()}
+        reference, options = self.options.reference or dict.fromkeys(seen, 0.0), self.options
+        self.excess |= {name: max(loss - reference[name], 0.0) for name, loss in seen.items()}
         logs = {name: math.log(weight) + options.step_size * self.excess[name] for name, weight in self.weights.items()}
         most = max(logs.values())
         even = options.smoothing / len(logs)
@@ -81,14 +80,14 @@ class DoReMi:
         self.average = {name: old + (self.weights[name] - old) / self.updates for name, old in self.average.items()}
         return rounded(self.weights) if options.apply == "mixture" else None
 
-    def loss_weights(self) -> dict[str, float]:
-        """What to multiply the loss of each dataset by, at the fixed sampling; over the samples their mean is 1.
+    def loss_weights(self) -> dict[str, float] | None:
+        """See Controller.loss_weights: with `apply: loss`, at the fixed sampling; over the samples their mean is 1.
 
-        All 1 with `apply: mixture`, where the mixture has the weights. The authors divide the sum of weighted losses of
+        The authors divide the sum of weighted losses of
         tokens by the sum of the weights of the same tokens.
         """
         if self.options.apply == "mixture":
-            return dict.fromkeys(self.weights, 1.0)
+            return None
         return rounded({name: weight / self._sampling[name] for name, weight in self.weights.items()})
 
     def state(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from conceptloader.base.strict import Count, Natural, Rule, Section, build
-from conceptloader.mixing.controller import Weights, check_losses, check_rule, rounded, saved_number, saved_rows, shares
+from conceptloader.mixing.controller import Controller, SavedRows, Weights, rounded, saved_rows, shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,15 @@ class ODMOptions(Section):
     every: Count = 1
 
 
-class ODM:
+@dataclass(frozen=True, kw_only=True)
+class SavedODM(SavedRows):
+    """Of each dataset its share and its reward."""
+
+    datasets: Mapping[str, tuple[float, float]]
+    exploration: float
+
+
+class ODM(Controller):
     """Datasets with a higher loss are drawn more often (Albalak et al., 2023, "Efficient Online Data Mixing").
 
     Of K datasets each keeps a share of min(1 / K, sqrt(log(K) / (K * step))) for exploration. The rest goes, as in the
@@ -29,44 +37,33 @@ class ODM:
     without a loss in a step keeps its reward; the reward of one that never had a loss is 0.
 
     Args:
-        weights: See Controller.of; only their proportions matter, and only to EXP3.
+        weights: See Controller; only their proportions matter, and only to EXP3.
+        state: See Controller.
         options: See ODMOptions.
     """
 
-    def __init__(self, weights: Weights, options: ODMOptions) -> None:
-        self.options = options
+    def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:
+        self.options = build(ODMOptions, options, "odm")
+        self.rule = "sum" if self.options.smoothing is None else "average"  # what the rewards are
         self.shares, self.rewards = shares(weights), dict.fromkeys(weights, 0.0)
         self.exploration = 1 / len(self.shares)
-
-    @property
-    def rule(self) -> str:
-        """What the rewards are."""
-        return "sum" if self.options.smoothing is None else "average"
-
-    @classmethod
-    def of(cls, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> "ODM":
-        """See Controller.of."""
-        controller = cls(weights, build(ODMOptions, options, "odm"))
         if state is not None:
-            check_rule(state, controller.rule)
-            controller.shares, controller.rewards = saved_rows(state, weights, 2)
-            controller.exploration = saved_number(state.get("exploration"), "exploration")
-        return controller
+            saved, (self.shares, self.rewards) = saved_rows(SavedODM, state, weights, self.rule)
+            self.exploration = saved.exploration
 
-    def observe(self, step: int, losses: Weights) -> dict[str, float] | None:
+    def observe(self, step: int, seen: Weights) -> dict[str, float] | None:
         """See Controller.observe."""
-        check_losses(losses, self.shares)
         number, count, options = step + 1, len(self.shares), self.options
-        if not losses or number <= options.warmup_steps or number % options.every:
+        if number <= options.warmup_steps or number % options.every:
             return None
         before, self.exploration = self.exploration, min(1 / count, math.sqrt(math.log(count) / (count * number)))
         if options.smoothing is None:
-            for name, loss in losses.items():
+            for name, loss in seen.items():
                 self.rewards[name] += loss / 10 / self.shares[name]
             most = max(self.rewards.values())
             arms = {name: math.exp((reward - most) * before) for name, reward in self.rewards.items()}
         else:
-            for name, loss in losses.items():
+            for name, loss in seen.items():
                 old = options.smoothing * self.rewards[name]
                 self.rewards[name] = old + (1 - options.smoothing) * math.exp(loss)
             arms = self.rewards

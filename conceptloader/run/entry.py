@@ -4,15 +4,14 @@ import json
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, get_args
 
-from conceptloader.base.packages import need
 from conceptloader.blend import Config
+from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.blend.schema import LoaderConfig
 from conceptloader.errors import ConfigError
-from conceptloader.mixing.kinds import PATHS
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +21,9 @@ by them, or hands them to code that does. observers: they are told of each micro
 the launch is logged before the first one. threads: it reads in threads of its own, with the options of `loader` for
 these. pin_memory: its batches are tensors that it makes.
 """
-ADD_ONS: dict[str, tuple[str, Part, str]] = {
-    "metrics": ("conceptloader.metrics.steps", "observers", "which measures no steps"),
-    "loader.batch_log": ("conceptloader.batch_log.record", "batches", "which writes none"),
-}
-"""A key of the configuration -> the module that is imported where it is true, what the entry has to carry out for it,
-and why else it would have no effect."""
 _OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
+_OF_LOADER: dict[str, Part] = {**dict.fromkeys(_OF_THREADS, "threads"), "pin_memory": "pin_memory"}
+"""Of the keys about the speed of reading, what a front end has to carry out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +56,12 @@ class Entry:
         It looks at nothing but the configuration, so that all ranks raise or none. Keys about the speed of reading,
         which change no batch, are only logged: one configuration may serve several front ends.
         """
-        kind = next(iter(config.mixing or ()), None)
-        if kind is not None and config.has_controller:
-            self._need("weights", f"mixing.{kind}", "whose weights never change")
-            if kind not in PATHS:
-                self._need("losses", f"mixing.{kind}", "which is given no losses to learn from")
-        for key, (module, needs, why) in ADD_ONS.items():
+        for key in ADD_ONS:
             if attrgetter(key)(config):
-                self._need(needs, key, why)
-                need(module, f"{key}: found true, and no {module}, which carries it out")
-        given = [f.name for f in fields(LoaderConfig) if getattr(config.loader, f.name) != f.default]
-        for name in given:
-            part: Part | None = "threads" if name in _OF_THREADS else "pin_memory" if name == "pin_memory" else None
-            if part is not None and part not in self.carries and os.environ.get("RANK", "0") == "0":
+                self.need(key, *add_on(key).NEEDS)
+        for name, part in _OF_LOADER.items():
+            given = getattr(config.loader, name) != getattr(LoaderConfig, name)
+            if given and part not in self.carries and os.environ.get("RANK", "0") == "0":
                 logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
         for name, why in self.lacks.items():
             if getattr(config.outputs, name):
@@ -87,11 +75,8 @@ class Entry:
                     "build the dataset with the field under another name, or read it with make_dataloader",
                 )
 
-    def check_loss_weights(self, kind: str) -> None:
-        """Raise ConfigError unless losses are multiplied by the weights of a controller."""
-        self._need("loss_weights", f"mixing.{kind}.apply", "which would train the losses as if all weights were 1")
-
-    def _need(self, part: Part, key: str, why: str) -> None:
+    def need(self, key: str, part: Part, why: str) -> None:
+        """Raise ConfigError for a key that would have no effect here, and say why, unless this part is carried out."""
         if part not in self.carries:
             raise ConfigError(key, f"found in a configuration for {self.name}, {why}", fix=self.fix)
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from conceptloader.base.checks import as_count, as_names
 from conceptloader.blend import Blend, ConfigLike, open_blend
-from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.mixture import Mixture
@@ -27,10 +26,9 @@ from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
-from conceptloader.run.mixing import Mixing
 from conceptloader.run.observer import OBSERVERS, Observer, Track
 from conceptloader.run.ranks import Alone, Ranks, together
-from conceptloader.run.weights import new_weights
+from conceptloader.run.weights import Mixing, new_weights, open_mixing
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -123,7 +121,7 @@ class TrainingRun:
             begin = {"step_start": state.consumed, "step": 0}  # the trainer counts its steps from 0 again
             self.resume(replace(state, more={**state.more, **begin}), f"continue_from {path}")
         else:
-            self.mixing = None if self._missing else self._checked(Mixing.resumed(self.blend, None))
+            self.mixing = None if self._missing else open_mixing(self.blend, entry, None)
             self._stand(as_count(consumed, "consumed_samples", 0))
         self._check_end()
 
@@ -145,7 +143,7 @@ class TrainingRun:
 
     def _check_end_known(self, blend: Blend) -> None:
         """Raise ConfigError where the run would end with its first samples, and their order is not kept."""
-        live = blend.spec.live or blend.spec.origin or blend.config.has_controller
+        live = blend.spec.live or blend.spec.origin or blend.config.mixing
         if live and self.last_batch == "wrap" and self.num_samples is not None:
             raise ConfigError(
                 "last_batch",
@@ -166,11 +164,6 @@ class TrainingRun:
                 fix="lower global_batch_size, or set last_batch to partial",
             )
 
-    def _checked(self, mixing: Mixing | None) -> Mixing | None:
-        if mixing is not None and mixing.weighs_losses:
-            self.entry.check_loss_weights(mixing.kind)
-        return mixing
-
     def require_known(self) -> None:
         """Raise ResumeError while the checkpoint of `continue_from` is gone and no other state was loaded."""
         if self._missing is not None:
@@ -188,7 +181,7 @@ class TrainingRun:
             "epoch_samples": self.epoch_samples,
             "checkpoint to continue from": "gone" if self._missing else "there",
         }
-        return start_facts(self.blend, global_batch_size=self._rule.rule, **run, **more)
+        return self.blend.facts(global_batch_size=self._rule.rule, **run, **more)
 
     # Position
 
@@ -420,7 +413,7 @@ class TrainingRun:
             raise ResumeError("", error.refusal + self.entry.allowing(error.keys)) from error
         allow = None if "mixing" in allowed else self.entry.allowing(["mixing"])
         found = None if new_stage else saved.more.get("mixing")
-        mixing = self._checked(Mixing.resumed(blend, found, allow))
+        mixing = open_mixing(blend, self.entry, found, allow)
         self._check_end_known(blend)
         if self.end is not None:
             blend.order.check_run(self.end)
@@ -444,6 +437,11 @@ class TrainingRun:
         return [one for one in self.observing() if one.begins(begin, track)]
 
     # Weights
+
+    @property
+    def learns(self) -> bool:
+        """Whether `observe` is to be given losses."""
+        return self.mixing is not None and self.mixing.learns
 
     @property
     def edge(self) -> int:
@@ -506,9 +504,7 @@ class TrainingRun:
         by_one: one rank alone knows the losses, the others give None.
         """
         ranks = ranks or Alone()
-        if self.mixing is not None and by_one:
-            losses = self.mixing.heard(losses, ranks)
-        text = "" if self.mixing is None else self.mixing.heard_file(ranks)
+        heard = None if self.mixing is None else self.mixing.hear(losses, ranks, by_one)
 
         def decide() -> tuple[Mixing, Mapping[str, float] | None]:
             if self.mixing is None:
@@ -516,11 +512,11 @@ class TrainingRun:
             if self.coming <= self._observed:
                 raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
             mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
-            return mixing, mixing.decide(self.blend, losses, text)
+            return mixing, mixing.decide(self.blend, heard)
 
         def facts(decided: tuple[Mixing, Mapping[str, float] | None]) -> Mapping[str, Any]:
-            said = {"mixing": decided[0].kind, "step": decided[0].steps, "losses": losses, "weights": decided[1]}
-            return {**said, "consumed_samples": self.coming}
+            mixing, weights = decided
+            return {"mixing": mixing.kind, "losses": heard, "weights": weights, "consumed_samples": self.coming}
 
         mixing, weights = together(ranks, "observe", decide, facts)
         self.mixing = mixing
@@ -528,7 +524,8 @@ class TrainingRun:
         resized = begun < schedule.consumed  # after this step
         self._observed = schedule.consumed if resized else schedule.range_of(schedule.step_of(begun))[1]
         if weights is not None:  # compared already
-            mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=losses))
+            made_of = heard if mixing.learns else None
+            mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=made_of))
 
     # Run log
 

@@ -1,15 +1,81 @@
-"""Weights that are set mid-run: from which sample on."""
+"""Weights that are set mid-run: from which sample on, and what sets them while the run lives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend
+from conceptloader.blend.add_ons import add_on
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
+from conceptloader.run.entry import Entry
+from conceptloader.run.ranks import Ranks
+
+Weights = Mapping[str, float]
+
+
+class Mixing(Protocol):
+    """What sets the weights of a run while it lives, the same on all of its ranks: the add-on of the key `mixing`.
+
+    `resumed(blend, saved, allow)` of its module makes it, with the state that a checkpoint has, if any; None for a
+    configuration without the section. It raises ResumeError for a state that does not fit, with `allow` as what the
+    message recommends; without `allow` it begins again.
+
+    Attributes:
+        kind: Of the controller, as the configuration names it.
+        learns: From losses; else trainers need not compute any.
+        weighs_losses: It has weights of the loss, by which somebody has to multiply.
+    """
+
+    kind: str
+    learns: bool
+    weighs_losses: bool
+
+    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
+        """What it decides by, as JSON on all ranks, each of which calls this once a step: the losses, if it learns.
+
+        It raises nothing, since others may wait: a comparison follows.
+
+        Args:
+            losses: Mean loss of each dataset in the step, over all ranks.
+            ranks: Of the run.
+            by_one: One rank alone has the losses, the others give None.
+        """
+
+    def decide(self, blend: Blend, heard: Any) -> Weights | None:
+        """The weights to be set after a step; None if they are in force. Called on a copy, which is then kept.
+
+        Raises: ConfigError for losses that are missing or wrong, and weights that cannot be set.
+        """
+
+    def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
+        """Set these weights, once all ranks have decided the same, or log why they cannot be set."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON, for a checkpoint, equal on all ranks."""
+
+    def loss_weights(self) -> dict[str, float]:
+        """What to multiply the loss of each dataset by. To be called in every step, on every rank."""
+
+
+def open_mixing(blend: Blend, entry: Entry, saved: Any, allow: str | None = None) -> Mixing | None:
+    """What sets the weights of a run, if anything does; see Mixing.
+
+    Raises: ConfigError for what the entry does not carry out; ResumeError.
+    """
+    if blend.config.mixing is None and saved is None:
+        return None
+    mixing: Mixing | None = add_on("mixing").resumed(blend, saved, allow)
+    if mixing is not None and mixing.learns:
+        entry.need(f"mixing.{mixing.kind}", "losses", "which is given no losses to learn from")
+    if mixing is not None and mixing.weighs_losses:
+        why = "which would train the losses as if all weights were 1"
+        entry.need(f"mixing.{mixing.kind}.apply", "loss_weights", why)
+    return mixing
 
 
 def new_weights(

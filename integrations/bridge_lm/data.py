@@ -15,7 +15,6 @@ from conceptloader.base.packages import imported
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import Blend, load_config, open_blend
-from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import OrderState
@@ -124,7 +123,7 @@ class ConceptProvider(DatasetProvider):
         run.require_known()
         blend, start = run.blend, run.count_start
         check_tensors(self.model_inputs, batch_layout(blend), BRIDGE)
-        require_same("training data", start_facts(blend, first=start))
+        require_same("training data", blend.facts(first=start))
         train = self._checked(blend, start)
         if _first_rank():
             run.look_ahead()

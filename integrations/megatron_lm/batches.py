@@ -16,7 +16,6 @@ from megatron.core import parallel_state
 from megatron.core.rerun_state_machine import RerunDataIterator
 from megatron.core.transformer.enums import LayerType
 
-from conceptloader.blend.facts import start_facts
 from conceptloader.errors import ConfigError
 from conceptloader.torch.agreement import require_same
 
@@ -193,7 +192,7 @@ def require_same_data(splits: Mapping[str, Any], **more: Any) -> None:
     """
     if not torch.distributed.is_initialized():
         return
-    facts = {**{name: start_facts(getattr(one, "blend", one)) for name, one in splits.items()}, **more}
+    facts = {**{name: getattr(one, "blend", one).facts() for name, one in splits.items()}, **more}
     require_same("the training data", facts, parallel_state.get_data_parallel_group(with_context_parallel=True))
     require_same("the training data", facts, parallel_state.get_pipeline_model_parallel_group())
 

@@ -256,8 +256,8 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     given = config.datasets
     datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}
     corrupt = tuple(entry for entry in config.exclude if entry.at is None and entry.dataset in kept)
-    course: dict[str, Any] = {"phases": (), "skip": (), "exclude": corrupt, "mixing": None, "metrics": False}
-    return replace(config, **{**course, "datasets": datasets, **changes})
+    course: dict[str, Any] = {"phases": (), "skip": (), "mixing": None, "replay": None, "metrics": False}
+    return replace(config, **{**course, "datasets": datasets, "exclude": corrupt, **changes})
 
 
 def wanted(config: Config, concepts: bool) -> Config:

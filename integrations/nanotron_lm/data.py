@@ -16,7 +16,6 @@ from torch.utils.data import Dataset
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
-from conceptloader.blend.facts import start_facts
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition, Plan
@@ -218,13 +217,13 @@ def open_stage(
     else:
         start, begins = saved.start_of(name, in_stage)
         run.resume(dataclasses.replace(saved.order, consumed=start + in_stage), NAME, new_stage=begins)
-    if run.mixing is not None and run.mixing.controller is not None and not options.loss_per_dataset:
-        raise ConfigError("nanotron.loss_per_dataset", f"false, but {run.mixing.kind} learns from it", "true")
+    if run.learns and not options.loss_per_dataset:
+        raise ConfigError("nanotron.loss_per_dataset", "false, but the mixture learns from it", "true")
     run.require_known()
     consumed = start + in_stage
     sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
     position = {"consumed_samples": consumed, "data_stage": name, "dp_size": partition.dp_size, **sizes}
-    facts = start_facts(run.blend, nanotron=dataclasses.asdict(options), **position)
+    facts = run.blend.facts(nanotron=dataclasses.asdict(options), **position)
     require_same("open the training data", facts)
     writes = parallel_context.world_pg.rank() == 0
     end = None if steps is None else consumed + (steps - step) * global_batch_size

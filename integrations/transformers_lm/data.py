@@ -125,11 +125,11 @@ class _Batches:
         return len(self.loader)
 
     def __iter__(self) -> Any:
-        layout, mixing = batch_layout(self.loader.blend), self.loader.mixing
+        layout = batch_layout(self.loader.blend)
         self.loader.datasets.clear()
         for batch in self.loader:
             del batch[POSITION]  # which no sample has
-            if mixing is not None and mixing.controller is not None:
+            if self.loader.run.learns:
                 self.loader.datasets.append(batch["dataset_id"])
             yield self.to_model(Rows(layout, batch))
 
@@ -264,8 +264,7 @@ class ConceptTrainer(transformers.Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The Trainer's own; with `mixing` in the configuration the losses of each dataset are computed as well."""
-        mixing = None if self._loader is None else self._loader.mixing
-        if self._loader is None or not model.training or mixing is None or mixing.controller is None:
+        if self._loader is None or not self._loader.run.learns or not model.training:
             return super().compute_loss(model, inputs, return_outputs, **kwargs)
         targets, outputs = inputs["shift_labels"], list[Any]()
         # Of the forward that is trained: to return outputs, TRL makes another one.

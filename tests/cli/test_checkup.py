@@ -11,7 +11,6 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.base.hashing import fingerprint
-from conceptloader.blend.facts import start_facts
 from conceptloader.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -165,7 +164,7 @@ def test_a_subset_beside_its_source_is_named(data: Path, tmp_path: Path, capsys:
 def test_the_digest_of_what_ranks_compare(data: Path, tmp_path: Path, capsys: Capture) -> None:
     first = doctor(data, tmp_path, capsys, code=0)["ranks"]["text"].split()[0]
     blend = cl.open_blend(str(tmp_path / "run.yaml"))
-    assert first == fingerprint(start_facts(blend))
+    assert first == fingerprint(blend.facts())
     (tmp_path / "copy").mkdir()
     shutil.copytree(data / "web", tmp_path / "copy/web")
     assert doctor(tmp_path / "copy", tmp_path, capsys, code=0)["ranks"]["text"].startswith(first)

@@ -7,7 +7,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.blend import build_mixture, load_config, open_blend
-from conceptloader.blend.facts import start_facts
 from conceptloader.blend.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
@@ -88,7 +87,7 @@ def test_nodes_with_copies_of_their_own_agree(corpora, tmp_path, monkeypatch):
         monkeypatch.setenv("NODE", str(folder))
         loaders.append(cl.make_dataloader(config, micro_batch_size=4))
     here, there = loaders
-    assert start_facts(here.blend) == start_facts(there.blend)
+    assert here.blend.facts() == there.blend.facts()
     assert {folder.blend.config.datasets["web"].path for folder in loaders} == {f"{corpora}/web", f"{tmp_path}/web"}
     assert not [name for name in (str(corpora), str(tmp_path), "NODE") if name in str(here.state_dict())]
     whole = [batch["sample_index"].tolist() for batch in itertools.islice(here, 6)]

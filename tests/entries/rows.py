@@ -22,8 +22,8 @@ from conceptloader.batch import loader as batch_loader
 from conceptloader.batch.open import batch_layout
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
+from conceptloader.mixing import section
 from conceptloader.mixing.controller import shares
-from conceptloader.mixing.kinds import learning
 from conceptloader.run.entry import ANY
 from conceptloader.run.training import TrainingRun
 from tests.entries.corpus import Corpus, learned, state_at
@@ -123,7 +123,7 @@ def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) ->
 
 def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
     total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
-    if "mixing" in config:
+    if "mixing" in config or "replay" in config:
         return _mixed(config, row.steps, entry)
     run = TrainingRun(config, ANY, partition=cl.adapters.Partition(micro_batch_size=1, dp_size=1), rule=None)
     blend, start = run.blend, run.count_start
@@ -135,8 +135,8 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
 
 def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
     """With weights set by hand, where the configuration says that they change."""
-    ((kind, options),) = config["mixing"].items()
-    plain = {key: value for key, value in config.items() if key != "mixing"}
+    ((kind, options),) = config.get("mixing", {"replay": config.get("replay")}).items()
+    plain = {key: value for key, value in config.items() if key not in ("mixing", "replay")}
     loader = cl.batches({**plain, "loader": {"prefetch_batches": 0}}, micro_batch_size=1, global_batch_size=BATCH)
     names, taken, losses, factors = loader.blend.config.names, Taken(None), list[float](), None  # type: ignore[arg-type]
     controller = None
@@ -149,7 +149,8 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
             weights = {name.partition("@")[0]: float(weight) for name, weight in phase.weights.items()}
             loader.set_weights(weights, at=phase.start)
     else:
-        controller = learning(kind, options, shares({name: plain["datasets"][name]["weight"] for name in names}), None)
+        start = shares({name: plain["datasets"][name]["weight"] for name in names})
+        controller = section.controller(kind, options, start)
     batches = iter(loader)
     for step in range(steps):
         rows = [next(batches) for _ in range(BATCH)]
@@ -425,20 +426,6 @@ TOPIC: Change = {"tracks": {"topic": {}}}
 PADDED = ("topic_span_index", "topic_num_spans", "topic_spans", "topic_ids")
 
 
-class Alternating:
-    """A controller of a user's: in each step another weight."""
-
-    @classmethod
-    def of(cls, weights: Mapping[str, float], state: Any = None) -> "Alternating":
-        return cls()
-
-    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
-        return {"a": 0.9, "b": 0.1} if step % 2 else {"a": 0.1, "b": 0.9}
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-
 def row(key: str, change: Made, judge: Any = data, **more: Any) -> Row:
     return Row(**{"key": key, "leaves": (key.split(" ")[0],), "change": change, "judge": judge, **more})
 
@@ -487,17 +474,14 @@ ROWS: dict[str, Row] = {
             leaves=("mixing",), named=("mixing", "apply"),
         ),
         row(
-            "mixing: module:Class", {"mixing": {"tests.entries.rows:Alternating": {}}}, leaves=("mixing",), steps=6,
-            named=("mixing",),
+            "mixing: module:Class", {"mixing": {"conceptloader.testing.controllers:Greedy": {}}},
+            leaves=("mixing",), steps=6, named=("mixing",),
         ),
         row(
             "mixing: file", lambda c: {"mixing": {"file": c.file("weights.yaml", "{a: 7, b: 1}")}},
             leaves=("mixing",), steps=6, named=("mixing",),
         ),
-        row(
-            "mixing: replay", lambda c: {"mixing": {"replay": learned(c, batch=6)}}, leaves=("mixing",), steps=6,
-            named=("mixing",),
-        ),
+        row("replay", lambda c: {"replay": learned(c, batch=6)}, steps=6),
         row("skip", {"skip": [{"at": 5, "count": 7}]}, leaves=("skip.at", "skip.count")),
         row(
             "exclude.tokens", {"exclude": [{"dataset": "a", "tokens": [100, 1500]}]},

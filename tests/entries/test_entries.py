@@ -51,7 +51,7 @@ def test_a_cell(runs: Runs, key: str) -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize("key", [key for key in ROWS if key.startswith("mixing") and key != "mixing: replay"])
+@pytest.mark.parametrize("key", [key for key in ROWS if key.startswith("mixing")])
 @pytest.mark.parametrize("name", ["Megatron launcher", "nanotron YAML"])
 def test_weights_that_change_raise_with_workers(corpus: Corpus, name: str, key: str, tmp_path: Path) -> None:
     """Worker processes of the trainer's DataLoader hold the order as it was: at launch, before the first batch."""

@@ -58,7 +58,7 @@ def test_a_mixture_that_learns(checkout: Path, layout: Layout, tmp_path: Path, m
     refused = pretrain(checkout, tmp_path / "other", layout, *more, **given)
     assert "mixing: saved odm, now doremi" in refused.output
     monkeypatch.delenv("LEARNS")
-    given["config"] = write_config(folder / "replay.yaml", mixing={"replay": str(tmp_path / "a")})
+    given["config"] = write_config(folder / "replay.yaml", replay=str(tmp_path / "a"))
     replayed = ended(
         pretrain(checkout, tmp_path / "replayed", layout, "--num-workers", "1", *saving(tmp_path / "c"), **given)
     )

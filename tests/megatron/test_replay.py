@@ -1,4 +1,4 @@
-"""`mixing: {replay: DIRECTORY}` in Megatron-LM: phases as any, with worker processes, and no part of evaluation."""
+"""`replay: DIRECTORY` in Megatron-LM: phases as any, with worker processes, and no part of evaluation."""
 
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,11 @@ def test_every_sample_is_that_of_the_run(tmp_path: Path) -> None:
     assert found[40:] == tokens(resumed, train)
 
 
-@pytest.mark.parametrize("mixing", ["replay", "odm"])
-def test_evaluation_is_that_of_sample_0(mixing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["replay", "mixing"])
+def test_evaluation_is_that_of_sample_0(key: str, tmp_path: Path) -> None:
     config, _ = learned.run(tmp_path, (1, 4, 9), seed=5, temperature=2)
-    if mixing == "odm":
-        config["mixing"] = {"odm": {}}
+    if key == "mixing":
+        config |= {"replay": None, "mixing": {"odm": {}}}
     else:
         config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     data = data_of(config, dataset_config(32), (8, 8, 0), split="80,20,0", entry=MEGATRON_LM)

@@ -32,4 +32,5 @@ def run(
                 break
             loader.observe({"easy": 1 + step % 3, "hard": 5.0 - step / 3, "middle": 2.0})
     loader.close()
-    return {**config, "mixing": {"replay": str(folder / "log")}}, samples
+    del config["mixing"]
+    return {**config, "replay": str(folder / "log")}, samples

@@ -16,16 +16,18 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.mixing import Controller
 from conceptloader.order.progress.state import OrderState
-from tests.mixing.training import BATCH, SIZES, Greedy, Run, configuration
+from conceptloader.testing.controllers import Greedy
+from tests.mixing.training import BATCH, SIZES, Run, configuration
 from tests.raises import raises
 
-USERS = "tests.mixing.training:Greedy"
+USERS = "conceptloader.testing.controllers:Greedy"
 KINDS: list[dict[str, Any]] = [
     {"odm": {}},
     {"odm": {"smoothing": None, "warmup_steps": 2}},
     {"doremi": {"reference": {"easy": 5.0, "hard": 3.0, "middle": 6.0}, "step_size": 0.1, "smoothing": 0.1}},
-    {USERS: {"share": 0.6}},
+    {USERS: {"times": 3}},
 ]
 named = pytest.mark.parametrize("mixing", KINDS, ids=lambda mixing: next(iter(mixing)))
 
@@ -60,7 +62,7 @@ def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """ADO, from the page as it is."""
     page = (Path(__file__).parents[2] / "docs/cookbook.md").read_text()
     code = next(block for block in page.split("```python\n") if block.startswith("class ADO")).split("```")[0]
-    (tmp_path / "ado.py").write_text("import numpy as np\n" + code)
+    (tmp_path / "ado.py").write_text("import conceptloader as cl\nimport numpy as np\n" + code)
     monkeypatch.syspath_prepend(str(tmp_path))
     config = configuration(tmp_path, {"ado:ADO": {"every": 3}})
     whole, run = Run(config).steps(24), Run(config).steps(10)
@@ -83,8 +85,7 @@ def test_weights_of_the_loss_leave_the_mixture_alone(tmp_path: Path) -> None:
     assert factors["hard"] > 1 > factors["easy"]
     again = Run(configuration(tmp_path, {"doremi": {"reference": reference, "apply": "loss"}}), run.saved)
     assert again.loader.loss_weights() == factors
-    with raises(ConfigError, "loss_weights", "odm"):
-        Run(configuration(tmp_path, {"odm": {}})).loader.loss_weights()
+    assert Run(configuration(tmp_path, {"odm": {}})).loader.loss_weights() == dict.fromkeys(sorted(SIZES), 1)
 
 
 def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,6 +112,38 @@ def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         assert str(file) in errors[0]
     file.write_text("{easy: 3, hard: 2, middle: 5}")
     assert weights(Run(tmp_path / "run.yaml", before).steps(2)) == {"easy": 3, "hard": 2, "middle": 5}
+
+
+class Watching(Controller):
+    """A user's controller that follows no losses."""
+
+    learns = False
+
+    def __init__(self, weights: Any, state: Any = None, *, path: str) -> None:
+        self.names, self.path = list(weights), Path(path)
+
+    def look(self) -> str:
+        return self.path.read_text()
+
+    def observe(self, step: int, seen: str) -> dict[str, float]:
+        return {name: 1 + len(seen) * (name == "hard") for name in self.names}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("options", ["note.txt", {"path": "note.txt"}])
+def test_a_controller_that_needs_no_losses(options: Any, tmp_path: Path) -> None:
+    """Its path is that of the YAML, and no part of what ranks compare or what a state has."""
+    (tmp_path / "note.txt").write_text("four")
+    (tmp_path / "run.yaml").write_text(
+        yaml.safe_dump(configuration(tmp_path, {"tests.mixing.test_loader:Watching": options}))
+    )
+    loader = cl.batches(tmp_path / "run.yaml", micro_batch_size=BATCH)
+    next(iter(loader))
+    loader.observe()
+    assert dict(loader.blend.spec.phases[-1].weights) == {"easy": 1, "hard": 5, "middle": 1}
+    assert str(tmp_path) not in json.dumps([loader.blend.facts(), loader.state_dict()])
 
 
 POOL = [
@@ -172,7 +205,7 @@ def test_a_file_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_what_is_learned_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The last weights that keep it stay; it is said, and resumed runs do the same."""
-    config = configuration(tmp_path, {USERS: {"share": 0.9}})
+    config = configuration(tmp_path, {USERS: {"times": 18}})
     config["datasets"]["hard"]["max_epochs"] = 0.25
 
     class Limited(Run):
@@ -249,7 +282,7 @@ def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
         ({"odm": {}}, {"odm": {"every": 1, "smoothing": 0.9}}, []),
         ({"doremi": {}}, {"doremi": {"reference": {"easy": 1, "hard": 2, "middle": 3}}},
          ['mixing.doremi.reference: saved nothing, now {"easy": 1, "hard": 2, "middle": 3}, from here on']),
-        ({USERS: {"share": 0.6}}, {USERS: {}}, [f"mixing.{USERS}.share: saved 0.6, now nothing, from here on"]),
+        ({USERS: {"times": 3}}, {USERS: {}}, [f"mixing.{USERS}.times: saved 3, now nothing, from here on"]),
     ],
 )  # fmt: skip
 def test_changed_options_are_said(
@@ -280,7 +313,7 @@ def test_states_of_020(mixing: Any, tmp_path: Path, caplog: pytest.LogCaptureFix
         assert again.mixing == run.steps(2).mixing
     else:
         assert weights(again) == {"easy": 1, "hard": 2, "middle": 3}
-    for wrong in ({"seen": 3, "refused": None}, {"seen": ""}, [], 3):
+    for wrong in ({"seen": 3, "given": ""}, {"seen": ""}, [], 3):
         wrongly = replace(state, more={**state.more, "mixing": {**old, "state": wrong}}).leaf()
         with raises(ResumeError):
             Run(configuration(tmp_path, mixing), (run.saved[0], json.dumps(wrongly)))
@@ -353,9 +386,10 @@ def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:
         ({"odm": {"smothing": 1}}, "mixing.odm.smothing"),
         ({"odm": 3}, "mixing.odm"),
         ({"doremi": {"reference": {"easy": 1}}}, "mixing.doremi.reference"),
-        ({"file": {}}, "mixing.file"),
-        ({"replay": ""}, "mixing.replay"),
-        ({"tests.mixing.training:Greedier": {}}, "mixing.tests.mixing.training:Greedier"),
+        ({"file": {}}, "mixing.file.path"),
+        ({"file": ""}, "mixing.file.path"),
+        ({"odm": "weights.yaml"}, "mixing.odm.path"),
+        ({"conceptloader.testing.controllers:Greedier": {}}, "mixing.conceptloader.testing.controllers:Greedier"),
         ({"tests.mixing.nowhere:Greedy": {}}, "mixing.tests.mixing.nowhere:Greedy"),
         ({"tests.mixing.training:Run": {}}, "mixing.tests.mixing.training:Run"),
     ],

@@ -1,4 +1,4 @@
-"""`mixing: {replay: DIRECTORY}`: what a run has learned is a plan, carried out to the sample wherever it is read."""
+"""`replay: DIRECTORY`: what a run has learned is a plan, carried out to the sample wherever it is read."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_resume_and_phases_that_say_the_same(config: Any, tmp_path: Path) -> N
     spec = loader.blend.spec
     phases = [{"start": phase.start, "weights": dict(phase.weights)} for phase in spec.phases]
     datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    listed = {**config, "datasets": datasets, "mixing": None, "phases": phases}
+    listed = {**config, "datasets": datasets, "replay": None, "phases": phases}
     assert cl.open_blend(listed).spec == spec
     assert cl.open_blend({**config, "datasets": datasets}).spec == spec  # the log has the weights at sample 0, too
     loader = cl.make_dataloader(listed, micro_batch_size=2 * BATCH)
@@ -76,7 +76,7 @@ def test_a_resume_and_phases_that_say_the_same(config: Any, tmp_path: Path) -> N
 
 def test_a_run_that_was_resumed_twice_and_back(config: Any, tmp_path: Path) -> None:
     """Of the log what counted at last."""
-    first = {**config[0], "mixing": {"odm": {}}}
+    first = {**config[0], "replay": None, "mixing": {"odm": {}}}
     loader = cl.batches(first, micro_batch_size=BATCH)
     loader.log_start(tmp_path / "back", 0)
     samples, states = [], []
@@ -95,7 +95,7 @@ def test_a_run_that_was_resumed_twice_and_back(config: Any, tmp_path: Path) -> N
         if len(samples) >= SAMPLES:
             break
         loader.observe({"easy": 9.0, "hard": 1.0, "middle": 2.0 + len(samples)})
-    replay = {**config[0], "mixing": {"replay": str(tmp_path / "back")}}
+    replay = {**config[0], "replay": str(tmp_path / "back")}
     assert read(cl.batches(replay, micro_batch_size=2 * BATCH)) == samples
 
 
@@ -103,7 +103,7 @@ def as_of_020(config: Any, change: Any = None, steps: int = 7) -> tuple[dict[str
     """The state of a run that the release replayed, which set each of the weights after a step, and its samples."""
     spec = cl.open_blend(config).spec
     weights = {phase.start: phase.weights for phase in spec.phases} | (change or {})
-    plain = {**config, "mixing": None}
+    plain = {**config, "replay": None}
     loader, found = cl.batches(plain, micro_batch_size=BATCH), []
     for _, batch in zip(range(steps), loader, strict=False):
         found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
@@ -138,7 +138,7 @@ def test_states_of_runs_that_were_replayed_live(config: Any) -> None:
         other, _ = as_of_020(config, change)
         with pytest.raises(ResumeError, match=r"phases: saved|weights set from global sample 63 on"):
             cl.batches(config, micro_batch_size=BATCH).load_state_dict(other)
-    without = cl.batches({**config, "mixing": None}, micro_batch_size=BATCH)
+    without = cl.batches({**config, "replay": None}, micro_batch_size=BATCH)
     with raises(ResumeError, "mixing", "saved replay, now none"):
         without.load_state_dict(state)
 
@@ -146,18 +146,22 @@ def test_states_of_runs_that_were_replayed_live(config: Any) -> None:
 def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is an error at launch."""
     config, _ = config
-    with raises(ConfigError, "mixing.replay", "no run"):
-        cl.open_blend({**config, "mixing": {"replay": str(tmp_path / "nowhere")}})
+    with raises(ConfigError, "replay", "no run"):
+        cl.open_blend({**config, "replay": str(tmp_path / "nowhere")})
     for names in (("easy", "hard"), ("easy", "hard", "middle", "more")):
         datasets = {name: config["datasets"].get(name, config["datasets"]["easy"]) for name in names}
-        with raises(ConfigError, "mixing.replay", "a run of easy, hard, middle", f"here: {', '.join(names)}"):
+        with raises(ConfigError, "replay", "a run of easy, hard, middle", f"here: {', '.join(names)}"):
             cl.open_blend({**config, "datasets": datasets})
     others = {name: {**entry, "weight": 1 + k} for k, (name, entry) in enumerate(config["datasets"].items())}
-    with raises(ConfigError, "mixing.replay", "'hard': 1, 'middle': 1}, and the datasets have {'easy': 1, 'hard': 2"):
+    with raises(ConfigError, "replay", "'hard': 1, 'middle': 1}, and the datasets have {'easy': 1, 'hard': 2"):
         cl.open_blend({**config, "datasets": others})
-    with raises(ConfigError, "mixing.replay", "'easy': 1"):
+    with raises(ConfigError, "replay", "'easy': 1"):
         cl.open_blend({**config, "weights": "by_size", "datasets": {n: {"path": e["path"]} for n, e in others.items()}})
-    with raises(ConfigError, "phases"):
+    with raises(ConfigError, "replay", "found with mixing"):
+        cl.open_blend({**config, "mixing": {"odm": {}}})
+    with raises(ConfigError, "replay", "''"):
+        cl.open_blend({**config, "replay": ""})
+    with raises(ConfigError, "phases", "found with replay"):
         cl.open_blend({**config, "phases": [Phase(start=9, weights={"easy": 1})]})
     limited = {**config, "datasets": {n: {**e, "max_epochs": 0.01} for n, e in config["datasets"].items()}}
     with raises(ConfigError, ".max_epochs"):
@@ -165,12 +169,12 @@ def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.Mon
     phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
     phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
     unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    ramped = {**config, "datasets": unweighted, "mixing": None, "phases": phases}
+    ramped = {**config, "datasets": unweighted, "replay": None, "phases": phases}
     cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
-    with raises(ConfigError, "mixing.replay", "ramps"):
-        cl.open_blend({**config, "mixing": {"replay": str(tmp_path / "ramped")}})
+    with raises(ConfigError, "replay", "ramps"):
+        cl.open_blend({**config, "replay": str(tmp_path / "ramped")})
     monkeypatch.setattr(replayed, "MAX_WEIGHTS", 26)
-    with raises(ConfigError, "mixing.replay", ", 27 weights in all", "at most 26"):
+    with raises(ConfigError, "replay", ", 27 weights in all", "at most 26"):
         cl.open_blend(config)
 
 
@@ -180,7 +184,7 @@ def test_a_dataset_that_joined(config: Any, tmp_path: Path) -> None:
     datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     two = {
         **config,
-        "mixing": None,
+        "replay": None,
         "datasets": {n: e | ({} if n == "hard" else {"weight": 1}) for n, e in datasets.items()},
     }
     two["phases"] = [{"start": 10_000, "weights": {"hard": 1}}]
@@ -193,14 +197,14 @@ def test_a_dataset_that_joined(config: Any, tmp_path: Path) -> None:
             loader.set_weights({"hard": 3, "easy": 1})
         if len(samples) >= SAMPLES:
             break
-    replay = {**config, "datasets": datasets, "mixing": {"replay": str(tmp_path / "joined")}}
+    replay = {**config, "datasets": datasets, "replay": str(tmp_path / "joined")}
     assert read(cl.batches(replay, micro_batch_size=5)) == samples
     assert {k for k, _ in samples[: 3 * BATCH]} == {0, 2}
     assert {k for k, _ in samples[4 * BATCH :]} == {0, 1}
 
 
 def test_paths_are_those_of_the_yaml(config: Any, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(json.dumps({**config[0], "mixing": {"replay": "log"}}))
+    (tmp_path / "run.yaml").write_text(json.dumps({**config[0], "replay": "log"}))
     assert load_config(tmp_path / "run.yaml").replay == str(tmp_path / "log")
     assert read(cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)) == config[1]
     assert torch.is_tensor(next(iter(cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=1)))["input_ids"])

@@ -1,7 +1,6 @@
-"""A tiny model that really trains on three datasets of unlike difficulty, and a controller of a user's."""
+"""A tiny model that really trains on three datasets of unlike difficulty."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,6 @@ def configuration(folder: Path, mixing: Any, **more: Any) -> dict[str, Any]:
         for k, (name, size) in enumerate(SIZES.items())
     }
     return {"seq_len": 32, "datasets": datasets, "mixing": mixing, "loader": {"prefetch_batches": 3}, **more}
-
-
-class Greedy:
-    """The dataset with the highest loss so far gets most: a controller as a user may write one."""
-
-    def __init__(self, weights: Mapping[str, float], last: Mapping[str, float], share: float) -> None:
-        self.names, self.last, self.share = list(weights), dict(last), share
-
-    @classmethod
-    def of(cls, weights: Mapping[str, float], state: Any = None, share: float = 0.5) -> "Greedy":
-        return cls(weights, state or {}, share)
-
-    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
-        self.last |= losses
-        best = max(self.last, key=lambda name: self.last[name])
-        rest = (1 - self.share) / (len(self.names) - 1)
-        return {name: self.share if name == best else rest * (1 + step / 100) for name in self.names}
-
-    def state(self) -> dict[str, Any]:
-        return self.last
 
 
 class Run:
@@ -76,7 +55,7 @@ class Run:
                 losses = cross_entropy(logits, batch["labels"], reduction="none")
                 self.losses.add(batch["dataset_id"], losses, batch["loss_mask"])
                 weights = batch["loss_mask"]
-                if hasattr(getattr(self.loader.mixing, "controller", None), "loss_weights"):
+                if self.loader.mixing is not None:
                     factors = torch.tensor([self.loader.loss_weights()[name] for name in sorted(SIZES)])
                     weights = weights * factors[batch["dataset_id"]][:, None]
                 (losses * weights).mean().backward()

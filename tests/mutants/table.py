@@ -5,7 +5,7 @@ from pathlib import Path
 MODULES = [
     "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/run", "conceptloader/format",
     "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
-    "conceptloader/metrics", "conceptloader/batch_log", "conceptloader/remote",
+    "conceptloader/metrics", "conceptloader/batch_log", "conceptloader/mixing", "conceptloader/remote",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
@@ -91,13 +91,15 @@ ELSEWHERE = {
     "kernels/packing": "packing",
     "kernels/parts": "batch/test_engine.py batch/test_pieces.py packing select",
     "metrics": "loader/test_metrics.py",
+    "mixing": "mixing run",
+    "mixing/odm": "mixing/test_controllers.py",
+    "mixing/doremi": "mixing/test_controllers.py",
     "order/partition": "order/test_partition.py loader/test_state.py",
     "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
     "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
     "run/training": "run loader/test_state.py loader/test_weights.py loader/test_move.py loader/test_loader.py",
-    "run/mixing": "mixing run",
     "run/observer": "run/test_observer.py",
-    "run/weights": "loader/test_weights.py",
+    "run/weights": "loader/test_weights.py mixing",
     "run/entry": "run/test_entry.py entries",
     "run/ranks": "run/test_ranks.py",
     "remote": "remote",
@@ -118,6 +120,7 @@ _WIDE = {
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "metrics": "loader mixing trainers entries",
+    "mixing": "mixing run trainers entries",
     "batch_log": "batch/test_batch_log.py trace",
     "run": "run loader mixing trainers entries",
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "

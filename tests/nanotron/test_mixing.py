@@ -40,7 +40,7 @@ def test_a_mixture_that_learns(tmp_path: Path, data: dict[str, Path]) -> None:
     assert set_there(tmp_path / "b") == learned
     other = support.config(tmp_path / "b", {**learns, "mixing": {"doremi": {}}}, pp=2, steps=8, resume=True)
     assert "mixing: saved odm, now doremi" in support.run_train(tmp_path / "other", other).output
-    replay = {**learns, "mixing": {"replay": str(tmp_path / "a")}, "nanotron": {}}
+    replay = {**learns, "mixing": None, "replay": str(tmp_path / "a"), "nanotron": {}}
     replayed = support.run_train(tmp_path / "replayed", support.config(tmp_path / "c", replay, pp=2))
     assert replayed.losses() == whole.losses()
     assert not set_there(tmp_path / "c")

@@ -6,7 +6,7 @@ On few descriptors, with late storage, into memory that was written to; the plai
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise, takewhile
@@ -23,6 +23,7 @@ from conceptloader.batch import reader
 from conceptloader.batch.open import open_reader
 from conceptloader.order import reference
 from conceptloader.storage.handles import HANDLES
+from conceptloader.testing.controllers import Greedy
 from tests.batch.compare import assert_same, plain_reader
 from tests.conftest import Tally
 from tests.oracle.corpora import CONCEPTS, DOCUMENTS, EOS, FIELDS, STREAMS, VIEWS, VOCAB, write_all
@@ -315,8 +316,9 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     if len(oracle.sizes) > 1 and draw(st.integers(0, 2)) == 0:
         given = {} if "weights" in config else {"weight": 1}
         datasets = {name: {**given, **dataset} for name, dataset in config["datasets"].items()}
-        config = {**config, "datasets": datasets, "phases": [], "mixing": {f"{__name__}:Learned": {}}}
-        oracle, learned = Oracle(config), Learned(list(oracle.sizes))
+        mixing = {"conceptloader.testing.controllers:Greedy": {}}
+        config = {**config, "datasets": datasets, "phases": [], "mixing": mixing}
+        oracle, learned = Oracle(config), Greedy(dict.fromkeys(sorted(oracle.sizes), 1))
     for number in range(resumes + 1):
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
         size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
@@ -369,28 +371,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     return checked
 
 
-class Learned:
-    """A controller whose weights depend on all losses so far, and are none in every third step."""
-
-    def __init__(self, names: Sequence[str], losses: Mapping[str, float] | None = None) -> None:
-        self.names, self.losses, self.steps = names, dict(losses or {}), 0
-
-    @classmethod
-    def of(cls, weights: Mapping[str, float], state: Mapping[str, float] | None = None) -> "Learned":
-        return cls(sorted(weights), state)
-
-    def observe(self, step: int, losses: Mapping[str, float]) -> dict[str, float] | None:
-        for name, loss in losses.items():
-            self.losses[name] = self.losses.get(name, 0) / 2 + loss
-        if step % 3 == 2:
-            return None
-        return {self.names[0]: 1000 + step, **{name: 1 + 10 * self.losses.get(name, 0) // 1 for name in self.names[1:]}}
-
-    def state(self) -> dict[str, float]:
-        return self.losses
-
-
-def observe(learned: Learned, oracle: Oracle, loaders: list[Any], at: int, rule: Sequence[tuple[int, int]]) -> Oracle:
+def observe(learned: Greedy, oracle: Oracle, loaders: list[Any], at: int, rule: Sequence[tuple[int, int]]) -> Oracle:
     """Tell all ranks the losses of the step that ended at sample `at`, if one did. learned: as they learn."""
     assert oracle.order is not None
     steps = list(takewhile(lambda step: step[0] < at + 1000, reference.steps(rule)))
@@ -400,8 +381,7 @@ def observe(learned: Learned, oracle: Oracle, loaders: list[Any], at: int, rule:
     losses = {oracle.locate(t)[0]: (t * 37 % 50) / 10 for t in range(ended[0], at)}
     for loader in loaders:
         loader.observe(losses)
-    weights = learned.observe(learned.steps, losses)
-    learned.steps += 1
+    weights = learned.observe([last for _, last in steps].index(at), losses)
     if weights is None:
         return oracle
     after, taken = oracle.live[-1][0] if oracle.live else 0, [start for start, _ in oracle.order.phases]

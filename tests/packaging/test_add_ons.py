@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conceptloader.run.entry import ADD_ONS
+from conceptloader.blend.add_ons import ADD_ONS
 from conceptloader.testing import random_documents, write_dataset
 
 CORE = "tests/loader/test_loader.py"
@@ -31,7 +31,8 @@ def test_a_run_that_is_logged_and_resumed(tmp_path):
 
 @pytest.mark.parametrize(("section", "key"), {keys!r})
 def test_its_key_says_what_is_missing(section, key):
-    asked = {{key: True}} if section is None else {{section: {{key: True}}}}
+    given = {{"odm": {{}}}} if key == "mixing" else True
+    asked = {{key: given}} if section is None else {{section: {{key: given}}}}
     with pytest.raises(ConfigError) as raised:
         cl.batches({{**CONFIG, **asked}}, micro_batch_size=2)
     assert str(raised.value).startswith(f"{{section}}.{{key}}:" if section else f"{{key}}:")
@@ -39,7 +40,7 @@ def test_its_key_says_what_is_missing(section, key):
 """
 
 
-@pytest.mark.parametrize("name", ["metrics", "batch_log", "receipts", "remote"])
+@pytest.mark.parametrize("name", ["metrics", "batch_log", "mixing", "receipts", "remote"])
 def test_the_core_works_without(name: str, tmp_path: Path, checkout: Path) -> None:
     tree, package = tmp_path / "tree", f"conceptloader.{name}"
     (tree / "conceptloader").mkdir(parents=True)
@@ -48,7 +49,7 @@ def test_the_core_works_without(name: str, tmp_path: Path, checkout: Path) -> No
         if original != checkout / "conceptloader" / name:
             (tree / original.relative_to(checkout)).symlink_to(original)
     write_dataset(tmp_path / "data", random_documents(60, seed=1))
-    keys = [(None, *key.split("."))[-2:] for key, (module, *_) in ADD_ONS.items() if module.startswith(package)]
+    keys = [(None, *key.split("."))[-2:] for key, module in ADD_ONS.items() if module.startswith(package)]
     text = WITHOUT.format(data=str(tmp_path / "data"), name=package, keys=keys)
     (tree / "test_without.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_without.py", CORE]

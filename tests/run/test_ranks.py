@@ -70,6 +70,7 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
         ("losses of one rank", {"odm": {}}),
         ("second call", {"odm": {}}),
         ("second call of the first rank", {"file": HERE}),
+        ("look of the first rank", {"tests.mixing.test_loader:Watching": "nowhere"}),
     ],
 )
 def test_all_raise_when_one_does(config: dict[str, Any], tmp_path: Path, case: str, mixing: Any) -> None:

@@ -1,0 +1,244 @@
+"""The section `mixing` of a configuration: a controller gets the losses of each step, and its weights are set."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from conceptloader.base.strict import Natural, Saved, plain, unknown
+from conceptloader.blend import Blend, Config
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, saved, shares
+from conceptloader.order.mixture import Phase
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.weights import exact_weights
+from conceptloader.run.ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+NEEDS = "weights", "whose weights never change"
+CONTROLLERS = {
+    "odm": "conceptloader.mixing.odm:ODM",
+    "doremi": "conceptloader.mixing.doremi:DoReMi",
+    "file": "conceptloader.mixing.file:File",
+}
+"""Those that have a short name in the configuration; others are named there as these are here."""
+_WITHOUT = 16
+"""Steps in a row without losses after which a mixture that learns from them raises."""
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError unless the section is one known kind with its options. Imports nothing of the user's."""
+    section = config.mixing or {}
+    if len(section) != 1:
+        raise ConfigError("mixing", ", ".join(section) or "nothing", "one controller, as `mixing: {odm: {}}`")
+    ((kind, options),) = section.items()
+    if not isinstance(options, (str, Mapping)):
+        raise ConfigError(f"mixing.{kind}", repr(options), "a mapping of options, {} for none")
+    if kind in CONTROLLERS:
+        try:
+            controller(kind, options, dict.fromkeys(config.names, 1.0))
+        except ConfigError as error:
+            raise error.within("mixing", joint=".") from error
+    elif ":" not in kind:
+        raise unknown(f"mixing.{kind}", kind, (*CONTROLLERS, "module:Class"), "controller")
+    if not config.outputs.dataset_id:
+        raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
+    for key in ("phases", "replay"):
+        if getattr(config, key):
+            raise ConfigError(key, "found with mixing, which sets weights too", fix="give the datasets weights")
+
+
+def with_paths(section: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
+    """The section with change(path, its key) in place of the path that a controller has."""
+    ((kind, options),) = section.items()
+    if isinstance(options, str):
+        return {kind: change(options, f"mixing.{kind}")}
+    changed = {"path": change(options["path"], f"mixing.{kind}.path")} if "path" in options else {}
+    return {kind: {**options, **changed}}
+
+
+def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, Any] | None = None) -> Controller:
+    """The controller of a section {kind: options}; see Controller.
+
+    Raises:
+        ConfigError: For a class that cannot be imported, or is no controller.
+        ResumeError: For a state of other datasets.
+    """
+    module, _, name = CONTROLLERS.get(kind, kind).partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"mixing.{kind}", str(error), "module:Class, which can be imported") from error
+    if not (isinstance(found, type) and issubclass(found, Controller)):
+        raise ConfigError(f"mixing.{kind}", "no controller", "a class derived from conceptloader.mixing.Controller")
+    if isinstance(options, str):
+        options = {"path": options}
+    made = found(weights, state, **options)
+    made.options = options if made.options is None else made.options
+    return made
+
+
+def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | None":
+    """What a configuration sets weights by, with the state that a checkpoint has of it; None without a controller.
+
+    allow: how to begin again where the state is that of another one; None if that is asked for. A state that fits is
+    kept in any case, since options stay in scripts that are restarted.
+
+    Raises:
+        ResumeError: If the checkpoint has that of another controller.
+    """
+    # Release 0.2.0 set the weights of a run that it replayed while that lived.
+    kind = next(iter(blend.config.mixing or ()), "replay" if blend.config.replay else None)
+    if isinstance(state, Mapping):
+        state = {"options": None, **state}
+    found = None if state is None else saved(SavedMixing, state)
+    if found is not None and found.kind != kind:
+        if allow is not None:
+            raise ResumeError(
+                "mixing", f"saved {found.kind}, now {kind or 'none'}", fix=f"go back to it, or begin again with {allow}"
+            )
+        found = None
+    if blend.config.mixing is None:
+        return None
+    try:
+        return Mixing(blend, found)
+    except ResumeError as error:
+        if allow is not None:
+            raise
+        logger.warning("mixing: begins again, as accepted: %s", error)
+        return Mixing(blend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedMixing(Saved):
+    """kind: of the controller; steps: that it has observed; state: its own.
+
+    options: JSON of each of them; None in states of 0.2.0.
+    """
+
+    kind: str
+    steps: Natural
+    state: dict[str, Any]
+    options: dict[str, str] | None
+
+
+class Mixing:
+    """What sets the weights of a run while it lives, and what it keeps from step to step: see Mixing in run/weights.py.
+
+    Args:
+        blend: With a section `mixing`; its own weights are where a controller starts.
+        state: Its own, where a run is resumed.
+
+    Attributes:
+        controller: What decides.
+    """
+
+    def __init__(self, blend: Blend, state: SavedMixing | None = None) -> None:
+        ((self.kind, options),) = (blend.config.mixing or {}).items()
+        self.names, self.steps = blend.config.names, 0 if state is None else state.steps
+        planned = next(one for one in reversed(blend.spec.phases) if one.start not in blend.spec.live)
+        given = _by_dataset(blend.spec, planned)
+        start = shares({name: max(given.get(name, 0), MINIMUM * sum(given.values())) for name in self.names})
+        self.controller = controller(self.kind, options, start, None if state is None else state.state)
+        known = plain(self.controller.options)
+        known.pop("path", None)  # which may differ between ranks
+        self._options = {key: json.dumps(value, sort_keys=True, default=str) for key, value in known.items()}
+        self.learns, self.weighs_losses = self.controller.learns, self.controller.loss_weights() is not None
+        self._failed: Exception | None = None  # of `look`
+        self._refused = False  # the last weights that were to be set
+        self._without, self._warned = 0, False  # steps in a row without losses
+        self._asked = False  # for the weights of the loss, since the last step
+        before = self._options if state is None or state.options is None else state.options
+        for key in sorted({*before, *self._options}):
+            old, new = (one.get(key, "nothing") for one in (before, self._options))
+            if old != new:
+                logger.warning("mixing.%s.%s: saved %s, now %s, from here on", self.kind, key, old, new)
+
+    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
+        """See run/weights.py."""
+        if not self.learns:
+            return ranks.from_first("mixing", self._look)
+        if not by_one:
+            return losses
+        # NaN passes here, so that every rank raises for it, and none alone.
+        text = None if losses is None else json.dumps(dict(losses), sort_keys=True)
+        return json.loads(ranks.told("losses of datasets", text))
+
+    def _look(self) -> str:
+        self._failed = None
+        try:
+            return self.controller.look()
+        except Exception as error:  # of a user's: other ranks wait for this one
+            self._failed = error
+            return ""
+
+    def decide(self, blend: Blend, heard: Any) -> Weights | None:
+        """See run/weights.py."""
+        if self._failed is not None:
+            raise self._failed
+        weights = self.controller.observe(self.steps, heard) if not self.learns or self._learnt(heard) else None
+        self.steps += 1
+        if weights is None:
+            return None
+        if weights != rounded(weights):
+            weights = rounded(shares(weights))
+        same = exact_weights(weights, f"mixing.{self.kind}") == _by_dataset(blend.spec, blend.spec.phases[-1])
+        return None if same else weights
+
+    def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
+        """Set weights. Those that would break max_epochs by the end of the run are not set: those in force do not.
+
+        That is an error in the log, and the run continues.
+        """
+        try:
+            set_weights(weights)
+        except ConfigError as error:
+            if not error.path.endswith(".max_epochs"):
+                raise
+            if not self.learns or not self._refused:  # what is learned is refused in each step, if in one
+                logger.error("mixing.%s: %s; the weights stay as they are", self.kind, error)
+            self._refused = True
+        else:
+            self._refused = False
+
+    def state(self) -> dict[str, Any]:
+        """See run/weights.py."""
+        state = self.controller.state()
+        return dict(vars(SavedMixing(kind=self.kind, steps=self.steps, state=state, options=self._options)))
+
+    def loss_weights(self) -> dict[str, float]:
+        """See run/weights.py."""
+        self._asked = True
+        return dict(self.controller.loss_weights() or dict.fromkeys(self.names, 1.0))
+
+    def _learnt(self, losses: Weights | None) -> bool:
+        """Whether there are losses to learn from.
+
+        Raises ConfigError if there are none for long, or their weights are not applied.
+        """
+        expected = f"the mean loss of each dataset: {self.kind} learns from them"
+        if losses is None or not (losses or self.steps):
+            raise ConfigError("observe", "no losses", expected)
+        check_losses(losses, self.names)
+        self._without = 0 if losses else self._without + 1
+        if self._without == _WITHOUT:
+            raise ConfigError("observe", f"no losses in {_WITHOUT} steps, up to step {self.steps}", expected)
+        if self._without and not self._warned:
+            self._warned = True
+            logger.warning("mixing.%s: step %d has no losses; the weights stay as they are", self.kind, self.steps)
+        if self.steps and not self._asked and self.weighs_losses:
+            raise ConfigError(
+                f"mixing.{self.kind}",
+                "weights of the loss that nobody asked for: the model trains as if all were 1",
+                fix="multiply the loss of each dataset by loader.loss_weights() in every step, or let the mixture have "
+                "the weights (doremi: apply: mixture)",
+            )
+        self._asked = False
+        return bool(losses)
+
+
+def _by_dataset(spec: OrderSpec, phase: Phase) -> dict[str, int]:
+    return {spec.members[name].dataset: int(weight) for name, weight in phase.weights.items()}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from conceptloader.base.yamlfile import parse_yaml, read_yaml
 from conceptloader.blend import load_config
-from conceptloader.blend.load import parse_yaml, read_yaml
 from conceptloader.cli.arguments import not_negative, positive, read_ids, refuse_beside, refuse_without
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, checkpoints_of, open_run

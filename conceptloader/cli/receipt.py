@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 
-from conceptloader.blend.load import read_yaml
+from conceptloader.base.yamlfile import read_yaml
 from conceptloader.cli.arguments import add_root, chosen, not_negative, positive, refuse_all_but, refuse_without
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.cli.runs import add_config

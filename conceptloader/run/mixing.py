@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.base.strict import Natural, Positive, Saved, build, convert, plain, unknown
+from conceptloader.base.yamlfile import read_yaml
 from conceptloader.blend import Blend
-from conceptloader.blend.load import read_yaml
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, shares
 from conceptloader.mixing.doremi import DoReMi

@@ -49,7 +49,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "lost": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
             "detect": "build changed_inputs column_names", "vocabulary": "byte_order_marks bad_input build",
             "builder": "build lost bad_input edges changed_inputs interrupted", "plan": "edges build interrupted",
-            "complete": "interrupted build", "workers": "interrupted build", "trial": "build bad_input",
+            "complete": "interrupted build", "trial": "build bad_input",
         },
         "build bad_input edges",
     ),

@@ -11,7 +11,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from conceptloader.base import shown
 from conceptloader.base.version import __version__
 
 if os.name != "posix":
@@ -144,9 +143,6 @@ __all__ = [
     "sample_negatives", "span_concepts", "span_mask", "span_targets", "testing", "to_prometheus", "token_concepts",
     "token_values", "trace", "track", "verify",
 ]  # fmt: skip
-
-# Objects of the lower layers show themselves in notebooks, which is imported when one asks.
-shown.draw = lambda thing, *place, **options: import_module("conceptloader.viewer").show(thing, *place, **options)
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 

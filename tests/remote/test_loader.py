@@ -24,9 +24,9 @@ from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks, objects, stores
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same, plain_reader
 from tests.raises import raises

@@ -17,7 +17,7 @@ from olmo_core.data.utils import InstancePacker
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import open_blend
-from conceptloader.cli.packing import packing_stats
+from conceptloader.commands.packing import packing_stats
 
 SEQ_LEN, DOCUMENTS, BATCH, BINS = 4096, 40_000, 16, 64
 report = Report("packing")

@@ -9,7 +9,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import FilterOptions, filter_dataset
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
 

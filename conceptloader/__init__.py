@@ -11,7 +11,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from conceptloader.base import shown
 from conceptloader.base.version import __version__
 
 if os.name != "posix":
@@ -77,9 +76,6 @@ __all__ = [
     "collate_fn", "concat", "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics",
     "mixing", "open_blend", "open_dataset", "reencode", "testing", "trace", "verify", "writing",
 ]  # fmt: skip
-
-# Objects of the lower layers show themselves in notebooks, which is imported when one asks.
-shown.draw = lambda thing, *place, **options: import_module("conceptloader.viewer").show(thing, *place, **options)
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 

@@ -18,6 +18,25 @@ def need(module: str, problem: str) -> Any:
         raise ConfigError("", problem, fix=f"pip install {module.partition('.')[0]}", code="package") from error
 
 
+def find_add_on(module: str) -> Any:
+    """A module of an add-on, a folder of conceptloader that may be left out; None without it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("conceptloader."):
+            raise
+        return None
+
+
+def need_add_on(module: str, what: str) -> Any:
+    """The same. Raises: ConfigError that names `what` needs it."""
+    found = find_add_on(module)
+    if found is None:
+        missing = f"no {module}, or none of what it needs"
+        raise ConfigError(what, missing, "this add-on of conceptloader", "install the whole package", code="package")
+    return found
+
+
 @contextmanager
 def imported(what: str, remedy: str, package: str) -> Iterator[None]:
     """For the imports in the block, of a package that base/tested.py knows; a newer version is one warning.

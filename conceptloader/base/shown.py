@@ -1,11 +1,8 @@
-"""Objects that notebooks show.
-
-What draws them is in a layer above all of them, and is put here by `conceptloader`, which is above all layers.
-"""
+"""Objects that notebooks show. What draws them is an add-on above all of them, imported when one asks."""
 
 from typing import Any
 
-draw: Any = None  # is conceptloader.viewer.show
+from conceptloader.base.packages import find_add_on, need_add_on
 
 
 class Shown:
@@ -13,7 +10,7 @@ class Shown:
 
     def show(self, i: int = 0, **options: Any) -> Any:
         """HTML for a notebook, with number `i` of what it has; see conceptloader.viewer.show for the options."""
-        return draw(self, i, **options)
+        return need_add_on("conceptloader.viewer", "show").show(self, i, **options)
 
-    def _repr_html_(self) -> str:
-        return str(self.show())
+    def _repr_html_(self) -> str | None:
+        return str(self.show()) if find_add_on("conceptloader.viewer") else None  # a notebook then shows its repr

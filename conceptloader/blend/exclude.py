@@ -11,7 +11,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.blend.mask import ALWAYS, NOTHING, WHOLE, Holes, Mask
 from conceptloader.blend.schema import ConceptConfig, ExcludeConfig
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.format.index import concept_pairs, open_index
+from conceptloader.format.read.concepts import concept_pairs, open_index
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.paths import with_default
@@ -178,7 +178,8 @@ def _of_concept(dataset: Dataset, track: str, concept: int | None) -> tuple[Ints
         return NOTHING.start, NOTHING.stop
     index = open_index(dataset, track)
     if index is not None:
-        return index.spans(concept)
+        found_spans: tuple[Ints, Ints] = index.spans(concept)
+        return found_spans
     logger.warning(
         "%s: track %s has no index, so that each rank reads all of it for exclude; `conceptloader index %s --track %s` "
         "builds one", dataset.path, track, dataset.path, track,

@@ -1,6 +1,6 @@
-"""The command `conceptloader`: one module per command.
+"""The command `conceptloader`: a table of commands, each a module in the folder of what it does.
 
-Each has
+That has
 
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
@@ -9,7 +9,7 @@ Each has
 
 Results go to stdout, logs and progress to stderr. Exit codes: 0 success, 1 data error, 2 usage error.
 
-Open verify.py first, which is short.
+Open commands/verify.py first, which is short.
 """
 
 import argparse
@@ -18,43 +18,45 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
+from pathlib import Path
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
-# To add a subcommand, add its module to this package and here its name, with a line for `conceptloader --help`. Only
-# the module of the command that is given is imported.
+# Name -> its module, a line for `conceptloader --help`. Only the module of the command that is given is imported; those
+# of add-ons, whose folders may be left out, are then not listed.
 GROUPS = {
     "Datasets": {
-        "build": "build a dataset from JSONL, Parquet, CSV or Arrow",
-        "init": "write a recipe for raw files, or a configuration for datasets",
-        "adopt": "use Megatron, datatrove or OLMo token files in place",
-        "annotate": "add a track to a dataset",
-        "concat": "concatenate datasets by reference",
-        "filter": "select documents or spans as a zero-copy subset",
-        "index": "build the concept index of a track",
-        "verify": "check a dataset",
+        "build": ("commands.build", "build a dataset from JSONL, Parquet, CSV or Arrow"),
+        "init": ("commands.init", "write a recipe for raw files, or a configuration for datasets"),
+        "adopt": ("ingest.adopt.command", "use Megatron, datatrove or OLMo token files in place"),
+        "annotate": ("ingest.annotate.command", "add a track to a dataset"),
+        "concat": ("commands.concat", "concatenate datasets by reference"),
+        "filter": ("subset.command", "select documents or spans as a zero-copy subset"),
+        "index": ("index.command", "build the concept index of a track"),
+        "verify": ("commands.verify", "check a dataset"),
     },
     "Inspect": {
-        "inspect": "show windows, documents or concepts",
-        "stats": "count documents, tokens, spans and concepts; plot",
-        "viewer": "browse a dataset or run in the browser",
+        "inspect": ("commands.inspect", "show windows, documents or concepts"),
+        "stats": ("commands.stats", "count documents, tokens, spans and concepts; plot"),
+        "viewer": ("viewer.command", "browse a dataset or run in the browser"),
     },
     "Runs": {
-        "trace": "show what a step contains, past or future",
-        "locate": "find the steps that contain a document or concept",
-        "exposure": "count how often documents or concepts are seen",
-        "forget": "plan a run without some documents, from the checkpoint before them",
-        "audit": "replay a recorded run, name the first step that differs",
-        "receipt": "prove in which steps a document was, and that it was in no others",
-        "doctor": "check a configuration and the storage before a long run",
+        "trace": ("trace.commands.trace", "show what a step contains, past or future"),
+        "locate": ("trace.commands.locate", "find the steps that contain a document or concept"),
+        "exposure": ("trace.commands.exposure", "count how often documents or concepts are seen"),
+        "forget": ("trace.commands.forget", "plan a run without some documents, from the checkpoint before them"),
+        "audit": ("trace.commands.audit", "replay a recorded run, name the first step that differs"),
+        "receipt": ("receipts.command", "prove in which steps a document was, and that it was in no others"),
+        "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
     },
 }
-COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+COMMANDS = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
+_PACKAGE = Path(__file__).parents[1]
 
 _USAGE = "conceptloader <command> [options]"
 _DESCRIPTION = "Build, inspect and trace tokenized datasets with span annotations."
@@ -72,7 +74,10 @@ Exit codes: 0 success, 1 data error, 2 usage error.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
+    try:
+        parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
+    except ConfigError as error:  # an add-on that is left out
+        make_parser("").error(str(error))
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
@@ -108,6 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _there(module: str) -> bool:
+    """Whether the file of a command is there; its add-on is not imported."""
+    return _PACKAGE.joinpath(*module.split(".")).with_suffix(".py").exists()
+
+
 def _with_home(argument: str) -> str:
     """Expand ~/ at the start of an argument or of an option's value: shells do not in --out=~/data."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
@@ -124,7 +134,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Return the parser. chosen: the only command whose options it needs; by default all."""
     listed = "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, summary in group.items())])
+        "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, (home, summary) in group.items() if _there(home))])
         for title, group in GROUPS.items()
     )
     parser = argparse.ArgumentParser(
@@ -136,11 +146,11 @@ def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
     commands = parser.add_subparsers(prog="conceptloader", metavar="<command>", required=True, help=argparse.SUPPRESS)
-    for name in COMMANDS:
+    for name, home in COMMANDS.items():
         command = commands.add_parser(name, formatter_class=_Help)
         if chosen not in (None, name):
             continue
-        module = import_module(f"conceptloader.cli.{name}")
+        module = need_add_on(f"conceptloader.{home}", name)
         command.description = module.DESCRIPTION
         module.add_arguments(command)
         general = command.add_argument_group("output").add_argument

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conceptloader.base.strict import unknown
-from conceptloader.blend.load import read_yaml
+from conceptloader.base.yamlfile import read_yaml
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"

@@ -8,7 +8,7 @@ from typing import Any
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.base.strict import Positive, Saved, Section, build, convert
-from conceptloader.blend.load import read_yaml
+from conceptloader.base.yamlfile import read_yaml
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.mixing.controller import Controller, Weights, saved
 

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import numpy as np
 
+from conceptloader.base.workers import Tell, run_tasks
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import Files, open_files
 from conceptloader.format.spec.jsonfile import dump_json
-from conceptloader.ingest.build.workers import Tell, run_tasks
 from conceptloader.receipts import merkle
 from conceptloader.receipts.trees import FILE, FORMAT, VERSION, document_entries, fingerprints, prepared_roots
 from conceptloader.storage.durable import write_file

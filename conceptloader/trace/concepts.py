@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.index import Coverage, open_index
 from conceptloader.format.read.bulk import concepts_of, scores_of
+from conceptloader.format.read.concepts import Coverage, open_index
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import ranges_of, runs_of_samples, samples_touching
@@ -86,7 +86,8 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     """
     index = open_index(dataset, track)
     if index is not None:
-        return index
+        found: ConceptSource = index
+        return found
     if dataset.num_tokens > _CHUNK_TOKENS:
         _warn_of_reading(dataset.path, track)
     return Scanned(dataset, track)

@@ -14,8 +14,8 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
 from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
-from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.bulk import document_ids, sample_ranges

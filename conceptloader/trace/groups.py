@@ -9,8 +9,8 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
+from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.exposure import Exposure, Windows, latest
-from conceptloader.trace.filter.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
 
 _CHUNK = 1 << 16

@@ -13,11 +13,11 @@ from conceptloader.blend.mask import ALWAYS
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.format.spec.codecs import ConceptsCodec
+from conceptloader.format.tools.stats import TrackCounts, count_spans, count_track, percentiles, track_stats
 from conceptloader.format.tools.verify import verify
 from conceptloader.trace.concepts import concept_windows
 from conceptloader.trace.where import Where
 from conceptloader.viewer.source import Looked, Query, Source
-from conceptloader.viewer.stats import TrackCounts, count_spans, count_track, percentiles, track_stats
 
 SMALL = 2_000_000  # tokens and documents of a corpus that is counted as a whole
 SOME = 400  # windows or documents that stand for the others

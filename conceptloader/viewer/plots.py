@@ -8,10 +8,10 @@ import numpy as np
 
 from conceptloader.base.packages import need
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.tools.stats import dataset_stats, heading, name_of
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace.run import Drawn
-from conceptloader.viewer.stats import dataset_stats, heading, name_of
 
 _POINTS = 200
 

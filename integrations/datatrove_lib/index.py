@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from conceptloader.ingest.index import build_index
+from conceptloader.index.build import build_index
 
 from .step import Directory, Step, Task
 

@@ -10,7 +10,7 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from tests.batch.compare import assert_same, plain_reader
 from tests.corpora import blended
 from tests.corpora.token_files import write_megatron

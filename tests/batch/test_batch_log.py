@@ -194,9 +194,9 @@ def test_without_a_run_log_or_by_a_reader_that_has_none(config: Path) -> None:
 
 
 def main_raises(command: list[str]) -> None:
-    from conceptloader.cli import audit as module
     from conceptloader.cli import make_parser
     from conceptloader.cli.output import Output
+    from conceptloader.trace.commands import audit as module
 
     module.run(make_parser(command[0]).parse_args(command), Output(False))
 

@@ -176,7 +176,7 @@ def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.
         "0": 9, "10": 9, "25": 9, "50": 11, "75": 13, "90": 13, "99": 13, "100": 13,
     }  # fmt: skip
     assert "animal" in shell("stats", dataset, "--track", "concepts")
-    monkeypatch.setattr("conceptloader.viewer.stats._CHUNK", 5)  # spans cross the borders of pieces
+    monkeypatch.setattr("conceptloader.format.tools.stats._CHUNK", 5)  # spans cross the borders of pieces
     again = shell.json("stats", dataset)
     assert again == found
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from datatrove.executor import LocalPipelineExecutor
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.index import index_directory
-from conceptloader.ingest.index import build_index
+from conceptloader.index.build import build_index
+from conceptloader.index.reader import index_directory
 from conceptloader.integrations.datatrove_lib import ConceptIndexJoin, ConceptIndexWriter
 from conceptloader.testing import random_documents, write_dataset
 from tests.raises import raises

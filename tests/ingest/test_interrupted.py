@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import conceptloader as cl
+from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError
-from conceptloader.ingest.build.workers import run_tasks
 from conceptloader.storage.lock import LOCK
 from tests.corpora.records import content
 from tests.raises import raises

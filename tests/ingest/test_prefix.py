@@ -21,8 +21,8 @@ from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.trace import Run, locate_document, trace_sample
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.corpora.chunked import make
 from tests.corpora.records import content, in_characters, spans_of
 from tests.corpora.tokenizers import with_bos

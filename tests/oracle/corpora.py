@@ -11,7 +11,7 @@ import conceptloader as cl
 from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from tests.oracle.data import read
 
 VOCAB, EOS, CONCEPTS = 300, 7, 9

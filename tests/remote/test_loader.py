@@ -25,9 +25,9 @@ from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ReadError
 from conceptloader.remote import objects, stores
 from conceptloader.remote.objects import RemoteObjects
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
 from tests.raises import raises

@@ -18,9 +18,9 @@ from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.batch.compare import assert_same, plain_reader
 from tests.raises import raises
 

@@ -13,9 +13,9 @@ import conceptloader as cl
 from conceptloader.blend.exclude import Excluded
 from conceptloader.blend.mask import Holes, Mask
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.ingest.index import build_index
+from conceptloader.index.build import build_index
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.testing import write_dataset
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
 from tests.corpora.twins import CONCEPT, IDS, NAMES, OUT, VOCAB, documents, write_twins
 from tests.raises import raises
 

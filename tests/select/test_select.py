@@ -14,11 +14,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.subset import views
+from conceptloader.subset.expression import Expression
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace.filter import views
-from conceptloader.trace.filter.columns import DocumentColumns
-from conceptloader.trace.filter.expression import Expression
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from conceptloader.trace.columns import DocumentColumns
 from tests.raises import raises
 
 COUNT = 230

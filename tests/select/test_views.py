@@ -14,15 +14,15 @@ from conceptloader.batch.open import open_reader
 from conceptloader.batch.tables import make_tables
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.tools.stats import dataset_stats
 from conceptloader.format.write.ladder import count_spans
 from conceptloader.format.write.view import write_view
-from conceptloader.ingest.index import build_index
+from conceptloader.index.build import build_index
 from conceptloader.order.progress.runlog import History
+from conceptloader.subset.views import FilterOptions, filter_dataset
 from conceptloader.testing import RawDocument, random_documents, write_dataset
 from conceptloader.trace import Run
 from conceptloader.trace.concepts import Scanned
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
-from conceptloader.viewer.stats import dataset_stats
 from tests.batch.compare import assert_same, plain_reader
 
 SEQ_LEN = 24

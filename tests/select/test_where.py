@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.ingest.index import build_index
-from conceptloader.trace.filter.columns import DocumentColumns
-from conceptloader.trace.filter.holds import DocumentTest, TokenTest
+from conceptloader.index.build import build_index
+from conceptloader.subset.holds import DocumentTest, TokenTest
+from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
 from conceptloader.trace.where import OPERATORS, Where, parse_where
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.index import ConceptIndex
-from conceptloader.ingest.index import build_index
+from conceptloader.index.build import build_index
+from conceptloader.index.reader import ConceptIndex
 from conceptloader.trace import (
     Run,
     excluded_since,

@@ -17,10 +17,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format import index as ix
-from conceptloader.format.index import open_index
-from conceptloader.ingest import index as write
-from conceptloader.ingest.index import build_index
+from conceptloader.format.read import concepts
+from conceptloader.index import build as write
+from conceptloader.index import reader as ix
+from conceptloader.index.build import build_index
+from conceptloader.index.reader import open_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, locate_concept, locate_where, parse_where
 from tests.raises import raises
@@ -61,7 +62,7 @@ def test_spans_and_counts_are_those_of_the_track(
     dataset: Path, several_row_groups: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if several_row_groups:
-        monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
+        monkeypatch.setattr(concepts, "_CHUNK_TOKENS", 37)
         monkeypatch.setattr(write, "_ROW_GROUP", 11)
     for track in ("concepts", "quality"):
         index, expected = build_index(dataset, track), walked(dataset, track)
@@ -98,7 +99,7 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
     if "dense" not in str(made):
         build_index(dataset, rebuild=True, workers=2)
         assert bytes_of(directory) == expected
-    monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
+    monkeypatch.setattr(concepts, "_CHUNK_TOKENS", 37)
     build_index(dataset, rebuild=True)
     assert bytes_of(directory) == expected
 

@@ -12,9 +12,10 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.format.index import index_directory
 from conceptloader.format.read.ranges import Ranges
-from conceptloader.ingest.index import build_index
+from conceptloader.format.tools.stats import dataset_stats
+from conceptloader.index.build import build_index
+from conceptloader.index.reader import index_directory
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
@@ -22,7 +23,6 @@ from conceptloader.trace import Run
 from conceptloader.viewer import corpus
 from conceptloader.viewer.pages import PAGES
 from conceptloader.viewer.source import Looked, Query, alone
-from conceptloader.viewer.stats import dataset_stats
 from conceptloader.viewer.windows import nested, pieces
 from tests.corpora.blended import tokens_of
 from tests.corpora.tokenizers import FAMILIES, definition

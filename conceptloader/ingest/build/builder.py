@@ -11,6 +11,7 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
@@ -31,7 +32,6 @@ from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.trial import try_rows
-from conceptloader.ingest.build.workers import run_tasks
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns

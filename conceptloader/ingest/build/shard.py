@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.workers import Tell
 from conceptloader.errors import InputError
 from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.format.write.build import Build, open_writer
@@ -17,7 +18,6 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
 from conceptloader.ingest.build.lost import NOTE, Losses
 from conceptloader.ingest.build.plan import Piece, piece_bytes
-from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.records.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns

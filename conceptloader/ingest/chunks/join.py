@@ -14,9 +14,9 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.packages import need
+from conceptloader.base.workers import Tell, run_all
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, load_json
-from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_columns, check_path

@@ -5,8 +5,8 @@ import argparse
 from conceptloader.cli.arguments import add_dataset, chosen, positive, task
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
-from conceptloader.format.index import ConceptIndex
-from conceptloader.ingest.index import build_index
+from conceptloader.index.build import build_index
+from conceptloader.index.reader import ConceptIndex
 
 DESCRIPTION = """\
 Build the concept index of a track, in the dataset's directory: which spans carry each concept. With it, `conceptloader

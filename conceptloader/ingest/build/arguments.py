@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     Add,
@@ -20,6 +21,7 @@ from conceptloader.cli.arguments import (
     add_span_rules,
     chosen,
     eos_id,
+    json_object,
     positive,
     size,
 )
@@ -71,6 +73,16 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_bad_records(add: Add, what: str = "skip bad records, and list") -> None:
     add("--bad-records", metavar="FILE", help=f"{what} them in FILE")
+
+
+def add_chunks(add: Add) -> None:
+    meaning = "annotations in separate files, a row per chunk of a document (docs/annotations.md lists the keys)"
+    add("--chunks", type=json_object, metavar="MAPPING", help=f"in a recipe: {meaning}")
+
+
+def with_chunks() -> Any:
+    """What reads `chunks`, ingest/chunks/arguments.py, an add-on."""
+    return need_add_on("conceptloader.ingest.chunks.arguments", "chunks")
 
 
 def workers(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from conceptloader.batch.measure import Pass, drop_from_cache, measure
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, ConceptOptions, load_config, open_blend
 from conceptloader.cli.arguments import above_zero, add_root, positive
-from conceptloader.cli.checkup import check_up
 from conceptloader.cli.output import Output, progress_bar, table
+from conceptloader.commands.checkup import check_up
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.tools.verify import verify

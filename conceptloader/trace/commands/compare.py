@@ -5,11 +5,11 @@ from itertools import groupby
 from typing import Any
 
 from conceptloader.cli.output import Output
-from conceptloader.cli.runs import checkpoints_of, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.resume import ChangedPast
 from conceptloader.trace import Checkpoint, Run, differing_steps, open_other
 from conceptloader.trace.checkpoints import check_continuous, last_before
+from conceptloader.trace.commands.runs import checkpoints_of, open_run
 
 
 def show_comparison(arguments: argparse.Namespace, output: Output) -> None:

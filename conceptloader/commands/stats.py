@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.viewer.plots import figure_of
-from conceptloader.viewer.stats import dataset_stats, heading, name_of, percentile_line
+from conceptloader.format.tools.stats import dataset_stats, heading, name_of, percentile_line
 
 DESCRIPTION = """\
 Count documents, tokens, spans and concepts: percentiles of the lengths of documents and spans, and for each concept its
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         if arguments.packing:
-            from conceptloader.cli.packing import draw_packing, packing_lines, packing_stats
+            from conceptloader.commands.packing import draw_packing, packing_lines, packing_stats
 
             choices = packing_stats(dataset, arguments.seq_len, arguments.bins)
             if arguments.plot is not None:
@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             return
         value = dataset_stats(dataset, arguments.track)
     if arguments.plot is not None:
-        save_picture(figure_of(value, arguments.top), arguments.plot)
+        save_picture(
+            need_add_on("conceptloader.viewer.plots", "--plot").figure_of(value, arguments.top), arguments.plot
+        )
     output.result(value, _lines(value, arguments.top))
 
 

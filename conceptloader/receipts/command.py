@@ -4,13 +4,13 @@ import argparse
 import json
 import os
 
-from conceptloader.blend.load import read_yaml
+from conceptloader.base.yamlfile import read_yaml
 from conceptloader.cli.arguments import add_root, chosen, not_negative, positive, refuse_all_but, refuse_without
 from conceptloader.cli.output import Output, progress_bar
-from conceptloader.cli.runs import add_config
 from conceptloader.errors import ConfigError
 from conceptloader.receipts import make_receipt, prepare, state_run
 from conceptloader.storage.durable import write_file
+from conceptloader.trace.commands.runs import add_config
 
 DESCRIPTION = """\
 Prove to anyone in which steps of a run a document was, and that it was in no others (docs/receipts.md).

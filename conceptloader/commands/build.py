@@ -4,11 +4,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from conceptloader.cli import building, chunks, other_builds
 from conceptloader.cli.arguments import add_out, add_pairs, by_track, chosen, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
+from conceptloader.commands import other_builds
 from conceptloader.errors import ConfigError
+from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options, shard_job
 from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
 from conceptloader.ingest.build.simple import with_chat
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "spans of this track have `scores`, one per concept; store them as f2 or f4"
     add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
-    chunks.add_chunks(group)
+    building.add_chunks(group)
 
     group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
     meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts or scores"
@@ -86,8 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    if (code := other_builds.other_build(arguments, output)) is not None:
-        return code
+    if (done := other_builds.other_build(arguments, output)) is not None:
+        return done
     if not arguments.inputs:
         raise ConfigError("build", "no INPUT", "files, or directories of files")
     building.check_tokens("build", arguments)
@@ -95,7 +96,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.chunks is not None:
         names = "dry_run", "vocabulary", "scores", "track", "field", "number", "ignored"
         refuse_beside("chunks", arguments, *names)
-        return chunks.build(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments, output)
+        code: int = building.with_chunks().build(arguments, output)
+        return code
     sources = find_sources(arguments.inputs)
     if rules:
         columns = Columns(ignored=arguments.ignored)

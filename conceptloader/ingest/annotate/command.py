@@ -3,7 +3,6 @@
 import argparse
 import os
 
-from conceptloader.cli import building, chunks
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     add_dataset,
@@ -20,8 +19,8 @@ from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.lost import Losses, TrackLoss
-from conceptloader.ingest.chunks.build import annotate_chunked
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_max_line_bytes(group)
     building.add_bad_records(group, "skip rows that cannot be read, and invalid chunks, and list")
     group = parser.add_argument_group("documents with chunks").add_argument
-    chunks.add_chunks(group)
+    building.add_chunks(group)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -102,8 +101,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     )
     joined = None
     if arguments.chunks is not None:
-        with chunks.chunked(chunks.read_documents(arguments), chunks.read_chunks(arguments), arguments) as given:
-            manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
+        manifest, joined = building.with_chunks().annotate(arguments, options)
     else:
         with building.bad_records(arguments.bad_records) as on_bad:
             manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root, on_bad)

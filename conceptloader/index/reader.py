@@ -4,7 +4,7 @@ Two kinds of parquet files, sorted by concept, and a JSON file that names all of
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ import numpy as np
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import FormatError
 from conceptloader.format.parquet import SortedParquet
-from conceptloader.format.read.bulk import concepts_of, whole_spans
+from conceptloader.format.read.concepts import Coverage
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import Checksum, load_json
@@ -23,7 +23,6 @@ FORMAT = "conceptindex"
 VERSION = 1
 HEAD = "index.json"
 CONCEPTS = "concepts.parquet"
-_CHUNK_TOKENS = 1 << 22
 REPAIR = "write it again: conceptloader index DATASET --rebuild"
 
 
@@ -105,35 +104,6 @@ class ConceptIndex:
 
     def _open(self, name: str) -> SortedParquet:
         return SortedParquet(os.path.join(self._directory, name), self._footers[name], REPAIR)
-
-
-class Coverage:
-    """How many tokens before a place are in disjoint intervals [start, end), which are in order."""
-
-    def __init__(self, start: Ints, end: Ints) -> None:
-        self._start = np.append(np.int64(-1), start)
-        self._length = np.append(np.int64(0), end - start)
-        self._before = np.cumsum(self._length) - self._length
-
-    def __call__(self, tokens: Ints) -> Ints:
-        k = np.searchsorted(self._start, tokens, side="right") - 1
-        covered: Ints = self._before[k] + np.minimum(tokens - self._start[k], self._length[k])
-        return covered
-
-
-def concept_pairs(dataset: Dataset, track: str, shard: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """All pairs of a concept and a span of a shard, some at a time, in order of the spans.
-
-    Yields (concept ids, start and end in the shard), int64 [n] each. A span that names a concept twice counts once.
-
-    Raises: FormatError, ReadError.
-    """
-    tokens, num_ids = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard], dataset.tracks[track].num_ids
-    for start, end, record in whole_spans(dataset.reader, shard, track, 0, tokens, _CHUNK_TOKENS):
-        offsets, ids = concepts_of(dataset.reader, shard, track, record, num_ids)
-        span = np.repeat(np.arange(len(record)), np.diff(offsets))
-        span, ids = np.divmod(np.unique(span << 32 | ids), 1 << 32)
-        yield ids, start[span], end[span]
 
 
 def index_directory(dataset: str, track: str) -> str:

@@ -3,15 +3,13 @@
 import argparse
 from typing import Any
 
-from conceptloader.cli import chunks
 from conceptloader.cli.arguments import SPAN_RULES, add_root, positive, refuse_all_but, refuse_without
-from conceptloader.cli.building import check_tokens
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.tools.reencode import reencode
+from conceptloader.ingest.build.arguments import check_tokens, with_chunks
 from conceptloader.ingest.build.lost import finalize_within
-from conceptloader.ingest.chunks.atlas import atlas
 from conceptloader.ingest.records.columns import MAIN_TRACK
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.names import count_names, require_new, write_names
@@ -57,13 +55,10 @@ def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
 
 
 def build_preset(arguments: argparse.Namespace, output: Output) -> int:
-    """Build a public corpus; chunks that it did not annotate, or that are invalid, are counted as not annotated."""
     refuse_all_but("--preset", arguments, *_OF_PRESETS)
     check_tokens("build", arguments)
-    if len(arguments.inputs) != 1:
-        raise ConfigError("build --preset", f"{len(arguments.inputs)} INPUTs", "one, the directory of the corpus")
-    documents, known = atlas(arguments.inputs[0])
-    return chunks.build(documents, chunks.read_chunks(arguments, known), arguments, output)
+    code: int = with_chunks().build_preset(arguments, output)
+    return code
 
 
 def finalize(arguments: argparse.Namespace, output: Output) -> int:

@@ -8,10 +8,10 @@ import webbrowser
 
 from conceptloader.cli.arguments import add_root, chosen, positive
 from conceptloader.cli.output import Output
-from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.storage.urls import is_url
+from conceptloader.trace.commands.runs import add_run_arguments, open_run
 from conceptloader.viewer.server import Server, is_loopback
 from conceptloader.viewer.source import Looked, alone
 

@@ -5,7 +5,7 @@ import argparse
 from conceptloader.cli.arguments import add_dataset, add_out, chosen, not_negative, read_ids, refuse_without, task
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
-from conceptloader.trace.filter.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import FilterOptions, filter_dataset
 
 DESCRIPTION = """\
 Select documents or spans as a zero-copy subset: a small dataset that refers to documents of another one. It works like

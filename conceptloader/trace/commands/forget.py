@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import yaml
 
+from conceptloader.base.yamlfile import parse_yaml, read_yaml
 from conceptloader.blend import load_config
-from conceptloader.blend.load import parse_yaml, read_yaml
 from conceptloader.cli.arguments import not_negative, positive, read_ids, refuse_beside, refuse_without
 from conceptloader.cli.output import Output, table
-from conceptloader.cli.runs import add_run_arguments, checkpoints_of, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Checkpoint, Run, Sightings, documents_with, find_sightings, open_other
 from conceptloader.trace.checkpoints import check_continuous, last_before, whole_order
+from conceptloader.trace.commands.runs import add_run_arguments, checkpoints_of, open_run
 
 DESCRIPTION = """\
 Plan a run without some documents that repeats as little as possible: which steps saw them, the last checkpoint before

@@ -10,8 +10,8 @@ import yaml
 
 from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.arguments import add_root, positive, refuse_beside, track_file
-from conceptloader.cli.first_recipe import write_annotate_recipe, write_recipe
 from conceptloader.cli.output import Output
+from conceptloader.commands.first_recipe import write_annotate_recipe, write_recipe
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt

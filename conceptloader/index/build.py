@@ -10,8 +10,14 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.packages import need
+from conceptloader.base.workers import Tell, run_all
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.index import (
+from conceptloader.format.parquet import SortedParquet, footer_checksum, write_parquet
+from conceptloader.format.read.concepts import concept_pairs
+from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.index.reader import (
     CONCEPTS,
     FORMAT,
     HEAD,
@@ -19,17 +25,11 @@ from conceptloader.format.index import (
     VERSION,
     ConceptIndex,
     OtherDataset,
-    concept_pairs,
     index_directory,
     open_index,
     shard_file,
     source_fingerprint,
 )
-from conceptloader.format.parquet import SortedParquet, footer_checksum, write_parquet
-from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.jsonfile import dump_json, load_json
-from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.ingest.database import PROBLEM, database, load
 from conceptloader.storage.durable import TEMPORARY, completed, make_directories, write_file
 from conceptloader.storage.lock import build_lock

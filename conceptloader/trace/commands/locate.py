@@ -8,7 +8,6 @@ from typing import Any
 
 from conceptloader.cli.arguments import not_negative, positive, refuse_beside
 from conceptloader.cli.output import Output, table
-from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.trace import (
     ConceptSeen,
     DocumentSeen,
@@ -19,6 +18,7 @@ from conceptloader.trace import (
     locate_where,
     parse_where,
 )
+from conceptloader.trace.commands.runs import add_run_arguments, open_run
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.format.read.files import load_manifest
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, try_annotations
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
 from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.build.simple import with_chat
@@ -66,6 +66,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
 
 def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
+    add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
     sources = find_sources(inputs)
     rows = _first_rows(sources)
     manifest, _ = load_manifest(dataset, arguments.root)
@@ -84,7 +85,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     recipe |= {"root": arguments.root} if arguments.root else {}
     recipe |= {"tokenizer": arguments.tokenizer} if arguments.tokenizer is not None else {}
     recipe |= found.options | ({"vocabulary": names["concepts"]} if names else {})
-    options = AnnotateOptions(
+    options = add_on.AnnotateOptions(
         track=track,
         parameters=recipe.get("parameters"),
         vocabulary=load_vocabulary(names["concepts"]) if names else None,
@@ -95,7 +96,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     )
     losses, bad = Losses(), list[tuple[str, str, str]]()
     try:
-        losses = try_annotations(dataset, inputs, options, arguments.root, ROWS, lambda *one: bad.append(one))
+        losses = add_on.try_annotations(dataset, inputs, options, arguments.root, ROWS, lambda *one: bad.append(one))
     except ConceptloaderError as error:
         found.doubts.append(str(error))
     _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))

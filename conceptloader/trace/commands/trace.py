@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.base.terminal import printable
 from conceptloader.cli.arguments import (
     chosen,
@@ -15,15 +16,14 @@ from conceptloader.cli.arguments import (
     refuse_without,
     steps,
 )
-from conceptloader.cli.checkpoint import show_checkpoint
-from conceptloader.cli.compare import show_comparison
 from conceptloader.cli.output import Output, save_picture, table
-from conceptloader.cli.runs import OF_STEPS, add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
 from conceptloader.order.live import LoggedPhase
 from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_step, trace_steps
-from conceptloader.viewer.plots import plot_mixture
+from conceptloader.trace.commands.checkpoint import show_checkpoint
+from conceptloader.trace.commands.compare import show_comparison
+from conceptloader.trace.commands.runs import OF_STEPS, add_run_arguments, open_run
 
 DESCRIPTION = """\
 Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
@@ -179,7 +179,8 @@ def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
         end = max(sum(order.sizes), begin + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= begin:
             raise ConfigError("--until", str(arguments.until), f"a step after {first}")
-        save_picture(plot_mixture(order, end, begin), arguments.plot)
+        plots = need_add_on("conceptloader.viewer.plots", "--plot")
+        save_picture(plots.plot_mixture(order, end, begin), arguments.plot)
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
 
 

@@ -4,9 +4,9 @@ import argparse
 
 from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli.output import Output
-from conceptloader.cli.runs import add_config, add_planned, open_logged
 from conceptloader.errors import ConfigError
 from conceptloader.trace import audit, read_record
+from conceptloader.trace.commands.runs import add_config, add_planned, open_logged
 from conceptloader.trace.past import open_log
 
 DESCRIPTION = """\

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.blend.packing import Packing, Packs
 from conceptloader.cli.output import save_picture, table
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.trace.ranges import pack_some
-from conceptloader.viewer.plots import new_figure
 
 SAMPLED_BLOCKS = 400
 
@@ -30,6 +29,7 @@ def packing_stats(dataset: Dataset, seq_lens: Sequence[int], bins: Iterable[int]
 
 
 def _choice(dataset: Dataset, packing: Packing) -> dict[str, Any]:
+    pack_some = need_add_on("conceptloader.trace.ranges", "--packing").pack_some
     crop = replace(packing, overflow="crop")
     size, packs = packing.seq_len, Packs(dataset, packing, (0, dataset.num_tokens))
     blocks = -(-dataset.num_tokens // packing.block_tokens)
@@ -74,7 +74,7 @@ def packing_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def draw_packing(found: Sequence[Mapping[str, Any]], path: str) -> None:
     """Plot padding and split documents by bins, a line per seq_len; windows for comparison."""
-    with new_figure(4) as figure:
+    with need_add_on("conceptloader.viewer.plots", "--plot").new_figure(4) as figure:
         left, right = figure.subplots(1, 2)
         for k, size in enumerate(dict.fromkeys(one["seq_len"] for one in found)):
             rows = [one for one in found if one["seq_len"] == size]

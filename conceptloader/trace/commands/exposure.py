@@ -4,10 +4,10 @@ import argparse
 
 from conceptloader.cli.arguments import not_negative, positive, read_ids, refuse_beside, refuse_without
 from conceptloader.cli.output import Output
-from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
 from conceptloader.trace import exposure, exposure_by
+from conceptloader.trace.commands.runs import add_run_arguments, open_run
 
 DESCRIPTION = """\
 Count what was seen until a step, past or future, from the order and the launches of the run: a row per source, document

@@ -20,9 +20,9 @@ from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
 from conceptloader.storage.durable import make_directories, write_file
-from conceptloader.trace.filter.columns import DocumentColumns
-from conceptloader.trace.filter.expression import Expression
-from conceptloader.trace.filter.holds import DocumentTest, TokenTest
+from conceptloader.subset.expression import Expression
+from conceptloader.subset.holds import DocumentTest, TokenTest
+from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
 
 CHUNK = 1 << 15  # documents that are asked at once

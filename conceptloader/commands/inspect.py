@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from conceptloader.base.terminal import masked, printable
-from conceptloader.cli import window
 from conceptloader.cli.arguments import positive, refuse_beside, refuse_without
 from conceptloader.cli.output import Output
+from conceptloader.commands import window
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.ingest.records.tokenizer import find_tokenizer

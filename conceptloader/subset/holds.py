@@ -10,8 +10,8 @@ from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.concepts import Sources, with_ids
-from conceptloader.trace.filter.columns import DocumentColumns
 from conceptloader.trace.where import OPERATORS, Intervals, Where, parse_where
 
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text in single quotes"}

@@ -7,24 +7,28 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from conceptloader.base.strict import build as convert
-from conceptloader.cli.arguments import Add, json_object
-from conceptloader.cli.building import BadRecords, bad_records, ingest_options, progress, summary_lines, workers
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.chunks.atlas import parquet_files
-from conceptloader.ingest.chunks.build import Chunked, build_chunked
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.ingest.annotate.annotate import AnnotateOptions
+from conceptloader.ingest.build.arguments import (
+    BadRecords,
+    bad_records,
+    ingest_options,
+    progress,
+    summary_lines,
+    workers,
+)
+from conceptloader.ingest.chunks.atlas import atlas, parquet_files
+from conceptloader.ingest.chunks.build import Chunked, annotate_chunked, build_chunked
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks
+from conceptloader.ingest.chunks.report import Joined
 
 CONTENT = "text", "tokens"
 
 
-def add_chunks(add: Add) -> None:
-    meaning = "annotations in separate files, a row per chunk of a document (docs/annotations.md lists the keys)"
-    add("--chunks", type=json_object, metavar="MAPPING", help=f"in a recipe: {meaning}")
-
-
-def read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None = None) -> Chunks:
+def _read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None = None) -> Chunks:
     """Return the options. preset: keys that `chunks` adds to, or replaces. Raises: ConfigError."""
     where = "--chunks" if arguments.recipe is None else f"{arguments.recipe}: chunks"
     careful = preset is None and arguments.bad_records is None
@@ -33,7 +37,7 @@ def read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None 
     return replace(chunks, files=parquet_files(chunks.files))
 
 
-def read_documents(arguments: argparse.Namespace) -> Documents:
+def _read_documents(arguments: argparse.Namespace) -> Documents:
     """Raises: ConfigError."""
     names = dict(arguments.column)
     for name in names:
@@ -46,14 +50,33 @@ def read_documents(arguments: argparse.Namespace) -> Documents:
 
 
 @contextmanager
-def chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace) -> Iterator[Chunked]:
+def _chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace) -> Iterator[Chunked]:
     """Yield the join with its progress bar, and the list of bad chunks."""
     with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.bad_records) as on_bad:
         yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
 
 
-def build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, output: Output) -> int:
-    with chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
+def annotate(arguments: argparse.Namespace, options: AnnotateOptions) -> tuple[Manifest, Joined]:
+    """What `annotate` does with `chunks`."""
+    with _chunked(_read_documents(arguments), _read_chunks(arguments), arguments) as given:
+        return annotate_chunked(given, arguments.dataset, options, arguments.root)
+
+
+def build_preset(arguments: argparse.Namespace, output: Output) -> int:
+    """Build a public corpus; chunks that it did not annotate, or that are invalid, are counted as not annotated."""
+    if len(arguments.inputs) != 1:
+        raise ConfigError("build --preset", f"{len(arguments.inputs)} INPUTs", "one, the directory of the corpus")
+    documents, known = atlas(arguments.inputs[0])
+    return _build(documents, _read_chunks(arguments, known), arguments, output)
+
+
+def build(arguments: argparse.Namespace, output: Output) -> int:
+    """What `build` does with `chunks`."""
+    return _build(_read_documents(arguments), _read_chunks(arguments), arguments, output)
+
+
+def _build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, output: Output) -> int:
+    with _chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
         options = ingest_options(arguments, given.columns, {})
         summary, joined = build_chunked(given, options, watch=watch, overwrite=arguments.overwrite)
         if isinstance(given.on_bad, BadRecords):

@@ -1,0 +1,102 @@
+"""YAML -> plain data. Strict where YAML is not: repeated keys, aliases that expand without bound."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conceptloader.errors import ConfigError, ReadError
+
+MAX_BYTES = 16 << 20
+MAX_VALUES = 200_000
+MERGE = "tag:yaml.org,2002:merge"
+ODD = re.compile("[-+]?0[0-9_]+|.*:.*")  # numbers that YAML 1.1 reads to the base 8 or 60
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """Plain data of a YAML file. Raises ConfigError with the line of what is wrong, ReadError."""
+    try:
+        return parse_yaml(_read(Path(path)))
+    except ConfigError as error:
+        raise error.within(path) from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain data of a YAML text. Raises ConfigError with the line of what is wrong."""
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError("", "an empty file", "keys and values")
+        _check_node(node, {})
+        return loader.construct_document(node)
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the 40th of a month, or 5,000 digits
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else "".join(text.splitlines()[mark.line : mark.line + 1])
+        fix = 'write "${NAME}/..." in quotes: YAML reads its braces' if "${" in line else ""
+        raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
+    except RecursionError as error:
+        raise ConfigError("", "not valid YAML: nested too deeply") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """How many values a node expands to. Raises ConfigError for repeated keys and for too many values."""
+    if id(node) in sizes:
+        if sizes[id(node)] < 0:
+            raise ConfigError(f"line {_line(node)}", "an alias to a value that holds it", "none")
+        return sizes[id(node)]
+    sizes[id(node)] = -1
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                if key.value in seen:
+                    raise ConfigError(
+                        f"line {_line(key)}",
+                        f"key {key.value!r} stands twice, first on line {seen[key.value]}",
+                        fix="keep one",
+                    )
+                seen[key.value] = _line(key)
+            children += [key, value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    elif node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ODD.fullmatch(node.value):
+        raise ConfigError(
+            f"line {_line(node)}",
+            f"found {node.value}, which YAML reads to the base {60 if ':' in node.value else 8}",
+            fix="write a number without zeros in front or colons, or text in quotes",
+        )
+    size = 1 + sum(_check_node(child, sizes) for child in children)
+    if size > MAX_VALUES:
+        raise ConfigError(
+            f"line {_line(node)}", f"found more than {MAX_VALUES} values, aliases counted as what they repeat"
+        )
+    sizes[id(node)] = size
+    return size
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ReadError(f"{path}: cannot read the configuration: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError("", f"more than {MAX_BYTES >> 20} MiB", "a configuration", "is this the right file?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"bytes that are not UTF-8 at offset {error.start}", "text") from error

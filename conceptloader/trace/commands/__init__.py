@@ -1,0 +1,1 @@
+"""Commands that ask about runs: trace, locate, exposure, forget."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, ConceptWeights, TrackLayout
+from conceptloader.batch.layout import Batch, BatchLayout, ConceptWeights, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.kernel import I64Array, U64Array
 
 _TELL = {10**k for k in range(12)}
@@ -43,7 +44,7 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
 
     Raises: FormatError for a number that is not finite.
     """
-    names = dict(track.arrays(*batch[LOSS_WEIGHT].shape))
+    names = track.arrays(*batch[LOSS_WEIGHT].shape)
     arrays = {name.removeprefix(f"{track.name}_"): batch.pop(name) for name in names}
     index = arrays["span_index"]
     rows, places = np.nonzero(index >= 0)

@@ -14,7 +14,6 @@ from conceptloader.batch.layout import (
     F4,
     I8,
     LOSS_FIELD,
-    LOSS_WEIGHT,
     U1,
     BatchLayout,
     ConceptWeights,
@@ -26,10 +25,10 @@ from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
+from conceptloader.kernels.arrays import BATCH, LOSS_WEIGHT, TRACK
 
 MAX_SAMPLE_BYTES = 1 << 30
 RANDOM = "sample random"  # what the key of outputs.sample_seed is derived for
-_ALL = Outputs(document_ids=True, sample_seed=True)
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 logger = logging.getLogger(__name__)
@@ -74,12 +73,10 @@ def decide_layout(
     for view in present:
         _check_view(view, outputs)
     chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
-    names = ["cu_seqlens", "max_seqlen", "tokens", *BatchLayout(seq_len=seq_len, outputs=_ALL).arrays(1)]
-    names += [*outputs.fields, *([LOSS_WEIGHT] if outputs.loss_weight is not None else [])]
+    # Of the arrays of a batch also those that are off: a field keeps its name when they are switched on.
+    names = [*(row.name for row in BATCH), *outputs.fields]
     for track in chosen:
-        names += {f"{track.name}_{part}" for part in ("values", "scores", "records")} | {
-            *dict(track.arrays(1, seq_len))
-        }
+        names += {f"{track.name}_{row.name}" for row in TRACK}
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(

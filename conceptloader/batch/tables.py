@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.batch.layout import LOSS_FIELD, LOSS_WEIGHT, Array, BatchLayout, FieldLayout, TrackLayout
+from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS
 from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.viewfile import Runs
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
 

@@ -1,5 +1,6 @@
 """What a call of the kernel is given: the arrays of a batch as addresses, and what one thread works with."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,10 +76,13 @@ class Shape:
             for file in FILES:
                 outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.track}.{file}")
             outputs["width"][0, t], outputs["single"][0, t] = track.item.itemsize, track.numbers is not None
-        columns = np.zeros((2, len(layout.fields)), COLUMN)
-        for column, field in zip(columns.T, layout.fields, strict=True):
-            column["address"], column["width"][0] = [at[field.name], 1], field.dtype.itemsize
-            column["labels"][0] = field.labels
+        columns = np.zeros((2, len(layout.blanked)), COLUMN)
+        for column, name in zip(columns.T, layout.blanked, strict=True):
+            spec = carving.specs[name]
+            column["address"] = [at[name], 1]
+            whole = not spec.along or spec.gaps
+            column["bytes" if whole else "width"][0] = spec.dtype.itemsize * math.prod(spec.shape[1:] if whole else ())
+            column["labels"][0], column["blank"][0] = spec.labels, (spec.blank or 0) & 0xFF
         tables_of = arrays, outputs, columns
         records, in_block = (np.concatenate([table[k].view(np.int64) for table in tables_of]) for k in (0, 1))
         ragged = {t: track.name for t, track in enumerate(layout.read_tracks) if track.ragged}
@@ -96,7 +100,7 @@ class Workspace:
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.read_tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
-        sizes = ARRAYS.itemsize, len(layout.read_tracks) * OUTPUT.itemsize, len(layout.fields) * COLUMN.itemsize
+        sizes = ARRAYS.itemsize, len(layout.read_tracks) * OUTPUT.itemsize, len(layout.blanked) * COLUMN.itemsize
         ends = np.cumsum(sizes) // 8
         bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, track.item) for track in layout.read_tracks]

@@ -15,7 +15,6 @@ from conceptloader.batch.layout import (
     BEGINS_BEFORE,
     ENDS_AFTER,
     LOSS_FIELD,
-    LOSS_WEIGHT,
     TRUNCATED,
     Allocate,
     Array,
@@ -29,6 +28,7 @@ from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.values import Spans
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.order.reference import epoch_key
 
 _Values = tuple[list[Array], list[Array]]  # of the spans of a track: ids, numbers or bytes; and scores if it has any
@@ -77,7 +77,7 @@ class PlainReader:
         carving = self.layout.carve(len(samples))
         arrays = carving.views(np.empty(carving.size, np.uint8) if allocate is None else allocate(carving.size))
         for name, spec in carving.specs.items():
-            arrays[name].fill(spec.blank)
+            arrays[name].fill(spec.blank or 0)
         values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.read_tracks}
         sequences = [0]
         for row, (member, window) in enumerate(picks):
@@ -133,7 +133,7 @@ class PlainReader:
                 weights[row, place] = min((known[k] for k in ids if k in known), default=track.weights.inside)
             if not np.isfinite(weights[row, place]):
                 raise FormatError(f"track {track.track}", str(weights[row, place]), "a finite weight")
-        for of_track, _ in track.arrays(*weights.shape):
+        for of_track in track.arrays(*weights.shape):
             del batch[of_track]
 
     def _fill(

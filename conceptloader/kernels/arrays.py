@@ -14,7 +14,7 @@ from conceptloader.errors import ConfigError
 
 LOSS_WEIGHT = "loss_weight"
 
-# What a batch has beside fields and tracks, whose names are known at run time only. TrainedLoader has consumed_samples.
+# Besides fields and tracks, whose names are known at run time only. consumed_samples is TrainedLoader's.
 TensorKey = Literal[
     "input_ids", "labels", "tokens", "loss_mask", "loss_weight", "position_ids", "document_ids", "cu_seqlens",
     "dataset_id", "sample_index", "sample_seed",
@@ -26,13 +26,13 @@ class Row(NamedTuple):
     """An array of a batch.
 
     Attributes:
-        name: In the batch; of a track, behind its name and "_".
+        name: In the batch; of a track, after its name and "_".
         dtype: "" for that in the dataset, or the word for what is no array.
         shape: B samples, S inputs; of a track M spans and K concepts; n and m, known when a batch is read. Empty for
             what is no array.
         text: What it holds.
         loop: The function that fills it, with its file.
-        blank: What kernels put, 0 or -1, before the loop runs: of a track everywhere, else behind the tokens that are
+        blank: What kernels put, 0 or -1, before the loop runs: of a track everywhere, else after the tokens that are
             read, and where tokens are taken out. None where the loop does it.
         labels: It stands at the labels.
         switch: The key of `outputs`, if it is not the name; of a track, how it is laid out, if that decides.
@@ -83,7 +83,8 @@ TRACK = (
     Row("flags", "u1", _BM, "1: the span begins before the inputs; 2: it ends after them", _SPAN, blank=0),
     Row("ids", "i8", _BMK, "concept ids, -1 beyond the count", _CONCEPTS, blank=-1, switch="padded"),
     Row("counts", "i4", _BM, "concepts of each span", "kernels/items.py:find_records", blank=0, switch="padded"),
-    Row("scores", "f4", _BMK, "one score per concept, 0 beyond the count, if it has scores", _CONCEPTS, blank=0, switch="padded"),
+    Row("scores", "f4", _BMK, "one score per concept, 0 beyond the count, if it has scores", _CONCEPTS, blank=0,
+        switch="padded"),
     Row("offsets", "i8", ("B * M + 1",), "slot k has `values[offsets[k]:offsets[k + 1]]`",
         "kernels/items.py:find_records", switch="ragged"),
     Row("values", "i8", ("m",), "concept ids", _CONCEPTS, switch="ragged"),
@@ -160,7 +161,7 @@ class Outputs(Section):
 
     @property
     def rows(self) -> list[Row]:
-        """What a batch has beside fields and tracks."""
+        """What a batch has besides fields and tracks."""
         return [row for row in BATCH if getattr(self, row.switch or row.name, True) not in (False, None, "off")]
 
     @property

@@ -22,7 +22,6 @@ from conceptloader.kernels.system import (
     wrong,
 )
 
-PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)
 SLOT_BITS = np.int64(31)  # of a slot's key
 SLOT_MASK = np.int64((1 << 31) - 1)
@@ -61,60 +60,100 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
 
 
 @inner
-def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds some of these tokens, into the row.
+def begin_walk(call: Call, tokens: Tokens, column: int, width: int, count: int, entries: int) -> Code:
+    """Let call.walk be at the first of a table's `count` items that holds some of these tokens.
 
-    Or every document (t is PIECES) for a block of packs, to be cut into pieces.
-
-    Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
-    documents' table has one entry more; the last span ends with the shard.
+    Entry k says where item k begins, with a record for a span; an item ends where the next one begins. The documents'
+    table has one entry more; the last span ends with the shard.
     """
-    shard = call.shards[tokens.row]
-    if t < 0:
-        column, width, count = DOCUMENTS, 8, shard.documents
-        entries = count + 1
-    else:
-        column, width, count = call.outputs[t].spans_file, 12, call.tracks[tokens.row, t].entries
-        entries = count
     code, low, high = find_items(call, tokens, column, width * entries, count)
     if code != OK:
         return code
     code = need(call, tokens.row, column, width * (min(high + 1, entries) - low), width * low)
     if code != OK:
         return code
-    address = np.int64(call.buffer.ctypes.data)
-    held = at = 0  # entries in the buffer, and the next one's place in it
-    begin = number = np.int64(-1)  # of the item that the entry ends: its first token, its document or record
-    for entry in range(low, high + 1):
-        end, following = shard.tokens, NO_RECORD
-        if entry < entries:
-            if at == held:
-                held, at = min(min(high + 1, entries) - entry, len(call.buffer) // width), 0
-                code = read(call, tokens.row, column, call.buffer, width * held, width * entry)
+    walk = call.walk[0]
+    walk.column = column
+    walk.width = width
+    walk.entry = low
+    walk.last = high
+    walk.entries = entries
+    walk.held = 0
+    walk.at = 0
+    walk.end = -1
+    return next_item(call, tokens)
+
+
+@inner
+def next_item(call: Call, tokens: Tokens) -> Code:
+    """Let call.walk be at the next item that holds some of these tokens; without one, `more` is 0."""
+    walk, most, wanted = call.walk[0], call.shards[tokens.row].tokens, min(call.walk[0].last + 1, call.walk[0].entries)
+    while walk.entry <= walk.last:
+        entry, end, following = walk.entry, most, NO_RECORD
+        if entry < walk.entries:
+            if walk.at == walk.held:
+                walk.held = min(wanted - entry, len(call.buffer) // walk.width)
+                walk.at = 0
+                code = read(call, tokens.row, walk.column, call.buffer, walk.width * walk.held, walk.width * entry)
                 if code != OK:
                     return code
-            end = load(address + width * at, np.int64)
-            following = entry if t < 0 else np.int64(load(address + width * at + 8, np.uint32))
-            at += 1
-        if entry == low:
+            address = np.int64(call.buffer.ctypes.data) + walk.width * walk.at
+            end = load(address, np.int64)
+            following = entry if walk.column == DOCUMENTS else np.int64(load(address + 8, np.uint32))
+            walk.at += 1
+        walk.begin = walk.end
+        walk.number = walk.following
+        walk.end = end
+        walk.following = following
+        walk.entry = entry + 1
+        if walk.begin < 0:  # of the first entry, which ends no item here
             if not 0 <= end <= tokens.start:
                 return wrong(call, records.BEGINS_LATE, entry, end, tokens.start)
-        elif end < begin or end > shard.tokens or (end == begin and t >= 0):
-            call.state[0].other = begin
-            return wrong(call, records.FALLS, entry, end, shard.tokens)
-        elif begin < end and tokens.start < end and begin < tokens.stop:
-            if t == PIECES:
-                code = add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
-            elif t < 0:
-                shift = tokens.place - tokens.start
-                first, last = max(begin, tokens.start) + shift, min(end, tokens.stop) + shift
-                begin_document(call, first, last, shard.first_document + number, False)
-            elif number != NO_RECORD:
-                code = add_span(call, tokens, t, number, begin, end)
-            if code != OK:
-                return code
-        begin, number = end, following
-    return OK if begin >= tokens.stop else wrong(call, records.ENDS_EARLY, high, begin, tokens.stop)
+        elif end < walk.begin or end > most or (end == walk.begin and walk.column != DOCUMENTS):
+            call.state[0].other = walk.begin
+            return wrong(call, records.FALLS, entry, end, most)
+        elif walk.begin < end and tokens.start < end and walk.begin < tokens.stop:
+            walk.more = 1
+            return OK
+    walk.more = 0
+    return OK if walk.end >= tokens.stop else wrong(call, records.ENDS_EARLY, walk.last, walk.end, tokens.stop)
+
+
+@inner
+def walk_documents(call: Call, tokens: Tokens) -> Code:
+    """Every document that holds some of these tokens, into the row."""
+    shard, walk, shift = call.shards[tokens.row], call.walk[0], tokens.place - tokens.start
+    code = begin_walk(call, tokens, DOCUMENTS, 8, shard.documents, shard.documents + 1)
+    while code == OK and walk.more:
+        first, last = max(walk.begin, tokens.start) + shift, min(walk.end, tokens.stop) + shift
+        begin_document(call, first, last, shard.first_document + walk.number, False)
+        code = next_item(call, tokens)
+    return code
+
+
+@inner
+def walk_pieces(call: Call, tokens: Tokens) -> Code:
+    """Every document that holds some of these tokens, for a block of packs, to be cut into pieces."""
+    shard, walk = call.shards[tokens.row], call.walk[0]
+    code = begin_walk(call, tokens, DOCUMENTS, 8, shard.documents, shard.documents + 1)
+    while code == OK and walk.more:
+        code = add_document(call, shard.base + walk.begin, shard.base + walk.end, shard.first_document + walk.number)
+        if code == OK:
+            code = next_item(call, tokens)
+    return code
+
+
+@inner
+def walk_spans(call: Call, tokens: Tokens, t: int) -> Code:
+    """Every span of track t that holds some of these tokens, into the row."""
+    walk, count = call.walk[0], call.tracks[tokens.row, t].entries
+    code = begin_walk(call, tokens, call.outputs[t].spans_file, 12, count, count)
+    while code == OK and walk.more:
+        if walk.number != NO_RECORD:
+            code = add_span(call, tokens, t, walk.number, walk.begin, walk.end)
+        if code == OK:
+            code = next_item(call, tokens)
+    return code
 
 
 @inner
@@ -196,9 +235,8 @@ def fill_track(call: Call, tokens: Tokens, t: int, low: int) -> Code:
     call.state[0].track = t
     number = array_at(call.outputs[t].num_spans, call.state[0].sample, 1, np.int32)
     first = np.int64(number[0])
-    code = (
-        dense_spans(call, tokens, t, low) if call.tracks[tokens.row, t].kind == DENSE else walk_items(call, tokens, t)
-    )
+    dense = call.tracks[tokens.row, t].kind == DENSE
+    code = dense_spans(call, tokens, t, low) if dense else walk_spans(call, tokens, t)
     count = np.int64(number[0])
     if code != OK or count == first:
         return code

@@ -48,6 +48,6 @@ def test_the_loop_is_where_the_row_says(row: Row) -> None:
     """Somebody who adds an array begins with one that is like it."""
     file, _, name = row.loop.partition(":")
     source = inspect.getsource(getattr(import_module(f"conceptloader.{file[:-3].replace('/', '.')}"), name))
-    # Fields and weights have addresses in `columns`; `tokens` is filled as input_ids and labels, max_seqlen in the state.
+    # `tokens` is filled as input_ids and labels, weights as one of the `columns`, max_seqlen in the state.
     other = {"tokens": "input_ids", "loss_weight": "columns", "max_seqlen": "longest"}
     assert other.get(row.name, row.name) in source

@@ -23,7 +23,6 @@ from conceptloader.kernels.records import (
     PART,
     SLOT,
     STATE,
-    WALK,
     WANT,
     Call,
     PickBy,
@@ -123,7 +122,6 @@ class Workspace:
             fields=tables.fields,
             parts=np.empty(layout.seq_len + 1, PART),  # a token in each
             slots=np.empty(most_spans, SLOT),
-            walk=np.zeros(1, WALK),
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),

@@ -1,5 +1,7 @@
 """Kernels: the documents and the spans that hold tokens of a part, and what they mean for a row of a batch."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from conceptloader.kernels import records
@@ -27,6 +29,15 @@ SLOT_BITS = np.int64(31)  # of a slot's key
 SLOT_MASK = np.int64((1 << 31) - 1)
 HOLE_BYTES = 4096  # holes up to this size between wanted records are read along
 MAX_RECORD_BYTES = 1 << 26
+
+
+class Table(NamedTuple):
+    """Of `count` items: column of its file, bytes of an entry, how many of these there are."""
+
+    column: Any
+    width: int
+    count: Any
+    entries: Any
 
 
 @inner
@@ -60,100 +71,69 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
 
 
 @inner
-def begin_walk(call: Call, tokens: Tokens, column: int, width: int, count: int, entries: int) -> Code:
-    """Let call.walk be at the first of a table's `count` items that holds some of these tokens.
+def walk_items(call: Call, tokens: Tokens, t: int, table: Table, use: Any) -> Code:
+    """Give `use` every item of a table that holds some of these tokens: use(call, tokens, t, number, begin, end).
 
     Entry k says where item k begins, with a record for a span; an item ends where the next one begins. The documents'
-    table has one entry more; the last span ends with the shard.
+    table has one entry more; the last span ends with the shard. number: of the document, or of the record.
     """
-    code, low, high = find_items(call, tokens, column, width * entries, count)
+    column, width, entries = table.column, table.width, table.entries
+    code, low, high = find_items(call, tokens, column, width * entries, table.count)
     if code != OK:
         return code
-    code = need(call, tokens.row, column, width * (min(high + 1, entries) - low), width * low)
+    most, wanted = call.shards[tokens.row].tokens, min(high + 1, entries)
+    code = need(call, tokens.row, column, width * (wanted - low), width * low)
     if code != OK:
         return code
-    walk = call.walk[0]
-    walk.column = column
-    walk.width = width
-    walk.entry = low
-    walk.last = high
-    walk.entries = entries
-    walk.held = 0
-    walk.at = 0
-    walk.end = -1
-    return next_item(call, tokens)
-
-
-@inner
-def next_item(call: Call, tokens: Tokens) -> Code:
-    """Let call.walk be at the next item that holds some of these tokens; without one, `more` is 0."""
-    walk, most, wanted = call.walk[0], call.shards[tokens.row].tokens, min(call.walk[0].last + 1, call.walk[0].entries)
-    while walk.entry <= walk.last:
-        entry, end, following = walk.entry, most, NO_RECORD
-        if entry < walk.entries:
-            if walk.at == walk.held:
-                walk.held = min(wanted - entry, len(call.buffer) // walk.width)
-                walk.at = 0
-                code = read(call, tokens.row, walk.column, call.buffer, walk.width * walk.held, walk.width * entry)
+    address = np.int64(call.buffer.ctypes.data)
+    held = at = 0  # entries in the buffer, and the next one's place in it
+    begin = number = np.int64(-1)  # of the item that the entry ends
+    for entry in range(low, high + 1):
+        end, following = most, NO_RECORD
+        if entry < entries:
+            if at == held:
+                held, at = min(wanted - entry, len(call.buffer) // width), 0
+                code = read(call, tokens.row, column, call.buffer, width * held, width * entry)
                 if code != OK:
                     return code
-            address = np.int64(call.buffer.ctypes.data) + walk.width * walk.at
-            end = load(address, np.int64)
-            following = entry if walk.column == DOCUMENTS else np.int64(load(address + 8, np.uint32))
-            walk.at += 1
-        walk.begin = walk.end
-        walk.number = walk.following
-        walk.end = end
-        walk.following = following
-        walk.entry = entry + 1
-        if walk.begin < 0:  # of the first entry, which ends no item here
+            end = load(address + width * at, np.int64)
+            following = entry if column == DOCUMENTS else np.int64(load(address + width * at + 8, np.uint32))
+            at += 1
+        if entry == low:
             if not 0 <= end <= tokens.start:
                 return wrong(call, records.BEGINS_LATE, entry, end, tokens.start)
-        elif end < walk.begin or end > most or (end == walk.begin and walk.column != DOCUMENTS):
-            call.state[0].other = walk.begin
+        elif end < begin or end > most or (end == begin and column != DOCUMENTS):
+            call.state[0].other = begin
             return wrong(call, records.FALLS, entry, end, most)
-        elif walk.begin < end and tokens.start < end and walk.begin < tokens.stop:
-            walk.more = 1
-            return OK
-    walk.more = 0
-    return OK if walk.end >= tokens.stop else wrong(call, records.ENDS_EARLY, walk.last, walk.end, tokens.stop)
+        elif begin < end and tokens.start < end and begin < tokens.stop:
+            code = use(call, tokens, t, number, begin, end)
+            if code != OK:
+                return code
+        begin, number = end, following
+    return OK if begin >= tokens.stop else wrong(call, records.ENDS_EARLY, high, begin, tokens.stop)
 
 
 @inner
-def walk_documents(call: Call, tokens: Tokens) -> Code:
-    """Every document that holds some of these tokens, into the row."""
-    shard, walk, shift = call.shards[tokens.row], call.walk[0], tokens.place - tokens.start
-    code = begin_walk(call, tokens, DOCUMENTS, 8, shard.documents, shard.documents + 1)
-    while code == OK and walk.more:
-        first, last = max(walk.begin, tokens.start) + shift, min(walk.end, tokens.stop) + shift
-        begin_document(call, first, last, shard.first_document + walk.number, False)
-        code = next_item(call, tokens)
-    return code
+def walk_documents(call: Call, tokens: Tokens, use: Any) -> Code:
+    """As walk_items."""
+    count = call.shards[tokens.row].documents
+    return walk_items(call, tokens, 0, Table(DOCUMENTS, 8, count, count + 1), use)
 
 
 @inner
-def walk_pieces(call: Call, tokens: Tokens) -> Code:
-    """Every document that holds some of these tokens, for a block of packs, to be cut into pieces."""
-    shard, walk = call.shards[tokens.row], call.walk[0]
-    code = begin_walk(call, tokens, DOCUMENTS, 8, shard.documents, shard.documents + 1)
-    while code == OK and walk.more:
-        code = add_document(call, shard.base + walk.begin, shard.base + walk.end, shard.first_document + walk.number)
-        if code == OK:
-            code = next_item(call, tokens)
-    return code
+def add_piece(call: Call, tokens: Tokens, _: int, number: Any, begin: Any, end: Any) -> Code:
+    """A document for a block of packs, to be cut into pieces."""
+    shard = call.shards[tokens.row]
+    return add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
 
 
 @inner
-def walk_spans(call: Call, tokens: Tokens, t: int) -> Code:
-    """Every span of track t that holds some of these tokens, into the row."""
-    walk, count = call.walk[0], call.tracks[tokens.row, t].entries
-    code = begin_walk(call, tokens, call.outputs[t].spans_file, 12, count, count)
-    while code == OK and walk.more:
-        if walk.number != NO_RECORD:
-            code = add_span(call, tokens, t, walk.number, walk.begin, walk.end)
-        if code == OK:
-            code = next_item(call, tokens)
-    return code
+def place_document(call: Call, tokens: Tokens, _: int, number: Any, begin: Any, end: Any) -> Code:
+    """A document, where it holds these tokens, in the row."""
+    shift = tokens.place - tokens.start
+    first, last = max(begin, tokens.start) + shift, min(end, tokens.stop) + shift
+    begin_document(call, first, last, call.shards[tokens.row].first_document + number, False)
+    return OK
 
 
 @inner
@@ -177,7 +157,9 @@ def begin_document(call: Call, begin: int, stop: int, number: int, packed: bool)
 
 @inner
 def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: int) -> Code:
-    """A span of tokens [first, end) of the shard; it may begin before these tokens, and end after them."""
+    """A span of tokens [first, end) of the shard, which may begin before these tokens, and end after them; if any."""
+    if record == NO_RECORD:
+        return OK
     out = call.outputs[t]
     known, from_start = call.tracks[tokens.row, t].records, max(first, tokens.start)
     if record >= known:
@@ -219,11 +201,10 @@ def dense_spans(call: Call, tokens: Tokens, t: int, low: int) -> Code:
         following = np.int64(load(at, np.uint32)) if token < tokens.stop or token < last else np.int64(-1)
         if following == record and token < tokens.stop:
             continue
-        if record != NO_RECORD:
-            code = add_span(call, tokens, t, record, begin, token + (following == record))
-            if code != OK:
-                call.state[0].column = STREAM
-                return code
+        code = add_span(call, tokens, t, record, begin, token + (following == record))
+        if code != OK:
+            call.state[0].column = STREAM
+            return code
         begin = token
         record = following
     return OK
@@ -236,7 +217,9 @@ def fill_track(call: Call, tokens: Tokens, t: int, low: int) -> Code:
     number = array_at(call.outputs[t].num_spans, call.state[0].sample, 1, np.int32)
     first = np.int64(number[0])
     dense = call.tracks[tokens.row, t].kind == DENSE
-    code = dense_spans(call, tokens, t, low) if dense else walk_spans(call, tokens, t)
+    entries = call.tracks[tokens.row, t].entries
+    table = Table(call.outputs[t].spans_file, 12, entries, entries)
+    code = dense_spans(call, tokens, t, low) if dense else walk_items(call, tokens, t, table, add_span)
     count = np.int64(number[0])
     if code != OK or count == first:
         return code

@@ -77,11 +77,6 @@ FIELD = record("at code")
 # they go.
 SLOT = record("key begin count taken target")
 
-# A walk over the items of a table that hold some tokens: its column and bytes of an entry; the next entry, the last one
-# that matters, and how many there are; entries in the buffer, and the next one's place there. The item at hand: tokens
-# [begin, end), its document or record; following: that of the next one. more: 0 if there is none at hand.
-WALK = record("column width entry last entries held at begin end number following more")
-
 # How far a batch has come, up to `wants`. complete: its first samples, which need nothing any more; sample: the one at
 # hand; now: its position in the run. sequences: entries of cu_seqlens, of all samples so far and of the complete ones;
 # longest: of the sequences. row, column, at, size: the read at hand; track: the one at hand, -1 for packs. kind, place,
@@ -141,7 +136,7 @@ GIVEN = record("start stop")
 
 
 class Call(NamedTuple):
-    """All that one thread's calls work with. Arrays of the records above; arrays, walk and state have one each.
+    """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
     files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; used: i64 [shards], clock
     of the last use. given: of all samples of a batch; first_given: i64 [B + 1], where those of each begin, or empty.
@@ -164,7 +159,6 @@ class Call(NamedTuple):
     first_given: I64Array
     parts: Annotated[Array, PART]
     slots: Annotated[Array, SLOT]
-    walk: Annotated[Array, WALK]
     scratch: Annotated[Array, np.uint8]
     buffer: Annotated[Array, np.uint8]
     state: Annotated[Array, STATE]

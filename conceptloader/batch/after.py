@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.batch.layout import Batch, BatchLayout, ConceptWeights, TrackLayout
-from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.blend import View, present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
 from conceptloader.kernels.arrays import LOSS_WEIGHT

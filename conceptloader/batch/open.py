@@ -22,7 +22,6 @@ from conceptloader.batch.layout import (
 )
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
-from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
 from conceptloader.kernels.arrays import BATCH, LOSS_WEIGHT, TRACK
@@ -215,7 +214,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
         "quarantined ranges or excluded documents or spans": any(len(mask.at) for mask in (view.mask, *view.holes)),
         f"a field {LOSS_FIELD}": types != {None},
     }
-    kind = kind_of(view)
+    kind = view.kind
     if kind == "pack" and outputs.shared_labels:
         raise ConfigError(
             "outputs.shared_labels",

@@ -17,8 +17,7 @@ from conceptloader.batch.messages import explain
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.tables import make_tables
 from conceptloader.batch.workspace import Shape, Workspace
-from conceptloader.blend import View
-from conceptloader.blend.samples import kind_of, present
+from conceptloader.blend import View, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
@@ -68,7 +67,7 @@ class BatchReader:
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
         here = [view for view in views if view is not None]
-        kinds = {kind_of(view) for view in here}
+        kinds = {view.kind for view in here}
         masked = kinds - {"window"} or any(LOSS_FIELD in view.dataset.field_names for view in here)
         self._packed = "pack" in kinds
         self.without_loss = WithoutLoss(dp_rank)  # samples that were read so far, by who trains

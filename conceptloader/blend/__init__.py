@@ -3,7 +3,7 @@
 Open schema.py first: every key, but those of `outputs`, in kernels/arrays.py; then blend.py, what they result in.
 """
 
-from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend
+from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend, present
 from conceptloader.blend.load import load_config
 from conceptloader.blend.schema import ConceptOptions, Config, DatasetConfig
 from conceptloader.kernels.arrays import LossWeight, Outputs
@@ -20,4 +20,5 @@ __all__ = [
     "build_mixture",
     "load_config",
     "open_blend",
+    "present",
 ]

@@ -1,32 +1,44 @@
 """What is done with a batch after its kernels: records decoded, loss weights, samples without loss counted."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, ConceptWeights, TrackLayout
-from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.batch.layout import Batch, BatchLayout, ConceptWeights, TrackLayout
+from conceptloader.blend import View, present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.kernel import I64Array, U64Array
 
 _TELL = {10**k for k in range(12)}
 logger = logging.getLogger(__name__)
 
 
-def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | None], members: I64Array) -> None:
-    """Give what codecs make of the records of `decoded` tracks for their bytes. members: [B], of the samples.
+Step = Callable[[Batch, U64Array, I64Array], None]
+"""Of a batch, the indices of its samples, and their members of the order."""
+
+
+def steps_after(views: Sequence[View | None], layout: BatchLayout) -> list[Step]:
+    """What batches of this layout need, in this order. views[k] is member k."""
+    decoded = tuple(track for track in layout.tracks if track.decoded)
+    steps: list[Step] = [partial(decode_records, decoded, views)] if decoded else []
+    return steps if layout.weights is None else [*steps, partial(weigh, layout.weights)]
+
+
+def decode_records(
+    tracks: Sequence[TrackLayout], views: Sequence[View | None], batch: Batch, _: U64Array, members: I64Array
+) -> None:
+    """Give what codecs make of the records of these tracks for their bytes.
 
     Raises: FormatError for a record that its codec cannot decode.
     """
-    for track in layout.tracks:
-        if not track.decoded:
-            continue
+    for track in tracks:
         values, offsets = memoryview(batch.pop(f"{track.name}_values")), batch.pop(f"{track.name}_offsets")
         found: list[list[Any]] = []
         for row, member in enumerate(members.tolist()):
@@ -38,12 +50,12 @@ def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | Non
         batch[f"{track.name}_records"] = found
 
 
-def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
+def weigh(track: TrackLayout, batch: Batch, samples: U64Array, _: I64Array) -> None:
     """Give labels in spans of the track of loss weights the numbers of their spans, or the weights of their concepts.
 
     Raises: FormatError for a number that is not finite.
     """
-    names = dict(track.arrays(*batch[LOSS_WEIGHT].shape))
+    names = track.arrays(*batch[LOSS_WEIGHT].shape)
     arrays = {name.removeprefix(f"{track.name}_"): batch.pop(name) for name in names}
     index = arrays["span_index"]
     rows, places = np.nonzero(index >= 0)
@@ -72,15 +84,16 @@ def _of_concepts(ids: I64Array, weights: ConceptWeights) -> npt.NDArray[np.float
 class WithoutLoss:
     """Counts samples whose loss mask is all 0, in batches of many threads, and logs a warning at powers of ten."""
 
-    count = 0
+    def __init__(self, dp_rank: int | None) -> None:
+        self.dp_rank, self.count = dp_rank, 0
 
-    def add(self, batch: Batch, samples: U64Array, dp_rank: int | None) -> None:
-        """Those of a batch."""
+    def add(self, batch: Batch, samples: U64Array, _: I64Array) -> None:
+        """Those of a batch: a step."""
         for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
             self.count += 1  # in one step: threads change between two passes of a loop
             if self.count in _TELL:
                 logger.warning(
                     "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
                     "empty packs, documents of one token, excluded ones, or such whose tokens are all masked",
-                    dp_rank, self.count, samples[row],
+                    self.dp_rank, self.count, samples[row],
                 )  # fmt: skip

@@ -4,7 +4,7 @@ import math
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.blend import Outputs
+from conceptloader.kernels.arrays import BATCH, TRACK, Row
 from conceptloader.kernels.kernel import Array as Array
 from conceptloader.kernels.records import TRUNCATED as TRUNCATED
 
@@ -27,22 +28,43 @@ Allocate = Callable[[int], Block]
 BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
-LOSS_WEIGHT = "loss_weight"
-I8, I4, F4, U1 = map(np.dtype, ("i8", "i4", "f4", "u1"))
+I8, F4, U1 = map(np.dtype, ("i8", "f4", "u1"))
 
 _LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pages
 
 
 class ArraySpec(NamedTuple):
-    """shape with the samples first; `blank` is what the array holds where nothing was read.
+    """shape with the samples first; `blank` as in Row, 0 for fields.
 
-    along: whether the second dimension runs over the tokens of a sample.
+    along: whether the second dimension runs over the tokens of a sample. labels: it stands at these. gaps: it is blank
+    in between, too, not only behind the tokens that are read.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    blank: int = 0
+    blank: int | None = 0
     along: bool = False
+    labels: bool = False
+    gaps: bool = False
+
+
+Specs = dict[str, ArraySpec]
+
+
+def specs_of(rows: Iterable[Row], sizes: Mapping[str, int], *, prefix: str = "", dtype: Any = None) -> Specs:
+    """The arrays of these rows whose shapes are known, with the `sizes`. dtype: of those that name none."""
+    return {
+        prefix + row.name: ArraySpec(
+            tuple(sizes[size] for size in row.shape),
+            np.dtype(row.dtype or dtype),
+            row.blank,
+            row.shape == ("B", "S"),
+            row.labels,
+            bool(prefix),
+        )
+        for row in rows
+        if row.shape and sizes.keys() >= {*row.shape}
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,50 +125,22 @@ class TrackLayout:
         """Whether its arrays are ids, and scores if there are any."""
         return not self.decoded and self.numbers is None
 
-    def arrays(self, samples: int, seq_len: int) -> Iterator[tuple[str, ArraySpec]]:
-        slots = (samples, self.max_spans)
-        yield f"{self.name}_span_index", ArraySpec((samples, seq_len), I4, blank=-1, along=True)
-        yield f"{self.name}_num_spans", ArraySpec((samples,), I4)
-        yield f"{self.name}_spans", ArraySpec((*slots, 2), I4)
-        yield f"{self.name}_flags", ArraySpec(slots, U1)
-        if self.ragged:
-            yield f"{self.name}_offsets", ArraySpec((samples * self.max_spans + 1,), I8)
-        elif self.numbers is not None:
-            yield f"{self.name}_values", ArraySpec(slots, self.numbers)
-        else:
-            yield f"{self.name}_ids", ArraySpec((*slots, self.max_concepts), I8, blank=-1)
-            yield f"{self.name}_counts", ArraySpec(slots, I4)
-            if self.scored:
-                yield f"{self.name}_scores", ArraySpec((*slots, self.max_concepts), F4)
+    def rows(self, *, read: bool = False) -> list[Row]:
+        """What a batch has of it; or what is read, of which records are made."""
+        kind = "ragged" if self.ragged else "padded" if self.numbers is None else "numbers"
+        kind = "records" if self.decoded and not read else kind
+        return [row for row in TRACK if row.switch in ("", kind) and (row.name != "scores" or self.scored)]
+
+    def arrays(self, samples: int, seq_len: int) -> Specs:
+        """What is read of it, but for values and scores that are ragged."""
+        most, concepts = self.max_spans, self.max_concepts
+        sizes = {"B": samples, "S": seq_len, "M": most, "K": concepts, "2": 2, "B * M + 1": samples * most + 1}
+        return specs_of(self.rows(read=True), sizes, prefix=f"{self.name}_", dtype=self.numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """B samples of S = seq_len tokens.
-
-    Arrays, aligned with the S inputs of a sample:
-
-    input_ids, labels   i64 [B, S]; label j is token j + 1, or outputs.ignore_index where loss_mask is 0
-    loss_mask           f32 [B, S], 1 or 0
-    position_ids        i64 [B, S]
-    document_ids        i64 [B, S], -1 where the shard has no document table, and on padding
-    cu_seqlens          i32 [n + 1], boundaries of the n sequences in the B * S inputs; max_seqlen, an int
-    dataset_id, sample_index   i64 [B]
-    sample_seed         i64 [B], at least 0, see `order.reference.sample_random`
-    loss_weight         f32 [B, S], of the label's token; 0 where nothing was read
-    FIELD               [B, S], in the type that it has in the dataset, of the input's token or the label's; 0 likewise
-    T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none, TRUNCATED
-    T_num_spans         i32 [B]
-    T_spans             i32 [B, max_spans, 2], [start, end) clipped to the inputs; 0 beyond num_spans
-    T_flags             u8 [B, max_spans]: 1 begins before the inputs, 2 ends after them
-    T_ids, T_counts     i64 [B, max_spans, max_concepts], -1 beyond i32 [B, max_spans]  (padded)
-    T_values, T_offsets i64 [m]; slot k of the B * max_spans has values[offsets[k]:offsets[k + 1]]  (ragged)
-    T_scores            f32, of a track with scores, in the shape of T_ids, 0 where these are -1, or of T_values
-    T_values            [B, max_spans], of a track of numbers, in its type; 0 beyond num_spans
-    T_records           of a track with layout records: for each sample a list with an object for each span
-
-    With outputs.shared_labels there is tokens i64 [B, S + 1] as well, of which input_ids and labels are views.
-    """
+    """B samples of S = seq_len tokens, and what of the arrays in kernels/arrays.py a batch has."""
 
     seq_len: int
     outputs: Outputs
@@ -160,26 +154,22 @@ class BatchLayout:
         """What is read: `tracks`, and that of the loss weights, whose arrays are not left in the batch."""
         return self.tracks if self.weights is None else (*self.tracks, self.weights)
 
-    def arrays(self, samples: int) -> dict[str, ArraySpec]:
+    @cached_property
+    def blanked(self) -> list[str]:
+        """What kernels make blank: the fields, and then the others."""
+        fields = [field.name for field in self.fields]
+        specs = self.carve(1).specs.items()
+        return fields + [name for name, spec in specs if spec.blank is not None and name not in fields]
+
+    def arrays(self, samples: int) -> Specs:
         """The arrays whose shapes do not depend on what is read: all but cu_seqlens, T_values, ragged T_scores."""
-        row, out = (samples, self.seq_len), self.outputs
-        specs = {
-            "tokens": ArraySpec((samples, self.seq_len + 1), I8),
-            "input_ids": ArraySpec(row, I8, along=True),
-            "labels": ArraySpec(row, I8, along=True),
-            "loss_mask": ArraySpec(row, F4, along=True),
-            "position_ids": ArraySpec(row, I8, along=True),
-            "document_ids": ArraySpec(row, I8, blank=-1, along=True),
-            "dataset_id": ArraySpec((samples,), I8),
-            "sample_index": ArraySpec((samples,), I8),
-            "sample_seed": ArraySpec((samples,), I8),
-        }
-        left_out = {"input_ids", "labels"} if out.shared_labels else {"tokens"}
-        left_out |= {name for name in specs.keys() & vars(out).keys() if getattr(out, name) in (False, "off")}
-        specs = {name: spec for name, spec in specs.items() if name not in left_out}
-        specs |= {field.name: ArraySpec(row, field.dtype, along=True) for field in self.fields}
+        views = ("input_ids", "labels") if self.outputs.shared_labels else ()
+        sizes = {"B": samples, "S": self.seq_len, "S + 1": self.seq_len + 1}
+        specs = specs_of((row for row in self.outputs.rows if row.name not in views), sizes)
+        for f in self.fields:
+            specs[f.name] = ArraySpec((samples, self.seq_len), f.dtype, along=True, labels=f.labels)
         for track in self.tracks:
-            specs.update(track.arrays(samples, self.seq_len))
+            specs |= track.arrays(samples, self.seq_len)
         return specs
 
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
@@ -188,7 +178,7 @@ class BatchLayout:
         A ragged track gives the sample's own values and offsets, one with layout records its own list. cu_seqlens and
         max_seqlen, which describe a batch, are omitted.
         """
-        left_out, sample = {"cu_seqlens", "max_seqlen"}, dict[str, Any]()
+        left_out, sample = {row.name for row in BATCH if "B" not in row.shape}, dict[str, Any]()
         for track in self.tracks:
             if track.ragged and not track.decoded:
                 offsets = batch[f"{track.name}_offsets"][k * track.max_spans : (k + 1) * track.max_spans + 1]
@@ -200,26 +190,15 @@ class BatchLayout:
 
     def names(self) -> set[str]:
         """Of all that a batch holds."""
-        names = {
-            "input_ids",
-            "labels",
-            *self.arrays(1),
-            *(("cu_seqlens", "max_seqlen") if self.outputs.cu_seqlens else ()),
-        }
-        for track in self.tracks:
-            if track.decoded:
-                names = names - {f"{track.name}_offsets"} | {f"{track.name}_records"}
-            elif track.ragged:
-                names |= {f"{track.name}_{part}" for part in ("values", "scores")[: 1 + track.scored]}
-        return names
+        own = {row.name for row in self.outputs.rows} | {field.name for field in self.fields}
+        return own | {f"{track.name}_{row.name}" for track in self.tracks for row in track.rows()}
 
     def carve(self, samples: int) -> "Carving":
         """`arrays`, and room for cu_seqlens and for what loss weights come from, laid out in one block of memory."""
         specs = self.arrays(samples)
         if self.weights is not None:
-            specs.update(self.weights.arrays(samples, self.seq_len))
-        if self.outputs.cu_seqlens:
-            specs["cu_seqlens"] = ArraySpec((samples * self.seq_len + 1,), I4)
+            specs |= self.weights.arrays(samples, self.seq_len)
+        specs |= specs_of(self.outputs.rows, {"n + 1": samples * self.seq_len + 1})
         offsets, size = {}, 0
         for name, spec in specs.items():
             offsets[name] = size
@@ -230,7 +209,7 @@ class BatchLayout:
 class Carving(NamedTuple):
     """Where in a block of `size` bytes each array begins."""
 
-    specs: dict[str, ArraySpec]
+    specs: Specs
     offsets: dict[str, int]
     size: int
 

@@ -57,8 +57,10 @@ class BaseLoader(Shown, Generic[B]):
         last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
             "partial" with order sequential, so that every window is read once, else "drop".
         scheme: How ranks share a global batch. See order/partition.py.
+        device: Of the tensors that are yielded, by default the CPU. Arrays of numpy have none.
         batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded.
         allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
+        check_ranks: Whether ranks compare what they are about to read, in torch; see Loader.
 
     Attributes:
         run: The account of the run: its position, weights, state and log.
@@ -85,8 +87,10 @@ class BaseLoader(Shown, Generic[B]):
         epoch_samples: int | None = None,
         last_batch: LastBatch | None = None,
         scheme: Scheme = "strided",
+        device: Any = None,
         batch_transform: Callable[[B], Any] | None = None,
         allow_changed: Collection[str] = (),
+        check_ranks: Any = False,
     ) -> None:
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
         partition.check_rank(dp_rank)
@@ -107,8 +111,17 @@ class BaseLoader(Shown, Generic[B]):
         self._transform = batch_transform
         self._ahead: Prefetcher[Task, Any] | None = None
         self._reader = open_reader(self.blend, dp_rank)
+        self._place(device, check_ranks)
         if len(self.blend.spec.phases) > 1 and dp_rank == 0:
             self.blend.look_ahead(self.run.yielded)
+
+    def _place(self, device: Any, check_ranks: Any) -> None:
+        """What a loader in torch does with these."""
+        for name, given in {"device": device, "check_ranks": check_ranks or None}.items():
+            if given is not None:
+                raise ConfigError(
+                    name, f"found {given!r} for {self.entry.name}, whose arrays are numpy's", fix="use make_dataloader"
+                )
 
     def __repr__(self) -> str:
         config, run = self.blend.config, self.run

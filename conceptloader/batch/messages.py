@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conceptloader.batch.layout import LOSS_WEIGHT, BatchLayout
+from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.blend import View
 from conceptloader.blend.packing import FIT
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.reader import DAMAGED
 from conceptloader.kernels import records as kinds
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.system import DOCUMENTS
 
 _RESTORE = "the dataset is corrupt: run `conceptloader verify --full`, restore or rebuild it"

@@ -14,7 +14,6 @@ from conceptloader.batch.layout import (
     F4,
     I8,
     LOSS_FIELD,
-    LOSS_WEIGHT,
     U1,
     BatchLayout,
     ConceptWeights,
@@ -23,13 +22,12 @@ from conceptloader.batch.layout import (
 )
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
-from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
+from conceptloader.kernels.arrays import BATCH, LOSS_WEIGHT, TRACK
 
 MAX_SAMPLE_BYTES = 1 << 30
 RANDOM = "sample random"  # what the key of outputs.sample_seed is derived for
-_ALL = Outputs(document_ids=True, sample_seed=True)
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 logger = logging.getLogger(__name__)
@@ -74,12 +72,10 @@ def decide_layout(
     for view in present:
         _check_view(view, outputs)
     chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
-    names = ["cu_seqlens", "max_seqlen", "tokens", *BatchLayout(seq_len=seq_len, outputs=_ALL).arrays(1)]
-    names += [*outputs.fields, *([LOSS_WEIGHT] if outputs.loss_weight is not None else [])]
+    # Of the arrays of a batch also those that are off: a field keeps its name when they are switched on.
+    names = [*(row.name for row in BATCH), *outputs.fields]
     for track in chosen:
-        names += {f"{track.name}_{part}" for part in ("values", "scores", "records")} | {
-            *dict(track.arrays(1, seq_len))
-        }
+        names += {f"{track.name}_{row.name}" for row in TRACK}
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(
@@ -218,7 +214,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
         "excluded documents, spans or ranges of tokens": any(len(mask.at) for mask in (view.mask, *view.holes)),
         f"a field {LOSS_FIELD}": types != {None},
     }
-    kind = kind_of(view)
+    kind = view.kind
     if kind == "pack" and outputs.shared_labels:
         raise ConfigError(
             "outputs.shared_labels",
@@ -233,27 +229,25 @@ def _check_view(view: View, outputs: Outputs) -> None:
             )
 
 
-def _check_codecs(where: str, kinds: Mapping[str, str], options: ConceptOptions) -> None:
-    """kinds: dataset -> codec of the track. Raises ConfigError for what has no arrays of its own."""
-    kind = next(iter(kinds.values()))
-    odd = next((name for name in kinds if kinds[name] != kind or kind not in ("concepts", "numpy")), None)
-    if odd is not None:
-        raise ConfigError(
-            where,
-            f"dataset {odd} has codec {kinds[odd]}, and arrays are made of tracks of codec concepts, or of codec "
-            "numpy, in all datasets",
-            fix="set layout: records, which yields the records themselves",
-        )
-    if kind == "numpy" and (options.layout != "padded" or options.max_concepts is not None):
-        raise ConfigError(
-            where,
-            f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of which "
-            "each span has one",
-            fix="remove both, or set layout: records",
-        )
-
-
 def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq_len: int) -> TrackLayout:
+    having = _check_track(name, options, views)
+    layout = _decide_track(name, options, having, seq_len)
+    size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
+    if size > MAX_SAMPLE_BYTES:
+        raise ConfigError(
+            f"tracks.{name}",
+            f"{layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
+            f"{MAX_SAMPLE_BYTES}",
+            fix="set max_spans and max_concepts, with overflow: truncate, or layout: ragged",
+        )
+    if size > CLAIMED_BYTES:
+        for view in having:
+            _prove_sizes(view, name)
+    return layout
+
+
+def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> list[View]:
+    """The views that have a track. Raises ConfigError for what has no arrays of its own, or not the same in each."""
     where = f"tracks.{name}"
     having = [view for view in views if name in view.tracks]
     if not having:
@@ -261,40 +255,60 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         raise ConfigError(
             where, f"this track is read from no dataset, expected one of {known}", fix="correct or remove it"
         )
-    kinds = {view.name: view.dataset.tracks[name].codec for view in having}
-    kind, decoded = next(iter(kinds.values())), options.layout == "records"
-    if not decoded:
-        _check_codecs(where, kinds, options)
-    elif options.max_concepts is not None:
+    if options.layout == "records":
+        if options.max_concepts is not None:
+            raise ConfigError(
+                f"{where}.max_concepts", "found with layout records, which are never truncated", fix="remove it"
+            )
+        for view in having:
+            view.dataset.codec(name)  # now: one that nobody has given is an error
+        return having
+    tracks = {view.name: view.dataset.tracks[name] for view in having}
+    kind = having[0].dataset.tracks[name].codec
+    odd = next((k for k, track in tracks.items() if track.codec != kind or kind not in ("concepts", "numpy")), None)
+    if odd is not None:
         raise ConfigError(
-            f"{where}.max_concepts", "found with layout records, which are never truncated", fix="remove it"
+            where,
+            f"dataset {odd} has codec {tracks[odd].codec}, and arrays are made of tracks of codec concepts, or of "
+            "codec numpy, in all datasets",
+            fix="set layout: records, which yields the records themselves",
         )
+    if kind == "numpy":
+        if options.layout != "padded" or options.max_concepts is not None:
+            raise ConfigError(
+                where,
+                f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of "
+                "which each span has one",
+                fix="remove both, or set layout: records",
+            )
+        _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
+        return having
+    bare = [key for key, track in tracks.items() if track.concepts.scores is None]
+    if 0 < len(bare) < len(tracks):
+        raise ConfigError(
+            where,
+            f"dataset {bare[0]} has no scores of its concepts, but {next(k for k in tracks if k not in bare)} has",
+            fix="a batch has scores of all datasets or of none: rebuild one of them",
+        )
+    return having
+
+
+def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], seq_len: int) -> TrackLayout:
+    """Raises ConfigError for a limit that a window of one of the datasets may exceed."""
+    track, decoded = having[0].dataset.tracks[name], options.layout == "records"
     most = {"max_spans": 1, "max_concepts": MAX_RECORD_BYTES if decoded else 1}
     for view in having:
-        if decoded:
-            view.dataset.codec(name)  # now: one that nobody has given is an error
         for key, number in _claims(view, name, seq_len).items():
             limit = getattr(options, key)
             if limit is not None and number > limit and options.overflow == "error":
                 raise ConfigError(
-                    f"{where}.{key}",
+                    f"tracks.{name}.{key}",
                     f"found {limit}, but dataset {view.name} may need {number} at seq_len {seq_len}",
                     fix="raise it, or set overflow: truncate or mark",
                 )
             most[key] = max(most[key], number)
-    numbers, scored = None, {view.name: False for view in having}
-    if kind == "concepts" and not decoded:
-        scored = {view.name: view.dataset.tracks[name].concepts.scores is not None for view in having}
-    elif not decoded:
-        numbers = _one_type(where, {view.name: view.dataset.tracks[name].parameters["dtype"] for view in having})
-    if any(scored.values()) and not all(scored.values()):
-        bare = next(found for found in scored if not scored[found])
-        raise ConfigError(
-            where,
-            f"dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has",
-            fix="a batch has scores of all datasets or of none: rebuild one of them",
-        )
-    layout = TrackLayout(
+    numbers = np.dtype(f"<{track.parameters['dtype']}") if track.codec == "numpy" and not decoded else None
+    return TrackLayout(
         name=name,
         ragged=options.layout != "padded",
         numbers=numbers,
@@ -306,20 +320,8 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         cut_spans=options.overflow != "error" and options.max_spans is not None,
         cut_concepts=options.overflow != "error" and options.max_concepts is not None,
         mark=options.overflow == "mark",
-        scored=all(scored.values()),
+        scored=track.codec == "concepts" and not decoded and track.concepts.scores is not None,
     )
-    size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
-    if size > MAX_SAMPLE_BYTES:
-        raise ConfigError(
-            where,
-            f"{layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
-            f"{MAX_SAMPLE_BYTES}",
-            fix="set max_spans and max_concepts, with overflow: truncate, or layout: ragged",
-        )
-    if size > CLAIMED_BYTES:
-        for view in having:
-            _prove_sizes(view, name)
-    return layout
 
 
 def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:

@@ -11,19 +11,18 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from conceptloader.batch.after import WithoutLoss, decode_records, weigh
+from conceptloader.batch.after import WithoutLoss, steps_after
 from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, BatchMemory
 from conceptloader.batch.messages import explain
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.tables import make_tables
 from conceptloader.batch.workspace import Shape, Workspace
-from conceptloader.blend import View
-from conceptloader.blend.samples import kind_of, present
+from conceptloader.blend import View, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.kernel import I64Array, U64Array
-from conceptloader.kernels.order import NO_TABLES
+from conceptloader.kernels.order import NO_TABLES, KernelTables
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.permutation import MAX_N
 from conceptloader.storage.handles import HANDLES, Handles
@@ -67,12 +66,14 @@ class BatchReader:
         handles: Handles = HANDLES,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
-        self.without_loss = WithoutLoss()  # samples that were read so far, by who trains
         here = [view for view in views if view is not None]
-        kinds = {kind_of(view) for view in here}
-        self._packed, self._decodes = "pack" in kinds, any(track.decoded for track in layout.read_tracks)
+        kinds = {view.kind for view in here}
         masked = kinds - {"window"} or any(LOSS_FIELD in view.dataset.field_names for view in here)
-        self._watches = bool(masked) and layout.outputs.loss_mask and dp_rank is not None
+        self._packed = "pack" in kinds
+        self.without_loss = WithoutLoss(dp_rank)  # samples that were read so far, by who trains
+        self._after = steps_after(self.views, layout)
+        if masked and layout.outputs.loss_mask and dp_rank is not None:
+            self._after.append(self.without_loss.add)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, handles)
@@ -91,7 +92,8 @@ class BatchReader:
 
     def follow(self, order: Order) -> None:
         """Read on in another order of the same members, which agrees with this one on what is being read."""
-        self.order, self._kernel_tables = order, getattr(order, "kernel_tables", None)
+        self.order = order
+        self._kernel_tables: KernelTables | None = getattr(order, "kernel_tables", None)
         self._begins = order if isinstance(order, Mixture) and order.origin[0] else None
 
     def read(
@@ -114,60 +116,67 @@ class BatchReader:
         member that has left the configuration.
         """
         samples, positions = samples if samples.ndim == 2 else (samples, samples)
-        order = self._kernel_tables if picked is None else None
-        if order is not None and self._begins is not None:  # which kernels do not look at
-            self._begins.check_known(self._begins.skips.global_index(int(samples.min(initial=MAX_N))))
-        shape = self._shapes.get(len(samples))
-        if shape is None:
-            shape = self._shapes[len(samples)] = Shape.make(self.layout, self._tables, len(samples))
+        shape = self._shape(len(samples))
         block = (allocate or self._memory.allocate)(shape.carving.size)
         batch: Batch = shape.carving.views(block)
-        try:
-            work = self._idle.pop()
-        except IndexError:
-            work = Workspace(self.layout, self._tables, self._files)
-            self._workspaces.append(work)
-        thread = get_ident()
+        work, thread = self._workspace(), get_ident()
         self._running[thread] = work
         try:
-            work.start(shape, block, NO_TABLES if order is None else order, samples, positions)
-            if order is None:
+            tables = self._tables_of_order(samples) if picked is None else NO_TABLES
+            work.start(shape, block, tables, samples, positions)
+            if tables is NO_TABLES:
                 work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
             if ranges is not None:
                 self._check_ranges(work, ranges)
                 work.give(ranges)
-            # Packing takes time too, which says nothing of the storage.
-            work.state["announcing"] = self._late and not self._packed and len(self._running) <= _FEW
-            if self._pass(work) != system.OK or self._files.unproven:
-                # Attempts are counted for each read: the handles of many shards may go stale at once.
-                retrying(partial(self._complete, work), work.place)
-            if work.spent_ns > LATE_NS * len(samples):
-                self._late = _LATE_BATCHES
-            elif self._late:
-                self._late -= 1
-            if self.layout.outputs.cu_seqlens:
-                batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
-                batch["max_seqlen"] = int(work.state["longest"])
-            for t, track in shape.ragged.items():
-                batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
-                if self.layout.tracks[t].scored:
-                    batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
-            if perf_counter_ns() > self._due_ns:
-                retrying(self._files.look_again)
-                self._due_ns = perf_counter_ns() + self._pause_ns
-            if self._decodes:
-                decode_records(batch, self.layout, self.views, work.members)
+            self._fill(work)
+            work.finish(batch, self.layout)
+            for step in self._after:
+                step(batch, samples, work.members)
         finally:
             if work.held.touched:
                 work.held.drop()
                 work.use_held()
             del self._running[thread]
             self._idle.append(work)  # from here on it is another thread's
-        if self.layout.weights is not None:
-            weigh(batch, self.layout.weights, samples)
-        if self._watches:
-            self.without_loss.add(batch, samples, self.dp_rank)
         return batch
+
+    def _shape(self, samples: int) -> Shape:
+        shape = self._shapes.get(samples)
+        if shape is None:
+            shape = self._shapes[samples] = Shape.make(self.layout, self._tables, samples)
+        return shape
+
+    def _workspace(self) -> Workspace:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            work = Workspace(self.layout, self._tables, self._files)
+            self._workspaces.append(work)
+            return work
+
+    def _tables_of_order(self, samples: U64Array) -> KernelTables:
+        """What kernels find windows by, if the order has it."""
+        if self._kernel_tables is None:
+            return NO_TABLES
+        if self._begins is not None:  # which kernels do not look at
+            self._begins.check_known(self._begins.skips.global_index(int(samples.min(initial=MAX_N))))
+        return self._kernel_tables
+
+    def _fill(self, work: Workspace) -> None:
+        """Passes of the kernel until all samples are complete; how slow the storage is, and whether files changed."""
+        # Packing takes time too, which says nothing of the storage.
+        work.state["announcing"] = self._late and not self._packed and len(self._running) <= _FEW
+        if self._pass(work) != system.OK or self._files.unproven:
+            # Attempts are counted for each read: the handles of many shards may go stale at once.
+            retrying(partial(self._complete, work), work.place)
+        if work.spent_ns > LATE_NS * len(work.samples):
+            self._late = _LATE_BATCHES
+        elif self._late:
+            self._late -= 1
+        if perf_counter_ns() > self._due_ns:
+            retrying(self._files.look_again)
+            self._due_ns = perf_counter_ns() + self._pause_ns
 
     def where(self, thread: int) -> str:
         """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""

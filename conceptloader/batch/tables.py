@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.batch.layout import LOSS_FIELD, LOSS_WEIGHT, Array, BatchLayout, FieldLayout, TrackLayout
+from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS
-from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.viewfile import Runs
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
 
@@ -58,7 +58,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         if key not in rows:
             rows[key] = count
             owners.append((view.dataset, count))
-            shards.append(_shard_rows(view.dataset, kind_of(view) != "window" or layout.outputs.needs_documents))
+            shards.append(_shard_rows(view.dataset, view.kind != "window" or layout.outputs.needs_documents))
             tracks.append(_track_rows(view, layout.read_tracks))
             fields.append(_field_rows(view, layout.fields))
             count += len(shards[-1])
@@ -71,7 +71,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
                 runs.append(_run_rows(view.dataset.runs))
                 num_runs += len(runs[-1])
             member["first_run"], member["runs"] = first_runs[id(view.dataset)], len(view.dataset.runs)
-        member["start"], member["count"], member["by_document"] = view.start, view.count, by_document(view)
+        member["start"], member["count"], member["by_document"] = view.start, view.count, view.by_document
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
         member["first_range"] = num_ranges
         for end, mask in (("end_range", view.mask), ("end_own", view.holes.own), ("end_labels", view.holes.labels)):

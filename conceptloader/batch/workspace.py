@@ -1,5 +1,6 @@
 """What a call of the kernel is given: the arrays of a batch as addresses, and what one thread works with."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.batch.held import Held
-from conceptloader.batch.layout import Array, BatchLayout, Carving
+from conceptloader.batch.layout import Array, Batch, BatchLayout, Carving
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.tables import FILES, Tables
 from conceptloader.kernels.fill import fill_samples
@@ -42,14 +43,13 @@ class Shape:
     """How the memory of a batch of one size is laid out.
 
     The kernels' ARRAYS, OUTPUT and COLUMN records for a block at address 0, and 1 for each number in them that is an
-    address in the block. ragged: the names of such tracks by number.
+    address in the block.
     """
 
     samples: int
     carving: Carving
     records: I64Array
     in_block: I64Array
-    ragged: dict[int, str]
 
     @classmethod
     def make(cls, layout: BatchLayout, tables: Tables, samples: int) -> "Shape":
@@ -75,32 +75,35 @@ class Shape:
             for file in FILES:
                 outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.track}.{file}")
             outputs["width"][0, t], outputs["single"][0, t] = track.item.itemsize, track.numbers is not None
-        columns = np.zeros((2, len(layout.fields)), COLUMN)
-        for column, field in zip(columns.T, layout.fields, strict=True):
-            column["address"], column["width"][0] = [at[field.name], 1], field.dtype.itemsize
-            column["labels"][0] = field.labels
+        columns = np.zeros((2, len(layout.blanked)), COLUMN)
+        for column, name in zip(columns.T, layout.blanked, strict=True):
+            spec = carving.specs[name]
+            column["address"] = [at[name], 1]
+            whole = not spec.along or spec.gaps
+            column["bytes" if whole else "width"][0] = spec.dtype.itemsize * math.prod(spec.shape[1:] if whole else ())
+            column["labels"][0], column["blank"][0] = spec.labels, (spec.blank or 0) & 0xFF
         tables_of = arrays, outputs, columns
         records, in_block = (np.concatenate([table[k].view(np.int64) for table in tables_of]) for k in (0, 1))
-        ragged = {t: track.name for t, track in enumerate(layout.read_tracks) if track.ragged}
-        return cls(samples, carving, records, in_block, ragged)
+        return cls(samples, carving, records, in_block)
 
 
 class Workspace:
     """What one batch needs for itself.
 
-    values: of each ragged track, empty for others; scores: of these; picks, order: see fill_samples; run: this kernel
-    with these arguments; code: what it returned; spent_ns: in it; state: of the call. numbers, progress: its arrays and
-    its outputs, and its state up to `parts`, as the int64 that they are.
+    ragged: numbers of such tracks; values: of each, empty for others; scores: of these; picks, order: see fill_samples;
+    run: this kernel with these arguments; code: what it returned; spent_ns: in it; state: of the call. numbers,
+    progress: its arrays and its outputs, and its state up to `parts`, as the int64 that they are.
     """
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.read_tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
-        sizes = ARRAYS.itemsize, len(layout.read_tracks) * OUTPUT.itemsize, len(layout.fields) * COLUMN.itemsize
+        sizes = ARRAYS.itemsize, len(layout.read_tracks) * OUTPUT.itemsize, len(layout.blanked) * COLUMN.itemsize
         ends = np.cumsum(sizes) // 8
         bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, track.item) for track in layout.read_tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.read_tracks]
+        self.ragged = [t for t, track in enumerate(layout.read_tracks) if track.ragged]
         self.shape: Shape | None = None
         self.samples: U64Array = np.zeros(1, np.uint64)  # for who asks before there are any
         self.held = Held(files)
@@ -148,7 +151,7 @@ class Workspace:
         self.samples[:], self.positions[:] = samples, positions
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
-        for t in shape.ragged:
+        for t in self.ragged:
             self._use_values(t)
 
     def give(self, ranges: Sequence[Sequence[range]]) -> None:
@@ -156,6 +159,18 @@ class Workspace:
         self.shape = None  # for this batch only
         given = np.array([(part.start, part.stop) for parts in ranges for part in parts], GIVEN)
         self._call_with(given=given, first_given=np.cumsum([0, *map(len, ranges)]))
+
+    def finish(self, batch: Batch, layout: BatchLayout) -> None:
+        """Give the batch what has the size of what was read."""
+        if layout.outputs.cu_seqlens:
+            batch["cu_seqlens"] = batch["cu_seqlens"][: self.state["sequences"]]
+            batch["max_seqlen"] = int(self.state["longest"])
+        for t, track in enumerate(layout.tracks):
+            if track.ragged:
+                end = batch[f"{track.name}_offsets"][-1]
+                batch[f"{track.name}_values"] = self.values[t][:end].copy()
+                if track.scored:
+                    batch[f"{track.name}_scores"] = self.scores[t][:end].copy()
 
     def place(self) -> list[int]:
         """Of the read that is under way."""

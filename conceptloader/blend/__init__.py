@@ -1,11 +1,12 @@
 """Configuration: read it, check it, open what it names.
 
-Open schema.py first: every key; then blend.py, what they result in.
+Open schema.py first: every key, but those of `outputs`, in kernels/arrays.py; then blend.py, what they result in.
 """
 
-from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend
+from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend, present
 from conceptloader.blend.load import load_config
-from conceptloader.blend.schema import ConceptOptions, Config, DatasetConfig, LossWeight, Outputs
+from conceptloader.blend.schema import ConceptOptions, Config, DatasetConfig
+from conceptloader.kernels.arrays import LossWeight, Outputs
 
 __all__ = [
     "Blend",
@@ -19,4 +20,5 @@ __all__ = [
     "build_mixture",
     "load_config",
     "open_blend",
+    "present",
 ]

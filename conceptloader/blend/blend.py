@@ -6,6 +6,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
@@ -55,6 +57,33 @@ class View:
     def count(self) -> int:
         """Windows, documents or packs."""
         return self.member.windows
+
+    @property
+    def by_document(self) -> bool:
+        """Whether a sample is a document, not a window or a pack."""
+        return self.member.seq_len is None
+
+    @property
+    def kind(self) -> str:
+        """What a sample is called."""
+        return "document" if self.by_document else "pack" if self.packs is not None else "window"
+
+    def closed(self, numbers: Any) -> Any:
+        """Whether a document, or each of many, is in a shard that is never read, its table too."""
+        shards = np.searchsorted(self.dataset.first_documents, self.start + numbers, side="right") - 1
+        return self.mask.closed(self.dataset)[shards]
+
+
+def present(views: Sequence[View | None], member: int) -> View:
+    """views[member]. Raises ConfigError if that member of the order has left the configuration."""
+    view = views[member]
+    if view is None:
+        raise ConfigError(
+            "datasets",
+            f"member {member} of the order is not in the configuration, but a sample before it left is asked for",
+            fix="put its dataset back",
+        )
+    return view
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,14 @@
 """The configuration, one schema for every framework. docs/configuration.md has all keys, and agrees with this."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from conceptloader.base.checks import as_names, falls
-from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
+from conceptloader.base.checks import falls
+from conceptloader.base.strict import Count, Natural, Positive, Section, plain, unknown, within
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError
+from conceptloader.kernels.arrays import Outputs
 from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import Overflow
@@ -74,95 +75,6 @@ class ExcludeConfig(Section):
 
 
 T = TypeVar("T", DatasetConfig, ExcludeConfig, MegatronOrder)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LossWeight(Section):
-    """Where the weights of losses come from: a token field of f2 or f4, or else a track, by its name.
-
-    A track of numbers has them in its spans, of f2 or f4. With a track of concepts, `concepts` has the weights of
-    tokens in spans with a concept, by its name; of several the smallest holds, so that 0 masks. inside: that of spans
-    without any of these.
-
-    missing: the weight of all tokens in datasets that have neither; without it, these are an error. outside: with a
-    track, that of tokens in no span of it; a track needs it.
-    """
-
-    name: str
-    missing: float | None = None
-    outside: float | None = None
-    concepts: dict[str, float] | None = None
-    inside: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outputs(Section):
-    """Which tensors a batch has besides input_ids and labels.
-
-    position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
-    mask_document_boundaries: no loss where the label is the first token of another document. loss_on_eos: False for no
-    loss on end-of-document labels. ignore_index: what replaces labels without loss, those where loss_mask is 0; below
-    0, since tokens are not; None to keep them. shared_labels: input_ids and labels are views of one tensor, `tokens`.
-    sample_seed: a number for each sample, a function of the seed and the sample's index. loss_weight: what the loss of
-    each label is to be multiplied by; a name alone is that of a LossWeight. fields: others, by name; each is aligned
-    with the inputs that it belongs to, or with the labels.
-    """
-
-    shared_labels: bool = False
-    loss_mask: bool = True
-    position_ids: Literal["window", "document", "off"] = "window"
-    document_ids: bool = False
-    cu_seqlens: bool = False
-    mask_document_boundaries: bool = False
-    dataset_id: bool = True
-    sample_index: bool = True
-    sample_seed: bool = False
-    loss_on_eos: bool = True
-    ignore_index: Negative | None = None
-    loss_weight: str | LossWeight | None = None
-    fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.loss_mask and (
-            self.mask_document_boundaries or not self.loss_on_eos or self.ignore_index is not None
-        ):
-            raise ConfigError(
-                "outputs.loss_mask",
-                "found false, but mask_document_boundaries, loss_on_eos: false and ignore_index need it",
-                fix="set it to true",
-            )
-        if self.shared_labels and self.ignore_index is not None:
-            raise ConfigError(
-                "outputs.ignore_index",
-                f"found {self.ignore_index} with shared_labels, where labels are the memory of the inputs, which "
-                "would change too",
-                fix="set shared_labels to false, or multiply the losses by loss_mask",
-            )
-
-    @property
-    def weights(self) -> LossWeight | None:
-        """`loss_weight`, with all that it says."""
-        given = self.loss_weight
-        return LossWeight(name=given) if isinstance(given, str) else given
-
-    @property
-    def needs_documents(self) -> bool:
-        """Whether the document table has to be read."""
-        return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.mask_document_boundaries
-
-    def check_weights(self, names: Collection[str], option: str) -> None:
-        """Raise ConfigError if the loss has weights, but the model gets `names` of a batch only, as `option` says.
-
-        A string for `names` is an error too.
-        """
-        if "loss_weight" not in as_names(names, option) and self.loss_weight is not None:
-            raise ConfigError(
-                "outputs.loss_weight",
-                f"found weights, but {option} does not name loss_weight, so that the model would train as if all "
-                "were 1",
-                fix="name it there and multiply the losses by it, or leave the weights out",
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, View
 from conceptloader.blend.mask import Mask
-from conceptloader.blend.samples import kind_of
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
@@ -90,7 +89,7 @@ def _documents(blend: Blend) -> Iterator[Finding]:
         if view is None or not view.dataset.num_documents:
             continue
         documents = view.dataset.num_documents
-        if kind_of(view) == "window":
+        if view.kind == "window":
             text = f"at most {min(1.0, view.count / documents):.1%} of {documents:,} are cut by the end of a window; "
             text += "`packing` keeps them whole"
         else:
@@ -101,7 +100,7 @@ def _documents(blend: Blend) -> Iterator[Finding]:
 def _tails(blend: Blend) -> Iterator[Finding]:
     """Tokens after the last whole window of a dataset or a split, which no sample has."""
     for view in blend.views:
-        if view is None or kind_of(view) != "window":
+        if view is None or view.kind != "window":
             continue
         first, end = view.member.token_range
         read = view.count * (view.member.seq_len or 0) + 1 if view.count else 0

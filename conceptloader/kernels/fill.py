@@ -9,7 +9,7 @@ import numpy as np
 
 from conceptloader.kernels import records
 from conceptloader.kernels.holes import blank_holes, next_kept
-from conceptloader.kernels.items import begin_document, fill_track, walk_items
+from conceptloader.kernels.items import begin_document, fill_track, place_document, walk_documents
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import GOLDEN, ONE, locate_many, mix64, windows_many
 from conceptloader.kernels.parts import NO_DOCUMENT, make_parts
@@ -24,16 +24,12 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
     size, length, pad = batch.seq_len, batch.row_length, member.pad
     inputs = array_at(batch.input_ids, sample * length, size, np.int64)
     labels = array_at(batch.labels, sample * length, size, np.int64)
-    mask = array_at(batch.loss_mask, sample * size, size, np.float32)
-    documents = array_at(batch.document_ids, sample * size, size, np.int64)
     positions = array_at(batch.position_ids, sample * size, size, np.int64)
     names = array_at(batch.dataset_id, sample, 1, np.int64)
     numbers = array_at(batch.sample_index, sample, 1, np.int64)
     seeds = array_at(batch.sample_seed, sample, 1, np.uint64)
     set_all(inputs[tokens:], pad)
     set_all(labels[max(0, tokens - 1) :], pad)
-    set_all(mask[max(0, tokens - 1) :], 0)
-    set_all(documents[tokens:], NO_DOCUMENT)
     for i in range(len(positions)):
         positions[i] = i
     set_all(names, member.dataset_id)
@@ -41,22 +37,13 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
     for i in range(len(seeds)):  # order.reference.sample_random
         seeds[i] = mix64(np.uint64(batch.random_key) + mix64(index + GOLDEN)) >> ONE
     for k in range(len(call.columns)):
-        field = call.columns[k]
-        first = min(size, max(0, tokens - field.labels))
-        begin, count = (sample * size + first) * field.width, (size - first) * field.width
-        set_all(array_at(field.address, begin, count, np.uint8), 0)
+        out = call.columns[k]
+        first = min(size, max(0, tokens - out.labels))
+        begin = (sample * size + first) * out.width + sample * out.bytes
+        set_all(array_at(out.address, begin, (size - first) * out.width + out.bytes, np.uint8), out.blank)
     for t in range(len(call.outputs)):
-        out = call.outputs[t]
-        slots, first, concepts = out.max_spans, sample * out.max_spans, out.max_concepts
-        array_at(out.num_spans, sample, 1, np.int32)[0] = 0
-        set_all(array_at(out.values, first * out.width, (1 - out.ragged) * slots * out.width, np.uint8), 0)
-        set_all(array_at(out.span_index, sample * size, size, np.int32), -1)
-        set_all(array_at(out.spans, 2 * first, 2 * slots, np.int32), 0)
-        set_all(array_at(out.flags, first, slots, np.uint8), 0)
-        set_all(array_at(out.counts, first, slots, np.int32), 0)
-        set_all(array_at(out.ids, first * concepts, slots * concepts, np.int64), -1)
-        set_all(array_at(out.ids and out.scores, first * concepts, slots * concepts, np.float32), 0)
-        offsets = array_at(out.offsets, first, slots + 1, np.int64)
+        slots = call.outputs[t].max_spans
+        offsets = array_at(call.outputs[t].offsets, sample * slots, slots + 1, np.int64)
         for i in range(1, len(offsets)):
             offsets[i] = offsets[0]
 
@@ -80,7 +67,7 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
         if bad != OK:
             return wrong(call, records.BAD_TOKEN, named.start + bad - 1, labels[bad - 1], shard.top_id + 1)
 
-    for k in range(len(call.columns)):
+    for k in range(call.fields.shape[1]):
         out, field = call.columns[k], call.fields[row, k]
         tokens = named if out.labels else inside
         target, taken = sample * size + tokens.place, tokens.stop - tokens.start
@@ -131,7 +118,7 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
         return streamed
     code = streamed
     if shard.documents and part.document < 0:
-        code = max(code, walk_items(call, Tokens(row, start, stop, place), -1))
+        code = max(code, walk_documents(call, Tokens(row, start, stop, place), place_document))
     else:
         begin_document(call, place, place + part.inputs, part.document, packed)
     if member.end_range < member.end_labels:

@@ -74,10 +74,9 @@ def blank_holes(call: Call, part: Any, member: Any, inside: Tokens, named: Token
             for n in range(len(call.columns)):
                 out = call.columns[n]
                 begin = (sample * size + place) * out.width
-                set_all(array_at(out.address, begin, count * out.width * (out.labels == labels), np.uint8), 0)
-            if not labels:
-                set_all(array_at(batch.document_ids, sample * size + place, count, np.int64), -1)
-        mask_labels(call, named, hole.start - part.base, hole.stop - part.base + 1)
+                bytes_out = count * out.width * (out.labels == labels)
+                set_all(array_at(out.address, begin, bytes_out, np.uint8), out.blank)
+        mask_labels(call, named, hole.stop - part.base, hole.stop - part.base + 1)  # the label after it
     k = find_range(call, member.end_own, member.end_labels, part.base + part.start + 1)
     while k < member.end_labels and call.left_out[k].start - part.base < part.stop:
         hole = call.left_out[k]

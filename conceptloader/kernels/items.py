@@ -1,5 +1,7 @@
 """Kernels: the documents and the spans that hold tokens of a part, and what they mean for a row of a batch."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from conceptloader.kernels import records
@@ -22,12 +24,20 @@ from conceptloader.kernels.system import (
     wrong,
 )
 
-PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)
 SLOT_BITS = np.int64(31)  # of a slot's key
 SLOT_MASK = np.int64((1 << 31) - 1)
 HOLE_BYTES = 4096  # holes up to this size between wanted records are read along
 MAX_RECORD_BYTES = 1 << 26
+
+
+class Table(NamedTuple):
+    """Of `count` items: column of its file, bytes of an entry, how many of these there are."""
+
+    column: Any
+    width: int
+    count: Any
+    entries: Any
 
 
 @inner
@@ -61,60 +71,69 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
 
 
 @inner
-def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds some of these tokens, into the row.
+def walk_items(call: Call, tokens: Tokens, t: int, table: Table, use: Any) -> Code:
+    """Give `use` every item of a table that holds some of these tokens: use(call, tokens, t, number, begin, end).
 
-    Or every document (t is PIECES) for a block of packs, to be cut into pieces.
-
-    Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
-    documents' table has one entry more; the last span ends with the shard.
+    Entry k says where item k begins, with a record for a span; an item ends where the next one begins. The documents'
+    table has one entry more; the last span ends with the shard. number: of the document, or of the record.
     """
-    shard = call.shards[tokens.row]
-    if t < 0:
-        column, width, count = DOCUMENTS, 8, shard.documents
-        entries = count + 1
-    else:
-        column, width, count = call.outputs[t].spans_file, 12, call.tracks[tokens.row, t].entries
-        entries = count
-    code, low, high = find_items(call, tokens, column, width * entries, count)
+    column, width, entries = table.column, table.width, table.entries
+    code, low, high = find_items(call, tokens, column, width * entries, table.count)
     if code != OK:
         return code
-    code = need(call, tokens.row, column, width * (min(high + 1, entries) - low), width * low)
+    most, wanted = call.shards[tokens.row].tokens, min(high + 1, entries)
+    code = need(call, tokens.row, column, width * (wanted - low), width * low)
     if code != OK:
         return code
     address = np.int64(call.buffer.ctypes.data)
     held = at = 0  # entries in the buffer, and the next one's place in it
-    begin = number = np.int64(-1)  # of the item that the entry ends: its first token, its document or record
+    begin = number = np.int64(-1)  # of the item that the entry ends
     for entry in range(low, high + 1):
-        end, following = shard.tokens, NO_RECORD
+        end, following = most, NO_RECORD
         if entry < entries:
             if at == held:
-                held, at = min(min(high + 1, entries) - entry, len(call.buffer) // width), 0
+                held, at = min(wanted - entry, len(call.buffer) // width), 0
                 code = read(call, tokens.row, column, call.buffer, width * held, width * entry)
                 if code != OK:
                     return code
             end = load(address + width * at, np.int64)
-            following = entry if t < 0 else np.int64(load(address + width * at + 8, np.uint32))
+            following = entry if column == DOCUMENTS else np.int64(load(address + width * at + 8, np.uint32))
             at += 1
         if entry == low:
             if not 0 <= end <= tokens.start:
                 return wrong(call, records.BEGINS_LATE, entry, end, tokens.start)
-        elif end < begin or end > shard.tokens or (end == begin and t >= 0):
+        elif end < begin or end > most or (end == begin and column != DOCUMENTS):
             call.state[0].other = begin
-            return wrong(call, records.FALLS, entry, end, shard.tokens)
+            return wrong(call, records.FALLS, entry, end, most)
         elif begin < end and tokens.start < end and begin < tokens.stop:
-            if t == PIECES:
-                code = add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
-            elif t < 0:
-                shift = tokens.place - tokens.start
-                first, last = max(begin, tokens.start) + shift, min(end, tokens.stop) + shift
-                begin_document(call, first, last, shard.first_document + number, False)
-            elif number != NO_RECORD:
-                code = add_span(call, tokens, t, number, begin, end)
+            code = use(call, tokens, t, number, begin, end)
             if code != OK:
                 return code
         begin, number = end, following
     return OK if begin >= tokens.stop else wrong(call, records.ENDS_EARLY, high, begin, tokens.stop)
+
+
+@inner
+def walk_documents(call: Call, tokens: Tokens, use: Any) -> Code:
+    """As walk_items."""
+    count = call.shards[tokens.row].documents
+    return walk_items(call, tokens, 0, Table(DOCUMENTS, 8, count, count + 1), use)
+
+
+@inner
+def add_piece(call: Call, tokens: Tokens, _: int, number: Any, begin: Any, end: Any) -> Code:
+    """A document for a block of packs, to be cut into pieces."""
+    shard = call.shards[tokens.row]
+    return add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
+
+
+@inner
+def place_document(call: Call, tokens: Tokens, _: int, number: Any, begin: Any, end: Any) -> Code:
+    """A document, where it holds these tokens, in the row."""
+    shift = tokens.place - tokens.start
+    first, last = max(begin, tokens.start) + shift, min(end, tokens.stop) + shift
+    begin_document(call, first, last, call.shards[tokens.row].first_document + number, False)
+    return OK
 
 
 @inner
@@ -138,7 +157,9 @@ def begin_document(call: Call, begin: int, stop: int, number: int, packed: bool)
 
 @inner
 def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: int) -> Code:
-    """A span of tokens [first, end) of the shard; it may begin before these tokens, and end after them."""
+    """A span of tokens [first, end) of the shard, which may begin before these tokens, and end after them; if any."""
+    if record == NO_RECORD:
+        return OK
     out = call.outputs[t]
     known, from_start = call.tracks[tokens.row, t].records, max(first, tokens.start)
     if record >= known:
@@ -180,11 +201,10 @@ def dense_spans(call: Call, tokens: Tokens, t: int, low: int) -> Code:
         following = np.int64(load(at, np.uint32)) if token < tokens.stop or token < last else np.int64(-1)
         if following == record and token < tokens.stop:
             continue
-        if record != NO_RECORD:
-            code = add_span(call, tokens, t, record, begin, token + (following == record))
-            if code != OK:
-                call.state[0].column = STREAM
-                return code
+        code = add_span(call, tokens, t, record, begin, token + (following == record))
+        if code != OK:
+            call.state[0].column = STREAM
+            return code
         begin = token
         record = following
     return OK
@@ -196,9 +216,10 @@ def fill_track(call: Call, tokens: Tokens, t: int, low: int) -> Code:
     call.state[0].track = t
     number = array_at(call.outputs[t].num_spans, call.state[0].sample, 1, np.int32)
     first = np.int64(number[0])
-    code = (
-        dense_spans(call, tokens, t, low) if call.tracks[tokens.row, t].kind == DENSE else walk_items(call, tokens, t)
-    )
+    dense = call.tracks[tokens.row, t].kind == DENSE
+    entries = call.tracks[tokens.row, t].entries
+    table = Table(call.outputs[t].spans_file, 12, entries, entries)
+    code = dense_spans(call, tokens, t, low) if dense else walk_items(call, tokens, t, table, add_span)
     count = np.int64(number[0])
     if code != OK or count == first:
         return code

@@ -7,6 +7,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from conceptloader.kernels.arrays import BATCH
+from conceptloader.kernels.arrays import TRACK as TRACK_ROWS
 from conceptloader.kernels.kernel import Array, I64Array, U64Array
 from conceptloader.kernels.order import KernelTables
 
@@ -50,21 +52,24 @@ RUN = record("first source")
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
 # then lies where input j + 1 does. ignore_index: 0 for none.
 ARRAYS = record(
-    "input_ids labels loss_mask position_ids document_ids dataset_id sample_index sample_seed cu_seqlens "
-    "seq_len row_length document_positions mask_boundaries loss_on_eos ignore_index random_key"
+    " ".join(row.name for row in BATCH)
+    + " seq_len row_length document_positions mask_boundaries loss_on_eos ignore_index random_key"
 )
 
 # Those of a track: addresses, under their names; `values` (and `scores`) with room for `capacity` concepts, if it is
 # ragged; bytes of an item of ids or values; single: each record has one; labels: its spans stand at the labels; its
 # limits; and its files, as columns of Call.files.
 OUTPUT = record(
-    "span_index num_spans spans flags ids counts offsets values scores capacity width single "
-    "max_spans max_concepts cut_spans cut_concepts mark ragged labels index_file data_file spans_file"
+    " ".join(dict.fromkeys(row.name for row in TRACK_ROWS))
+    + " capacity width single max_spans max_concepts cut_spans cut_concepts mark ragged labels"
+    " index_file data_file spans_file"
 )
 
-# A token-aligned field in the batch: address, bytes of a number, whether it stands at the labels. And in a shard: its
-# byte in an item, or -1; its code, see system.take, or then the bits of the float32 that stands for it.
-COLUMN = record("address width labels")
+# An array that is blank where nothing was read; the first ones are the token-aligned fields. address; width: bytes of
+# an item; labels: whether it stands at the labels; blank: in each byte. bytes: of a sample, in an array that does not
+# run along its tokens, and then the width is 0. And of a field in a shard: its byte in an item, or -1; its code, see
+# system.take, or then the bits of the float32 that stands for it.
+COLUMN = record("address width labels blank bytes")
 FIELD = record("at code")
 
 # A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs
@@ -148,7 +153,7 @@ class Call(NamedTuple):
     used: I64Array
     arrays: Annotated[Array, ARRAYS]
     outputs: Annotated[Array, OUTPUT]  # [tracks]
-    columns: Annotated[Array, COLUMN]  # [fields]
+    columns: Annotated[Array, COLUMN]
     fields: Annotated[Array, FIELD, 2]  # [shards, fields]
     given: Annotated[Array, GIVEN]
     first_given: I64Array

@@ -27,7 +27,8 @@ from conceptloader.receipts import merkle
 from conceptloader.receipts.trees import FILE, dataset_root, document_entries, shard_entries
 from conceptloader.trace.locate import DocumentSeen, find_documents, locate_document
 from conceptloader.trace.past import open_log, open_run
-from conceptloader.trace.run import Member, Run
+from conceptloader.trace.ranges import Member
+from conceptloader.trace.run import Run
 
 VERSION = 1
 

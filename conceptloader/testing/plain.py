@@ -6,7 +6,7 @@ parts of samples are.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from conceptloader.batch.layout import (
     BEGINS_BEFORE,
     ENDS_AFTER,
     LOSS_FIELD,
-    LOSS_WEIGHT,
     TRUNCATED,
     Allocate,
     Array,
@@ -23,12 +22,12 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.blend import View
-from conceptloader.blend.mask import Mask
-from conceptloader.blend.samples import Part, kind_of, parts_of, present
+from conceptloader.blend import View, present
+from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.errors import FormatError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.values import Spans
+from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.order.reference import epoch_key
 
 _Values = tuple[list[Array], list[Array]]  # of the spans of a track: ids, numbers or bytes; and scores if it has any
@@ -41,6 +40,45 @@ class Order(Protocol):
     """Mixture, Sequential."""
 
     def sample(self, position: int) -> tuple[int, int, int]: ...
+
+
+class Part(NamedTuple):
+    """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on.
+
+    The first `inputs` of them are inputs, and all but the first are labels, from `place` on too. document: its number,
+    -1 where a part is a window of many. since: the sample of the run from which on it must not be read and gives no
+    loss, as in Mask.
+    """
+
+    start: int
+    stop: int
+    inputs: int
+    place: int = 0
+    document: int = -1
+    since: int = NEVER
+
+
+def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
+    """What sample `number` is made of.
+
+    It is a window of seq_len + 1 tokens, at most as many of a document, or a pack's parts. None for a document in a
+    shard that is never read, its document table included.
+    """
+    if view.packs is not None:
+        parts = view.packs.parts(number)
+        found = [Part(p.start, min(p.start + p.tokens + 1, p.end), p.tokens, p.place, p.document) for p in parts]
+    elif not view.by_document:
+        start = view.start + number * seq_len
+        found = [Part(start, start + seq_len + 1, seq_len)]
+    elif len(view.mask.at) and view.closed(number):
+        found = []
+    else:
+        start, stop = view.dataset.document_range(view.start + number)
+        stop = min(stop, start + seq_len + 1)
+        found = [Part(start, stop, min(stop - start, seq_len), 0, view.start + number)]
+    if not len(view.mask.at):
+        return found
+    return [p._replace(since=view.mask.since(p.start, p.stop)) for p in found]
 
 
 class PlainReader:
@@ -77,7 +115,7 @@ class PlainReader:
         carving = self.layout.carve(len(samples))
         arrays = carving.views(np.empty(carving.size, np.uint8) if allocate is None else allocate(carving.size))
         for name, spec in carving.specs.items():
-            arrays[name].fill(spec.blank)
+            arrays[name].fill(spec.blank or 0)
         values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.read_tracks}
         sequences = [0]
         for row, (member, window) in enumerate(picks):
@@ -133,7 +171,7 @@ class PlainReader:
                 weights[row, place] = min((known[k] for k in ids if k in known), default=track.weights.inside)
             if not np.isfinite(weights[row, place]):
                 raise FormatError(f"track {track.track}", str(weights[row, place]), "a finite weight")
-        for of_track, _ in track.arrays(*weights.shape):
+        for of_track in track.arrays(*weights.shape):
             del batch[of_track]
 
     def _fill(
@@ -171,7 +209,7 @@ class PlainReader:
                         found = self._fill_track(arrays, row, view, track, stretch)
                         for known, more in zip(values[track.name], found, strict=True):
                             known += more
-        packed = kind_of(view) == "pack"
+        packed = view.kind == "pack"
         used = parts[-1].place + parts[-1].inputs if packed and parts else 0
         if 0 < used < size:  # padding is a sequence of its own
             borders.append(used)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,10 @@ import torch
 from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Batch, BatchLayout, share
 from conceptloader.errors import ConfigError
+from conceptloader.kernels.arrays import IntKey, TensorKey
 
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
-# What a batch has beside fields and tracks, whose names are known at run time only.
-TensorKey = Literal[
-    "input_ids", "labels", "tokens", "loss_mask", "loss_weight", "position_ids", "document_ids", "cu_seqlens",
-    "dataset_id", "sample_index", "sample_seed",
-]  # fmt: skip
-IntKey = Literal["max_seqlen", "consumed_samples"]
 
 if TYPE_CHECKING:
 

@@ -1,7 +1,7 @@
 """Batches for plain PyTorch: a loader that prefetches."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,10 +10,7 @@ import torch.distributed as dist
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.loader import BaseLoader
-from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
-from conceptloader.order.partition import LastBatch, Scheme
-from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.ranks import Alone, Ranks
 from conceptloader.torch.agreement import GroupRanks, require_same
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
@@ -22,78 +19,24 @@ logger = logging.getLogger(__name__)
 
 
 class Loader(BaseLoader[TensorBatch]):
-    """Iterates over the micro batches of one data-parallel rank: dicts of tensors, as BatchLayout describes them.
+    """Iterates over the micro batches of one data-parallel rank: dicts of tensors, see docs/batch-keys.md.
 
     `for batch in loader` resumes where the last loop stopped, until the run ends. With order sequential each loop
     starts at the beginning, except for the first one after load_state_dict, which resumes there. Every micro batch that
     was yielded counts as consumed, on all ranks; prefetched ones do not.
 
-    Args:
-        config: Path of a YAML file, or what was read from one.
-        dp_rank: This rank among those that read different samples, from 0.
-        dp_size: How many ranks read different samples.
-        micro_batch_size: Samples of a batch that is yielded.
-        global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
-            rank.
-        consumed_samples: Where to start, in samples over all ranks.
-        num_samples: End of the run; by default none, or the end of the data with order sequential.
-        epoch_samples: A loop ends at each multiple of it.
-        last_batch: "drop", "wrap" or "partial".
-        scheme: How ranks share a global batch.
-        device: Of the tensors that are yielded, by default the CPU. For a CUDA device the next batch is copied, from
-            pinned memory, while the device works on the current one.
-        batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded. For a
-            CUDA device it returns a dict, whose tensors are copied.
-        allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
-        check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the
-            ranks compare their order, outputs and sizes, and raise ConfigError where these differ; see
-            torch/agreement.py.
-
-    BaseLoader has the rules of those from dp_rank to scheme.
-
-    Raises:
-        ConfigError: An option or argument breaks a rule.
-        FormatError: A file is corrupt or not as its manifest says.
-        ReadError: A file cannot be read.
+    BaseLoader has the arguments. For a CUDA `device` the next batch is copied, from pinned memory, while the device
+    works on the current one; a `batch_transform` then returns a dict, whose tensors are copied. `check_ranks`: True, or
+    a torch.distributed group of all ranks that read this run. When they begin to read, the ranks compare their order,
+    outputs and sizes, and raise ConfigError where these differ; see torch/agreement.py.
     """
 
-    def __init__(
-        self,
-        config: ConfigLike,
-        *,
-        dp_rank: int = 0,
-        dp_size: int = 1,
-        micro_batch_size: int,
-        global_batch_size: int | BatchSchedule | None = None,
-        consumed_samples: int = 0,
-        num_samples: int | None = None,
-        epoch_samples: int | None = None,
-        last_batch: LastBatch | None = None,
-        scheme: Scheme = "strided",
-        device: torch.device | str | None = None,
-        batch_transform: Callable[[TensorBatch], Any] | None = None,
-        allow_changed: Collection[str] = (),
-        check_ranks: Any = False,
-    ) -> None:
+    def _place(self, device: torch.device | str | None, check_ranks: Any) -> None:
         self.check_ranks, self.device = check_ranks, as_device(device)
-        super().__init__(
-            config,
-            dp_rank=dp_rank,
-            dp_size=dp_size,
-            micro_batch_size=micro_batch_size,
-            global_batch_size=global_batch_size,
-            consumed_samples=consumed_samples,
-            num_samples=num_samples,
-            epoch_samples=epoch_samples,
-            last_batch=last_batch,
-            scheme=scheme,
-            batch_transform=batch_transform,
-            allow_changed=allow_changed,
-        )
         pins = self.blend.config.loader.pin_memory
         if self.device.type == "cuda" or (pins and torch.cuda.is_available()):
             self._allocate = pinned_block
-        elif pins and not dp_rank:
+        elif pins and not self.dp_rank:
             logger.warning("loader.pin_memory: has no effect, no CUDA device is there")
         if self.device.type == "cuda":  # a copy of one micro batch is under way behind the one that is yielded
             self.run.on_the_way = self.run.partition.group

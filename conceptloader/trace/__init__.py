@@ -23,8 +23,9 @@ from conceptloader.trace.locate import (
 )
 from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.past import open_run
+from conceptloader.trace.ranges import Member
 from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
-from conceptloader.trace.run import Member, Run
+from conceptloader.trace.run import Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.where import Where, parse_where
 

@@ -12,8 +12,7 @@ from conceptloader.batch.digest import sha256_of
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.batch_log.record import SHA256
-from conceptloader.blend import Outputs
-from conceptloader.blend.samples import kind_of, present
+from conceptloader.blend import Outputs, present
 from conceptloader.trace.record import Launch, Line, checksums
 from conceptloader.trace.run import Run
 
@@ -114,7 +113,7 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool, wh
     """
     seq_len = run.seq_len(launch.start.seq_len)
     views = [
-        None if view is None or view.member.seq_len not in (None, seq_len) or (kind_of(view) == "pack") != packed
+        None if view is None or view.member.seq_len not in (None, seq_len) or (view.kind == "pack") != packed
         else view for view in run.blend.views
     ]  # fmt: skip
     masks = run.blend.config.outputs
@@ -140,7 +139,7 @@ def _compare(
     if expected and expected == list(line.samples):
         first = present(run.blend.views, run.blend.order.sample(expected[0])[0])
         whole = digests or SHA256 in line.more
-        key = None if whole else line.ignore_index, kind_of(first) == "pack", whole
+        key = None if whole else line.ignore_index, first.kind == "pack", whole
         batch = reader(*key).read(np.array(expected, np.uint64))
         pairs = [
             ("datasets", batch["dataset_id"].tolist(), list(line.datasets)),

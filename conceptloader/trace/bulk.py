@@ -17,8 +17,8 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.trace.ranges import documents_by_shard, ranges_of
-from conceptloader.trace.run import Member, Run
+from conceptloader.trace.ranges import Member, documents_by_shard, ranges_of
+from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 17
 _RANGES = 1 << 11  # looked up at once: their spans are in memory

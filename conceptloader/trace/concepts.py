@@ -12,8 +12,7 @@ from conceptloader.format.read.bulk import concepts_of, scores_of
 from conceptloader.format.read.concepts import Coverage, open_index
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.ranges import ranges_of, runs_of_samples, samples_touching
-from conceptloader.trace.run import Member
+from conceptloader.trace.ranges import Member, ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.where import OPERATORS, Intervals, Where
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.bulk import document_ids, sample_ranges
-from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
-from conceptloader.trace.run import Member, Run
+from conceptloader.trace.ranges import Member, Ranges, document_ranges, ranges_of
+from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 20
 _ROWS = 1 << 20

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.blend.samples import Part, joined
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows, with_ids
-from conceptloader.trace.ranges import ranges_of, samples_touching
-from conceptloader.trace.run import EVERY, Interval, Member, Run
+from conceptloader.trace.ranges import Interval, Member, Ranges, ranges_of, samples_touching
+from conceptloader.trace.run import EVERY, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
@@ -57,19 +56,20 @@ def locate_document(
     seen = []
     for era, index, number in find_documents(run, document, dataset, num_samples):
         windows, parts = _parts_with(era.member(index), number)
+        since = parts.since.tolist()
         tokens = era.member(index).dataset.document_range(number)
-        held: dict[int, tuple[dict[str, Any], list[Part]]] = {}
+        held: dict[int, tuple[dict[str, Any], list[int]]] = {}
         for k, time in _times(era, index, windows, num_samples):
-            if time["sample"] < parts[k].since:
-                held.setdefault(time["sample"], (time, []))[1].append(parts[k])
+            if time["sample"] < since[k]:
+                held.setdefault(time["sample"], (time, []))[1].append(k)
         for time, pieces in held.values():
-            for part in joined(pieces):
+            for part in parts.take(np.array(pieces)).joined().parts():
                 inputs, labels = part.positions(*tokens)
                 seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 
-def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
+def _parts_with(member: Member, document: int) -> tuple[Ints, Ranges]:
     """The parts that hold tokens of a document, also only as labels.
 
     They come with the samples of the member that they belong to.
@@ -83,12 +83,7 @@ def _parts_with(member: Member, document: int) -> tuple[Ints, list[Part]]:
     parts = ranges_of(member, numbers)
     holding = np.minimum(parts.stop, stop) > np.maximum(parts.start, start)
     parts = parts.take((parts.since > 0) & (holding | member.by_document))
-    columns = (column.tolist() for column in parts[1:])
-    found = [
-        Part(start, stop, inputs, place, since=at, goes_on=goes_on)
-        for start, stop, inputs, place, at, goes_on in zip(*columns, strict=True)
-    ]
-    return numbers[parts.row], found
+    return numbers[parts.row], parts
 
 
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:

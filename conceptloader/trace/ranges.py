@@ -1,15 +1,15 @@
-"""Which tokens many samples read, as arrays: what blend.samples.parts_of says of one."""
+"""Which tokens samples of a member read, where they have them, and from which sample on they may not."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.blend import packing
+from conceptloader.blend import View, packing
 from conceptloader.blend.mask import ALWAYS
 from conceptloader.blend.packing import Packs
-from conceptloader.blend.samples import in_closed_shard
 from conceptloader.errors import FormatError
 from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
@@ -17,9 +17,80 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.kernels.kernel import Array
 from conceptloader.kernels.packing import make_room, pack_pieces
-from conceptloader.trace.run import Member
 
 Bools = NDArray[np.bool_]
+Interval = tuple[int, int]
+
+
+class Part(NamedTuple):
+    """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on.
+
+    The first `inputs` of them are inputs, and all but the first are labels, from `place` on too. since: the sample of
+    the run from which on it must not be read and gives no loss, as in Mask. goes_on: 1 for a piece of a part, not its
+    first: then the first token is a label too.
+    """
+
+    start: int
+    stop: int
+    inputs: int
+    place: int
+    since: int
+    goes_on: int
+
+    def positions(self, start: int, stop: int) -> tuple[Interval | None, Interval | None]:
+        """Where tokens [start, stop) of the dataset stand in the inputs and in the labels; None where they do not."""
+        low, high = max(start, self.start) - self.start, min(stop, self.stop) - self.start
+        inputs, labels = (low, min(high, self.inputs)), (max(low - 1, -self.goes_on), high - 1)
+        moved = [(a + self.place, b + self.place) if a < b else None for a, b in (inputs, labels)]
+        return moved[0], moved[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One member of the order with what its samples read: windows or packs of seq_len inputs, or documents."""
+
+    view: View
+    seq_len: int
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.view.dataset
+
+    @property
+    def kind(self) -> str:
+        """What a sample is: window, document or pack."""
+        return self.view.kind
+
+    @property
+    def tracks(self) -> tuple[str, ...]:
+        """The tracks that the configuration names, or else all that hold concepts."""
+        concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
+        return self.view.tracks or tuple(sorted(concepts))
+
+    @property
+    def by_document(self) -> bool:
+        """Whether a sample is a document."""
+        return self.view.by_document
+
+    def token_range(self, window: int) -> Interval:
+        """Tokens [start, stop) that a window or document reads; of a pack, from its first part to its last."""
+        parts = self._ranges(window)
+        return (int(parts.start.min()), int(parts.stop.max())) if len(parts.row) else (0, 0)
+
+    def is_read(self, window: int, sample: int = 0) -> bool:
+        """False if all of a window is excluded from the sample that it is; or of an empty pack."""
+        return bool(self.parts(window, sample))
+
+    def parts(self, window: int, sample: int = 0) -> list[Part]:
+        """What a sample reads of the dataset; nothing of what is excluded, from this sample on or always."""
+        parts = self._ranges(window)
+        return parts.take(parts.since > sample).joined().parts()
+
+    def _ranges(self, window: int) -> "Ranges":
+        numbers = np.array([window])
+        if self.by_document and len(self.view.mask.at):  # the table of documents may be what is damaged
+            numbers = numbers[~self.view.closed(numbers)]
+        return ranges_of(self, numbers)
 
 
 class Ranges(NamedTuple):
@@ -38,16 +109,23 @@ class Ranges(NamedTuple):
         return Ranges(*(column[rows] for column in self))
 
     def joined(self) -> "Ranges":
-        """As blend.samples.joined."""
+        """Those between which nothing was taken out as one."""
         follows = (self.goes_on[1:] > 0) & (self.row[1:] == self.row[:-1]) & (self.start[1:] == self.stop[:-1])
         first = np.append(0, np.flatnonzero(~follows) + 1)[: len(self.row)]
         last = np.append(first[1:], len(self.row))[: len(first)] - 1
         inputs = np.add.reduceat(self.inputs, first) if len(first) else self.inputs
         return self.take(first)._replace(stop=self.stop[last], inputs=inputs)
 
+    def parts(self) -> list[Part]:
+        """Each by itself."""
+        return [Part(*values) for values in zip(*(column.tolist() for column in self[1:]), strict=True)]
+
 
 def ranges_of(member: Member, samples: Ints) -> Ranges:
-    """The parts of some samples of a member: one each, of a pack any number; cut as by blend.samples.pieces_of."""
+    """The parts of some samples of a member: one each, of a pack any number.
+
+    They are cut where tokens are taken out of them alone.
+    """
     view, size = member.view, member.seq_len
     row, place = np.arange(len(samples)), np.zeros(len(samples), np.int64)
     if view.packs is not None:
@@ -61,7 +139,7 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
         stop, inputs = start + size + 1, np.full(len(samples), size)
     since = view.mask.since(start, stop)
     if member.by_document and len(view.mask.at):
-        since[in_closed_shard(view, samples)] = ALWAYS
+        since[view.closed(samples)] = ALWAYS
     parts = Ranges(row, start, stop, inputs, place, since, np.zeros_like(row))
     if not len(view.holes.own.at):
         return parts

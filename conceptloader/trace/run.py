@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from conceptloader.blend import Blend, View
-from conceptloader.blend.samples import Part, by_document, joined, kind_of, parts_of, pieces_of
+from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.live import LoggedPhase
@@ -16,52 +15,10 @@ from conceptloader.order.mixture import Mixture, Phase, shares_at
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
 from conceptloader.order.sequential import Sequential
+from conceptloader.trace.ranges import Member
 
 EVERY = 1 << 62
 """Samples: all of a run."""
-Interval = tuple[int, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """One member of the order with what its samples read: windows or packs of seq_len inputs, or documents."""
-
-    view: View
-    seq_len: int
-
-    @property
-    def dataset(self) -> Dataset:
-        return self.view.dataset
-
-    @property
-    def kind(self) -> str:
-        """What a sample is: window, document or pack."""
-        return kind_of(self.view)
-
-    @property
-    def tracks(self) -> tuple[str, ...]:
-        """The tracks that the configuration names, or else all that hold concepts."""
-        concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
-        return self.view.tracks or tuple(sorted(concepts))
-
-    @property
-    def by_document(self) -> bool:
-        """Whether a sample is a document."""
-        return by_document(self.view)
-
-    def token_range(self, window: int) -> Interval:
-        """Tokens [start, stop) that a window or document reads; of a pack, from its first part to its last."""
-        parts = parts_of(self.view, window, self.seq_len)
-        return min((p.start for p in parts), default=0), max((p.stop for p in parts), default=0)
-
-    def is_read(self, window: int, sample: int = 0) -> bool:
-        """False if all of a window is excluded from the sample that it is; or of an empty pack."""
-        return bool(self.parts(window, sample))
-
-    def parts(self, window: int, sample: int = 0) -> list[Part]:
-        """What a sample reads of the dataset; nothing of what is excluded, from this sample on or always."""
-        parts = pieces_of(self.view, parts_of(self.view, window, self.seq_len))
-        return joined(part for part in parts if part.since > sample)
 
 
 class Era(NamedTuple):

@@ -9,9 +9,9 @@ import numpy as np
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
-from conceptloader.blend.samples import Part
 from conceptloader.order.partition import Place
-from conceptloader.trace.run import Interval, Member, Run
+from conceptloader.trace.ranges import Interval, Member, Part
+from conceptloader.trace.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.codecs import BUILT_IN
 from conceptloader.ingest.records.tokenizer import TextTokenizer, find_tokenizer
-from conceptloader.trace.run import Member, Run
+from conceptloader.trace.ranges import Member
+from conceptloader.trace.run import Run
 
 T = TypeVar("T")
 MOST = 1 << 53  # a browser counts no further

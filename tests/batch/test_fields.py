@@ -57,7 +57,7 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
 
 
 def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
-    first = build(tmp_path / "a", {"own": "f4", "changing": "f4", "max_seqlen": "u1"}, "f4")
+    first = build(tmp_path / "a", {"own": "f4", "changing": "f4", "max_seqlen": "u1", "loss_weight": "u1"}, "f4")
     views = [first, build(tmp_path / "b", {"changing": "f2"}, "f8")]
     wrong: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         (
@@ -71,6 +71,7 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
         (r"outputs\.loss_weight: found 'notes' of type json, json, expected f2 or f4", {"loss_weight": "notes"}, {}),
         (r"outputs\.loss_weight: found 'quality' of type f4, f8, expected f2 or f4", {"loss_weight": "quality"}, {}),
         (r"two arrays of a batch would be called max_seqlen", {"fields": {"max_seqlen": "inputs"}}, {}),
+        (r"two arrays of a batch would be called loss_weight", {"fields": {"loss_weight": "inputs"}}, {}),
         (r"tracks\.quality: found type f4 in dataset a, but f8 in b", {}, {"quality": {}}),
         (r"tracks\.quality: found layout ragged .* for a track of numbers", {}, {"quality": {"layout": "ragged"}}),
         (r"tracks\.quality: found layout padded and max_concepts 2", {}, {"quality": {"max_concepts": 2}}),

@@ -54,6 +54,13 @@ def test_batches_states_and_weights_are_those_of_torch(config: dict[str, Any]) -
         loader.close()
 
 
+@pytest.mark.parametrize("given", [{"device": "cpu"}, {"check_ranks": True}])
+def test_what_needs_torch_is_refused(config: dict[str, Any], given: dict[str, Any]) -> None:
+    (name,) = given
+    with raises(ConfigError, name, found="for batches, whose arrays are numpy's"):
+        cl.batches(config, micro_batch_size=2, **given)
+
+
 def test_metrics_and_run_log(config: dict[str, Any], tmp_path: Path) -> None:
     seen = []
     end = cl.metrics.on_step(seen.append)

@@ -241,12 +241,12 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
 
 def test_samples_without_loss_are_counted_by_all_threads() -> None:
     """Thousands of switches between threads; a count that is read before a batch and written after it loses most."""
-    found, masked = WithoutLoss(), {"loss_mask": np.zeros((16, 64), np.float32)}
-    interval = sys.getswitchinterval()
+    found, masked = WithoutLoss(0), {"loss_mask": np.zeros((16, 64), np.float32)}
+    interval, members = sys.getswitchinterval(), np.zeros(16, np.int64)
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(8) as pool:
-            for _ in pool.map(lambda _: found.add(masked, np.arange(16, dtype=np.uint64), 0), range(2000)):
+            for _ in pool.map(lambda _: found.add(masked, np.arange(16, dtype=np.uint64), members), range(2000)):
                 pass
     finally:
         sys.setswitchinterval(interval)

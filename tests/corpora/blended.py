@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.blend.samples import parts_of, present
+from conceptloader.blend import present
 from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.testing.plain import parts_of
 from tests.corpora.token_files import write_corpus, write_datatrove
 
 SEED, SEQ_LEN, TOPICS = 42, 64, 16

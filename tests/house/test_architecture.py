@@ -75,9 +75,9 @@ def test_the_way_of_a_document(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_gone_is_noticed() -> None:
-    assert first_line("conceptloader/torch/loader.py", "Loader.__init__") > 1
-    assert first_line("conceptloader/torch/loader.py", "Loader.gone") == -1
-    assert not_on_the_way([("conceptloader/torch/loader.py", "Loader.__init__")], Tracer()) != []
+    assert first_line("conceptloader/batch/loader.py", "BaseLoader.__init__") > 1
+    assert first_line("conceptloader/batch/loader.py", "BaseLoader.gone") == -1
+    assert not_on_the_way([("conceptloader/batch/loader.py", "BaseLoader.__init__")], Tracer()) != []
 
 
 def layers() -> list[str]:

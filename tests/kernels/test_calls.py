@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conceptloader.kernels.build import CPUS, linker
-from conceptloader.kernels.codecs import Bytes
+from conceptloader.kernels.digits import Bytes
 from conceptloader.kernels.kernel import Array, I64Array, Kernel, Lowered, inner, kernel
 from conceptloader.kernels.library import Library, load_library
 from conceptloader.kernels.lowering import compile_kernels

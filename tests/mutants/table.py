@@ -86,7 +86,8 @@ ELSEWHERE = {
     "batch_log": "batch/test_batch_log.py",
     "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py batch/test_damage.py "
     "batch/test_files.py batch/test_passes.py",
-    "kernels/codecs": "ingest/test_digits.py trace/test_index.py",
+    "kernels/arrays": "batch/test_arrays.py batch/test_fields.py batch/test_engine.py config",
+    "kernels/digits": "ingest/test_digits.py trace/test_index.py",
     "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py order/test_inverse.py",
     "kernels/packing": "packing",
     "kernels/parts": "batch/test_engine.py batch/test_pieces.py packing select",

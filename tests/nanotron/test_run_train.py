@@ -16,10 +16,10 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 import conceptloader as cl
-from conceptloader.blend.samples import parts_of
 from conceptloader.cli import main
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.runlog import RunLog
+from conceptloader.testing.plain import parts_of
 from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
 from tests.nanotron.by_hand import losses

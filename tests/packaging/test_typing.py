@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import conceptloader as cl
+from conceptloader.kernels.arrays import IntKey, TensorKey
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.collate import IntKey, TensorKey
 
 GOOD = """\
 from typing import Any

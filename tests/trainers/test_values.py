@@ -14,8 +14,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import conceptloader as cl
-from conceptloader.blend.samples import parts_of
 from conceptloader.errors import ConfigError
+from conceptloader.testing.plain import parts_of
 from tests.raises import raises
 from tests.trainers import by_hand, values
 from tests.trainers.by_hand import ByHand, Sample, Tables

@@ -6,7 +6,7 @@ All that is not plainly such a list is left to the `json` module, which is also 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.kernels.codecs import parse_digits
+from conceptloader.kernels.digits import parse_digits
 
 
 def cut_list(line: bytes, key: bytes) -> tuple[bytes, NDArray[np.int64]] | None:

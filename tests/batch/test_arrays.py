@@ -1,0 +1,53 @@
+"""The table of a batch's arrays: what follows from it, and what stands elsewhere and has to agree."""
+
+import dataclasses
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from conceptloader.blend import Outputs
+from conceptloader.kernels.arrays import BATCH, TRACK, IntKey, Row, TensorKey
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "batch-keys.md"
+NOT_IN_THE_TABLE = ("| any token field |", "| `consumed_samples` |")
+FORMS = {"": "`tracks.T`", "numbers": "codec `numpy`"}
+
+
+def enabled_by(row: Row) -> str:
+    switch = row.switch or row.name
+    defaults = {field.name: field.default for field in dataclasses.fields(Outputs)}
+    return "always" if switch not in defaults else "default" if defaults[switch] else f"`outputs.{switch}`"
+
+
+def line(row: Row, name: str, enabled: str) -> str:
+    kind = "track's dtype" if not row.dtype else np.dtype(row.dtype).name if len(row.dtype) == 2 else row.dtype
+    shape = f" [{', '.join(row.shape)}]" if row.shape else ""
+    return f"| `{name}` | {kind}{shape} | {row.text} | {enabled} |"
+
+
+def test_the_page_has_a_line_for_each_row() -> None:
+    """A failure shows the line that the page lacks."""
+    lines = [line(row, row.name, enabled_by(row)) for row in BATCH]
+    lines += [line(row, f"T_{row.name}", FORMS.get(row.switch, f"layout `{row.switch}`")) for row in TRACK]
+    found = [text for text in PAGE.read_text().splitlines() if text.startswith("| `") or "any token field" in text]
+    assert [text for text in found if not text.startswith(NOT_IN_THE_TABLE)] == lines
+
+
+def test_types_name_all_arrays() -> None:
+    tensors, others = {row.name for row in BATCH if row.shape}, {row.name for row in BATCH if not row.shape}
+    assert tensors == {*get_args(TensorKey)}
+    assert others | {"consumed_samples"} == {*get_args(IntKey)}
+
+
+@pytest.mark.parametrize("row", [*BATCH, *TRACK], ids=lambda row: f"{row.name}-{row.switch}")
+def test_the_loop_is_where_the_row_says(row: Row) -> None:
+    """Somebody who adds an array begins with one that is like it."""
+    file, _, name = row.loop.partition(":")
+    source = inspect.getsource(getattr(import_module(f"conceptloader.{file[:-3].replace('/', '.')}"), name))
+    # `tokens` is filled as input_ids and labels, weights as one of the `columns`, max_seqlen in the state.
+    other = {"tokens": "input_ids", "loss_weight": "columns", "max_seqlen": "longest"}
+    assert other.get(row.name, row.name) in source

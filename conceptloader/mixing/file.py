@@ -7,19 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from conceptloader.base.hashing import canonical_json
-from conceptloader.base.strict import Positive, Saved, Section, build, convert
+from conceptloader.base.strict import Positive, Saved, convert
 from conceptloader.base.yamlfile import read_yaml
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.mixing.controller import Controller, Weights, saved
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileOptions(Section):
-    """path: of a YAML file with a weight for each dataset."""
-
-    path: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +33,18 @@ class File(Controller):
     learns = False
 
     def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:
-        self.options = build(FileOptions, options, "file")
-        if not self.options.path:
-            raise ConfigError("file.path", "''", "a path")
-        self._names, self._said = sorted(weights), ""
+        self._names, self._path, self._said = sorted(weights), options.pop("path", ""), ""
+        if options or not self._path or not isinstance(self._path, str):
+            raise ConfigError("file", repr(options or self._path), "a path")
         self._last = saved(SavedFile, state or {"seen": "", "given": ""})  # empty in states of 0.2.0
 
     def look(self) -> str:
         """The weights, as JSON; null where they are wrong."""
-        path = self.options.path
+        where = f"{self._path}: weights"
         try:
-            weights = convert(read_yaml(path), dict[str, Positive], f"{path}: weights")
+            weights = convert(read_yaml(self._path), dict[str, Positive], where)
             if sorted(weights) != self._names:
-                names = ", ".join(weights) or "none"
-                raise ConfigError(f"{path}: weights", names, f"one for each of {', '.join(self._names)}")
+                raise ConfigError(where, ", ".join(weights) or "none", f"one for each of {', '.join(self._names)}")
         except ConceptloaderError as error:
             if str(error) != self._said:
                 logger.error("mixing.file: %s; the weights stay as they are", error)

@@ -54,10 +54,11 @@ def check(config: Config) -> None:
 def with_paths(section: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
     """The section with change(path, its key) in place of the path that a controller has."""
     ((kind, options),) = section.items()
-    if isinstance(options, str):
-        return {kind: change(options, f"mixing.{kind}")}
-    changed = {"path": change(options["path"], f"mixing.{kind}.path")} if "path" in options else {}
-    return {kind: {**options, **changed}}
+    path = options if isinstance(options, str) else options.get("path")
+    if not isinstance(path, str):
+        return dict(section)
+    path = change(path, f"mixing.{kind}")
+    return {kind: path if isinstance(options, str) else {**options, "path": path}}
 
 
 def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, Any] | None = None) -> Controller:

@@ -37,7 +37,7 @@ class ArraySpec(NamedTuple):
     """shape with the samples first; `blank` as in Row, 0 for fields.
 
     along: whether the second dimension runs over the tokens of a sample. labels: it stands at these. gaps: it is blank
-    in between, too, not only behind the tokens that are read.
+    in between, too, not only after the tokens that are read.
     """
 
     shape: tuple[int, ...]

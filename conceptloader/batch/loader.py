@@ -21,6 +21,7 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
 from conceptloader.run.observer import Track
+from conceptloader.run.ranks import Alone, Ranks
 from conceptloader.run.training import Task, TrainingRun
 from conceptloader.run.weights import Mixing
 
@@ -117,11 +118,14 @@ class BaseLoader(Shown, Generic[B]):
 
     def _place(self, device: Any, check_ranks: Any) -> None:
         """What a loader in torch does with these."""
-        for name, given in {"device": device, "check_ranks": check_ranks or None}.items():
-            if given is not None:
-                raise ConfigError(
-                    name, f"found {given!r} for {self.entry.name}, whose arrays are numpy's", fix="use make_dataloader"
-                )
+        self._refuse("device", device)
+        self._refuse("check_ranks", check_ranks or None)
+
+    def _refuse(self, name: str, given: Any) -> None:
+        if given is not None:
+            raise ConfigError(
+                name, f"found {given!r} for {self.entry.name}, whose arrays are numpy's", fix="use make_dataloader"
+            )
 
     def __repr__(self) -> str:
         config, run = self.blend.config, self.run
@@ -348,7 +352,7 @@ class BaseLoader(Shown, Generic[B]):
         )
         self.close()
 
-    def observe(self, losses: Mapping[str, float] | None = None) -> None:
+    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
 
         To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
@@ -357,12 +361,14 @@ class BaseLoader(Shown, Generic[B]):
         Args:
             losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
                 kinds that do not learn from losses need none.
+            group: As for set_weights.
+            agree: False skips the comparison of ranks.
 
         Raises:
-            ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, and
-                weights that set_weights refuses; nothing is changed.
+            ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, weights
+                that set_weights refuses, and ranks that differ; nothing is changed.
         """
-        self.run.observe(losses)
+        self.run.observe(losses, self._ranks(group, agree))
 
     def loss_weights(self) -> dict[str, float]:
         """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`; else 1.
@@ -388,7 +394,15 @@ class BaseLoader(Shown, Generic[B]):
         """
         self.run.log_start(directory, step, writes=not self.dp_rank)
 
-    def set_weights(self, weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
+    def set_weights(
+        self,
+        weights: Mapping[str, float],
+        at: int | None = None,
+        *,
+        why: str = "",
+        group: Any = None,
+        agree: bool = True,
+    ) -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
         To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
@@ -398,18 +412,25 @@ class BaseLoader(Shown, Generic[B]):
         Args:
             weights: Dataset -> number above 0; datasets that are omitted are not drawn.
             at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
-                is read again.
+                is read again; on a CUDA device one micro batch more is on its way there.
             why: They are set, for the run log.
+            group: In torch, the torch.distributed group of the data-parallel ranks, by default all processes; where it
+                is initialized, ranks compare what they are about to do.
+            agree: False skips the comparison of ranks, which there is in torch only.
 
         Returns:
             The sample from which on it holds.
 
         Raises:
             ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
-                already or that is not after weights set earlier.
+                already or that is not after weights set earlier, ranks that differ.
             ReadError: For the run log.
         """
-        return self.run.set_weights(weights, at, why=why)
+        return self.run.set_weights(weights, at, why=why, ranks=self._ranks(group, agree))
+
+    def _ranks(self, group: Any, agree: bool) -> Ranks:
+        self._refuse("group", group)
+        return Alone()
 
     def _follow(self, order: Mixture | Sequential, start: int) -> None:
         """Read on in another order, and what was prefetched from `start` on again."""

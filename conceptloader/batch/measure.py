@@ -10,10 +10,9 @@ import numpy as np
 
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.tables import FILES
 from conceptloader.blend import Blend
 from conceptloader.kernels.kernel import U64Array
-
-_TRACK_FILES = ("index", "data", "spans")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +127,7 @@ def drop_from_cache(blend: Blend) -> None:
     Raises: FormatError for a file of another size than the manifest says, ReadError.
     """
     tracks = {track for view in blend.views if view is not None for track in view.tracks}
-    kinds = {"stream.bin", "documents.bin", *(f"{track}.{part}" for track in tracks for part in _TRACK_FILES)}
+    kinds = {"stream.bin", "documents.bin", *(f"{track}.{part}" for track in tracks for part in FILES)}
     for dataset in blend.datasets.values():
         local, files = dataset.files.local, dataset.manifest.shards.files
         if local is None:

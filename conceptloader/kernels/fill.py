@@ -9,12 +9,12 @@ import numpy as np
 
 from conceptloader.kernels import records
 from conceptloader.kernels.holes import blank_holes, next_kept
-from conceptloader.kernels.items import begin_document, fill_track, place_document, walk_documents
+from conceptloader.kernels.items import begin_document, fill_track, place_document, walk_items
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import GOLDEN, ONE, locate_many, mix64, windows_many
 from conceptloader.kernels.parts import NO_DOCUMENT, make_parts
 from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Tokens
-from conceptloader.kernels.system import GROW, OK, STREAM, WANTS, Code, array_at, read, set_all, take, wrong
+from conceptloader.kernels.system import DOCUMENTS, GROW, OK, STREAM, WANTS, Code, array_at, read, set_all, take, wrong
 
 
 @inner
@@ -118,7 +118,8 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
         return streamed
     code = streamed
     if shard.documents and part.document < 0:
-        code = max(code, walk_documents(call, Tokens(row, start, stop, place), place_document))
+        tokens = Tokens(row, start, stop, place)
+        code = max(code, walk_items(call, tokens, 0, DOCUMENTS, shard.documents, place_document))
     else:
         begin_document(call, place, place + part.inputs, part.document, packed)
     if member.end_range < member.end_labels:

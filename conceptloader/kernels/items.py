@@ -1,6 +1,6 @@
 """Kernels: the documents and the spans that hold tokens of a part, and what they mean for a row of a batch."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,15 +29,6 @@ SLOT_BITS = np.int64(31)  # of a slot's key
 SLOT_MASK = np.int64((1 << 31) - 1)
 HOLE_BYTES = 4096  # holes up to this size between wanted records are read along
 MAX_RECORD_BYTES = 1 << 26
-
-
-class Table(NamedTuple):
-    """Of `count` items: column of its file, bytes of an entry, how many of these there are."""
-
-    column: Any
-    width: int
-    count: Any
-    entries: Any
 
 
 @inner
@@ -71,14 +62,14 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
 
 
 @inner
-def walk_items(call: Call, tokens: Tokens, t: int, table: Table, use: Any) -> Code:
-    """Give `use` every item of a table that holds some of these tokens: use(call, tokens, t, number, begin, end).
+def walk_items(call: Call, tokens: Tokens, t: int, column: int, count: int, use: Any) -> Code:
+    """Give `use` each of a table's `count` items with some of these tokens: use(call, tokens, t, number, begin, end).
 
     Entry k says where item k begins, with a record for a span; an item ends where the next one begins. The documents'
     table has one entry more; the last span ends with the shard. number: of the document, or of the record.
     """
-    column, width, entries = table.column, table.width, table.entries
-    code, low, high = find_items(call, tokens, column, width * entries, table.count)
+    width, entries = (8, count + 1) if column == DOCUMENTS else (12, count)
+    code, low, high = find_items(call, tokens, column, width * entries, count)
     if code != OK:
         return code
     most, wanted = call.shards[tokens.row].tokens, min(high + 1, entries)
@@ -111,13 +102,6 @@ def walk_items(call: Call, tokens: Tokens, t: int, table: Table, use: Any) -> Co
                 return code
         begin, number = end, following
     return OK if begin >= tokens.stop else wrong(call, records.ENDS_EARLY, high, begin, tokens.stop)
-
-
-@inner
-def walk_documents(call: Call, tokens: Tokens, use: Any) -> Code:
-    """As walk_items."""
-    count = call.shards[tokens.row].documents
-    return walk_items(call, tokens, 0, Table(DOCUMENTS, 8, count, count + 1), use)
 
 
 @inner
@@ -217,9 +201,8 @@ def fill_track(call: Call, tokens: Tokens, t: int, low: int) -> Code:
     number = array_at(call.outputs[t].num_spans, call.state[0].sample, 1, np.int32)
     first = np.int64(number[0])
     dense = call.tracks[tokens.row, t].kind == DENSE
-    entries = call.tracks[tokens.row, t].entries
-    table = Table(call.outputs[t].spans_file, 12, entries, entries)
-    code = dense_spans(call, tokens, t, low) if dense else walk_items(call, tokens, t, table, add_span)
+    column, entries = call.outputs[t].spans_file, call.tracks[tokens.row, t].entries
+    code = dense_spans(call, tokens, t, low) if dense else walk_items(call, tokens, t, column, entries, add_span)
     count = np.int64(number[0])
     if code != OK or count == first:
         return code

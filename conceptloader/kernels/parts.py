@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conceptloader.kernels.holes import is_closed, is_left_out
-from conceptloader.kernels.items import add_piece, walk_documents
+from conceptloader.kernels.items import add_piece, walk_items
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.packing import add_document, cut_documents, pack_pieces
 from conceptloader.kernels.records import BAD_DOCUMENT, NO_PLACE, Call, Tokens
@@ -204,7 +204,8 @@ def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
                 state.packed = 0
                 return OK
             call.used[row] = state.clock
-            found = max(found, walk_documents(call, Tokens(row, low, high, 0), add_piece))
+            tokens = Tokens(row, low, high, 0)
+            found = max(found, walk_items(call, tokens, 0, DOCUMENTS, shards[row].documents, add_piece))
             if found > WANTS:
                 return found
         row += 1

@@ -1,7 +1,7 @@
 """Batches for plain PyTorch: a loader that prefetches."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -64,59 +64,6 @@ class Loader(BaseLoader[TensorBatch]):
             )
         facts = run.facts(consumed_samples=self.begins_at, partition=asdict(share))
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
-
-    def set_weights(
-        self,
-        weights: Mapping[str, float],
-        at: int | None = None,
-        *,
-        why: str = "",
-        group: Any = None,
-        agree: bool = True,
-    ) -> int:
-        """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
-
-        To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
-        is in the state from now on, and in the run log once log_start has been called: a resumed run keeps it. It lasts
-        until weights are set again, or the next phase of the configuration.
-
-        Args:
-            weights: Dataset -> number above 0; datasets that are omitted are not drawn.
-            at: Sample over all ranks; by default the first step of which nothing was yielded. What was prefetched of it
-                is read again; on a CUDA device one micro batch more is on its way there.
-            why: They are set, for the run log.
-            group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
-                initialized, ranks compare what they are about to do, and agree=False skips that.
-            agree: False skips the comparison of ranks.
-
-        Returns:
-            The sample from which on it holds.
-
-        Raises:
-            ConfigError: For unknown or absent datasets, invalid weights, an `at` of what was yielded
-                already or that is not after weights set earlier, ranks that differ.
-            ReadError: For the run log.
-        """
-        return self.run.set_weights(weights, at, why=why, ranks=self._ranks(group, agree))
-
-    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
-        """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
-
-        To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
-        the state is saved.
-
-        Args:
-            losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
-                kinds that do not learn from losses need none.
-            group: The torch.distributed group of the data-parallel ranks, by default all processes; where it is
-                initialized, ranks compare what they are about to do.
-            agree: False skips the comparison of ranks.
-
-        Raises:
-            ConfigError: Without that section, for a second call in a step, losses that are wrong, weights that
-                set_weights refuses, ranks that differ.
-        """
-        self.run.observe(losses, self._ranks(group, agree))
 
     def _ranks(self, group: Any, agree: bool) -> Ranks:
         return GroupRanks(group, self.run.partition.dp_size) if agree else Alone()

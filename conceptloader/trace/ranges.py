@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from conceptloader.blend import View, packing
 from conceptloader.blend.mask import ALWAYS
 from conceptloader.blend.packing import Packs
-from conceptloader.errors import FormatError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
@@ -156,8 +156,11 @@ def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
     order = np.argsort(blocks, kind="stable")
     found = [np.zeros((5, 0), np.int64)]
     for some in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
-        count, pieces = packs.block(int(blocks[some[0]]))
-        parts = pack_some(pieces, count, packs.packing)
+        try:
+            count, pieces = packs.block(int(blocks[some[0]]))
+            parts = pack_some(pieces, count, packs.packing)
+        except (ConfigError, FormatError) as error:
+            raise error.within(packs.dataset.path) from error
         parts = parts[np.argsort(parts["bin"], kind="stable")]
         low, high = (np.searchsorted(parts["bin"], bins[some], side=side) for side in ("left", "right"))
         mine, rows = parts[ragged(low, high - low)], np.repeat(some, high - low)

@@ -61,6 +61,11 @@ def tally(request: pytest.FixtureRequest) -> Tally:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count}: {reason.removeprefix('Skipped: ')}")
     sums: dict[str, Counter[str]] = {}
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties if report.when == "call" else ():

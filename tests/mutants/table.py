@@ -117,7 +117,7 @@ _WIDE = {
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "metrics": "loader mixing trainers entries",
     "batch_log": "batch/test_batch_log.py trace",
-    "run": "run loader mixing trainers entries",
+    "run": "run loader mixing ranks trainers entries",
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
     "trace",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",

@@ -165,7 +165,9 @@ def launch(
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"log.{number}.txt"
-    log.touch()
+    log.write_text("")
+    for left in folder.glob(f"reached.{number}.*"):
+        left.unlink()
     key = (module, *sorted(server_env.items()))
     if key not in _servers:
         end_servers(keep=1)  # each has a framework in memory
@@ -174,7 +176,7 @@ def launch(
     job = {
         "function": function, "argument": asdict(argument) if isinstance(argument, Launch) else [*argument],
         "folder": str(folder), "log": str(log), "ranks": ranks, "number": number, "kill_after": kill_after,
-        "env": {**os.environ, **server_env, **env, **own, "CUDA_VISIBLE_DEVICES": ""}, "path": [*path],
+        "env": {**os.environ, **own, **server_env, **env, "CUDA_VISIBLE_DEVICES": ""}, "path": [*path],
         "nodes": [*map(dict, nodes)], "timeout": timeout,
     }  # fmt: skip
     try:

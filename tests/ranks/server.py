@@ -5,6 +5,7 @@ JSON on standard input: `function` of MODULE is called in `ranks` processes. A l
 """
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -49,7 +50,7 @@ def run_rank(module: Any, job: dict[str, Any], rank: int) -> int:
     code = 1
     try:
         argument = job["argument"]
-        getattr(module, job["function"])(Launch(**argument) if isinstance(argument, dict) else argument)
+        getattr(module, job["function"])(Launch(**argument).of_rank() if isinstance(argument, dict) else argument)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else error.code is not None
@@ -85,6 +86,8 @@ def run(module: Any, job: dict[str, Any]) -> list[int]:
         passed, end = time.monotonic() - began, False
         if pid in alive:
             codes[alive.pop(pid)] = os.waitstatus_to_exitcode(status)
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # its helpers, as those of Megatron's checkpoints
             end = status != 0
         elif passed > job["timeout"]:
             Path(job["folder"], f"error.{job['number']}.all").write_text("hangs")
@@ -110,6 +113,7 @@ def main() -> None:
 
     die_with_parent()
     module = importlib.import_module(sys.argv[1])
+    gc.freeze()  # else each collection in a fork copies all that was imported
     for line in sys.stdin:
         answers.write(json.dumps(run(module, json.loads(line))) + "\n")
 

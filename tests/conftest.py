@@ -1,5 +1,6 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
+import fcntl
 import logging
 import os
 import signal
@@ -28,10 +29,14 @@ settings.load_profile("conceptloader")
 
 
 @pytest.fixture(scope="session")
-def bounds_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which kernels check every index."""
-    folder = tmp_path_factory.getbasetemp().parent / "kernels-with-bounds-checks"  # of all workers of this run
-    build(folder, [load_library().level], bounds=True)
+def bounds_checks(checkout: Path) -> dict[str, str]:
+    """An environment in which kernels check every index. They are compiled once for all workers, and kept for later
+    runs: they are of their sources, or compiled again."""
+    folder = checkout / "build" / "kernels-with-bounds-checks"
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build(folder, [load_library().level], bounds=True)
     return {**os.environ, VARIABLE: str(folder)}
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,14 @@ def bounds_checks(checkout: Path) -> dict[str, str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         build(folder, [load_library().level], bounds=True)
     return {**os.environ, VARIABLE: str(folder)}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Syncing is most of the time of small builds. That it happens, and in which order, test_durability.py shows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
 
 
 @pytest.fixture(autouse=True)

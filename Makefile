@@ -4,6 +4,7 @@
 #   JOBS=8                   pytest processes
 #   SECONDS=600              of `make fuzz`
 #   MUTANTS=300              of `make mutants`
+#   BASE=main                the revision that `make lint` compares the sizes with
 #   NAMES="trl lightning"    environments of `make trainers`
 #   CONSTRAINTS=             (empty) ignore the pins; or another file of pins
 # pip's own variables work as ever: PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels/ installs without a network.
@@ -55,6 +56,7 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m tests.house.vocabulary
 	$(VENV)/bin/python -m tests.house.messages
+	$(VENV)/bin/python -m tests.house.size $(BASE)
 	rm -rf build/layers
 	$(VENV)/bin/python setup.py -q build_py -d build/layers
 	cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../setup.cfg --no-cache --no-logo

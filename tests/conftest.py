@@ -1,11 +1,12 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
+import fcntl
 import logging
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,23 @@ settings.load_profile("conceptloader")
 
 
 @pytest.fixture(scope="session")
-def bounds_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which kernels check every index."""
-    folder = tmp_path_factory.getbasetemp().parent / "kernels-with-bounds-checks"  # of all workers of this run
-    build(folder, [load_library().level], bounds=True)
+def bounds_checks(checkout: Path) -> dict[str, str]:
+    """An environment in which kernels check every index. They are compiled once for all workers, and kept for later
+    runs: they are of their sources, or compiled again."""
+    folder = checkout / "build" / "kernels-with-bounds-checks"
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build(folder, [load_library().level], bounds=True)
     return {**os.environ, VARIABLE: str(folder)}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Syncing is most of the time of small builds. That it happens, and in which order, test_durability.py shows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +74,11 @@ def tally(request: pytest.FixtureRequest) -> Tally:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count}: {reason.removeprefix('Skipped: ')}")
     sums: dict[str, Counter[str]] = {}
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties if report.when == "call" else ():

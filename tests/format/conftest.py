@@ -7,9 +7,6 @@ import pytest
 
 import conceptloader as cl
 from tests.corpora.small import small_corpus
-from tests.unsynced import no_waiting_for_the_disk
-
-__all__ = ["no_waiting_for_the_disk"]
 
 
 @pytest.fixture(params=["dense", "spans"])

@@ -20,9 +20,6 @@ from tests.hostile import files
 from tests.hostile.fuzz import CORPUS, MOST_BYTES, NAMES, attempt, fuzz, measured, mutate, seeds, several
 from tests.hostile.targets import Template, targets
 from tests.scale import scaled
-from tests.unsynced import no_waiting_for_the_disk
-
-__all__ = ["no_waiting_for_the_disk"]
 
 MUTATIONS = 20
 SECONDS = scaled(30, 300)  # in all

@@ -3,20 +3,13 @@
 import json
 import os
 import re
-import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from tests.dying import die_with_parent
+from tests.ranks.launch import launch
 
 ROOT = Path(__file__).parents[2]
-HARNESS = ROOT / "tests/megatron/harness/run.py"
 LOSS = re.compile(r'\{"step": .*?\}')
 ITERATION = re.compile(r"iteration +(\d+)/ +\d+ .*lm loss: (\S+) .*grad norm: (\S+)")
 
@@ -68,49 +61,22 @@ def torchrun(
 ) -> Finished:
     """Run `script` with the harness in `processes` processes. A run that takes longer than `timeout` s is a failure.
 
-    nodes: the environment of each, whose torchrun starts an equal share of the processes; all are on this machine.
+    nodes: the environment of each, which has an equal share of the processes; all are on this machine.
     """
-    folder.mkdir(parents=True)
-    path = [str(ROOT), *([] if checkout is None else [str(checkout)]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(ROOT), *([] if checkout is None else [str(checkout)]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path),
-        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
         "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
         "TORCH_COMPILE_DISABLE": "1",
-        "RECORD": str(folder),
-        "KILL_AFTER": str(kill_after),
+        **({"WHEEL": "1"} if checkout is None else {}),
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes // len(nodes))]
-    command += ["--nnodes", str(len(nodes)), "--master_port", str(free_port())]
-    log, started = folder / "output.txt", []
-    with log.open("w") as out:
-        try:
-            for node, own in enumerate(nodes):
-                words = [*command, "--node_rank", str(node), str(HARNESS), *script]
-                process = subprocess.Popen(
-                    words, env={**environment, **own}, cwd=folder, stdout=out, stderr=subprocess.STDOUT,
-                    preexec_fn=die_with_parent,
-                )  # fmt: skip
-                started.append(process)
-            for process in started:
-                process.wait(timeout)
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
-            end_processes(folder)
-    output, code = log.read_text(), max(abs(process.returncode) for process in started)
-    return Finished(code, output, losses(output), records(folder, "rank"), records(folder, "given"))
-
-
-def end_processes(folder: Path) -> None:
-    """End what is left of a run: ranks have sessions of their own, and those that were killed leave Megatron's helper
-    processes of checkpointing behind."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("RECORD") == str(folder):
-                process.kill()
+    ended = launch(
+        "tests.megatron.harness.run", script, folder, ranks=processes, env={"KILL_AFTER": str(kill_after)},
+        server_env=environment, timeout=timeout, nodes=nodes,
+    )  # fmt: skip
+    return Finished(
+        abs(ended.code), ended.output, losses(ended.output), records(folder, "rank"), records(folder, "given")
+    )
 
 
 def records(folder: Path, kind: str) -> dict[int, list[dict[str, list[int]]]]:
@@ -129,11 +95,3 @@ def losses(output: str) -> dict[int, tuple[str, ...]]:
             entry = json.loads(match[0])
             found[entry["step"]] = (repr(entry["loss"]),)
     return found
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port

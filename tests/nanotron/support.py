@@ -3,9 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from tests.dying import die_with_parent
+from tests.ranks.launch import launch
 
 ROOT = Path(__file__).resolve().parents[2]
-HARNESS = Path(__file__).parent / "harness" / "launch.py"
 RUN_SECONDS = 240  # a run takes 10 s on a quiet machine with two cores
 
 SEQ_LEN = 64
@@ -43,49 +39,24 @@ class Result:
 
 
 def torchrun(
-    folder: Path, processes: int, args: Sequence[str], env: Mapping[str, str] = {}, kill: tuple[int, int] | None = None
+    folder: Path,
+    processes: int,
+    args: Sequence[str],
+    env: Mapping[str, str] = {},
+    kill: tuple[int, int] | None = None,
+    path: Sequence[str] = (),
 ) -> Result:
-    """Start the harness with `processes` ranks. kill: (rank, step) after which that rank dies by SIGKILL."""
+    """Start the harness with `processes` ranks. kill: (rank, step) after which that rank dies by SIGKILL. path: of
+    modules for them."""
     record = folder / "record"
     shutil.rmtree(record, ignore_errors=True)
     record.mkdir(parents=True)
-    env = {**env, "HARNESS_RECORD": str(record)}
-    if kill is not None:
-        env["HARNESS_KILL"] = f"{kill[0]}:{kill[1]}"
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    returncode, output = _run(folder, [*launcher, str(HARNESS), *args], env)
-    return Result(returncode, output, [_read(record / f"rank{rank}.jsonl") for rank in range(processes)])
-
-
-def harness(folder: Path, args: Sequence[str], env: Mapping[str, str] = {}) -> Result:
-    """Run the harness in one process, without torch.distributed."""
-    return Result(*_run(folder, [str(HARNESS), *args], env), steps=[])
-
-
-def _run(folder: Path, args: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
-    paths = [str(ROOT), env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, *args],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    )
-    try:
-        output, _ = process.communicate(timeout=RUN_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        raise AssertionError(f"hung for {RUN_SECONDS} s:\n{output[-6000:]}") from None
-    finally:
-        if process.poll() is None:  # the test itself was interrupted
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, output
+    source = {"NANOTRON_SRC": env.get("NANOTRON_SRC", os.environ.get("NANOTRON_SRC", ""))}
+    ended = launch(
+        "tests.nanotron.harness.launch", args, folder, ranks=processes, env={**env, "RECORD": str(record)}, path=path,
+        server_env=source, timeout=RUN_SECONDS, kill=f"{kill[0]}:{kill[1]}" if kill else "",
+    )  # fmt: skip
+    return Result(ended.code, ended.output, [_read(record / f"rank{rank}.jsonl") for rank in range(processes)])
 
 
 def _read(path: Path) -> dict[int, dict[str, Any]]:
@@ -113,7 +84,7 @@ def run_train(
     script = str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py")
     ours = [] if launch is None else ["-m", "conceptloader.launch", *launch]
     args = [*ours, script, "--config-file", str(file)]
-    return torchrun(folder, processes, args, env={"PYTHONPATH": str(path)}, kill=kill)
+    return torchrun(folder, processes, args, kill=kill, path=[str(path)])
 
 
 def config(

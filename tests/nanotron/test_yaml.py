@@ -46,7 +46,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
     }
     configs = {name: support.config(folder / "c", section) for name, section in sections.items()}
     (folder / "configs.json").write_text(json.dumps(configs))
-    result = support.harness(folder, [str(SCRIPT), "configs.json"])
+    result = support.torchrun(folder, 1, [str(SCRIPT), "configs.json"])
     assert result.returncode == 0, result.output[-4000:]
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return found

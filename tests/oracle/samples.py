@@ -3,6 +3,7 @@
 The order is that of conceptloader/order/reference.py, its definition; nothing else of the package is used.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,13 +122,21 @@ class Order:
     sizes: Mapping[str, int]
     phases: Sequence[tuple[int, Weights]]
     skips: Sequence[tuple[int, int]] = ()
+    _blocks: dict[tuple[int, int], list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
     def global_sample(self, t: int) -> int:
         return reference.global_index(t, self.skips)
 
     def locate(self, t: int) -> tuple[str, int, int]:
-        """(dataset, epoch, window) of the trainer's sample t."""
-        number, draw = reference.locate(self._phases, self.block, self.global_sample(t))
+        """(dataset, epoch, window) of the trainer's sample t. As reference.locate, which makes a block each time."""
+        g = self.global_sample(t)
+        phase = [phase for phase in self._phases if phase.start <= g][-1]
+        block, place = divmod(g - phase.start, self.block)
+        if (phase.start, block) not in self._blocks:
+            self._blocks[phase.start, block] = phase.block_order(block, self.block)
+        leaf, draw = self._blocks[phase.start, block][place]
+        number = phase.members[leaf]
+        draw += phase.base[number]
         name, size = list(self.sizes.items())[number]
         return name, *reference.window_of(draw, size, reference.dataset_key(self.seed, name))
 

@@ -294,9 +294,8 @@ def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: 
         assert track != "scored" or found["scored_scores"] == scores, where
 
 
-def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
     """Samples anywhere, by what torch's DataLoader reads, as it is or in another process; and by the plain reader."""
-    blend = cl.open_blend(config)
     found = draw(st.lists(st.integers(0, 2**60 - 1), max_size=6))
     numbers = np.array(found, np.uint64)
     assert_same(open_reader(blend).read(numbers), plain_reader(blend).read(numbers))
@@ -308,7 +307,7 @@ def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
     return check_batch(oracle, cl.collate_fn(samples), found) if found else 0
 
 
-def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
     """A run from its beginning, resumed a few times: on other ranks, with other weights, with a configuration that was
     edited ahead of the position."""
     state, at, checked, rule = None, 0, 0, draw(st.sampled_from(RULES))
@@ -319,13 +318,13 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
         mixing = {"conceptloader.testing.controllers:Greedy": {}}
         config = {**config, "datasets": datasets, "phases": [], "mixing": mixing}
         oracle, learned = Oracle(config), Greedy(dict.fromkeys(sorted(oracle.sizes), 1))
+        blend = cl.open_blend(config)
     for number in range(resumes + 1):
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
         size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
         end, tail = None, draw(st.sampled_from(["drop", "partial", *(() if oracle.live or learned else ("wrap",))]))
         if number == resumes and draw(st.booleans()):
             end = draw(st.integers(max(at + 1, 2 * BATCH), at + 50))
-        blend = cl.open_blend(config)
         loaders = [
             cl.make_dataloader(
                 blend,
@@ -367,7 +366,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
             loader.close()
         if learned is None and draw(st.booleans()):
             config = draw(edited(config, oracle, at))
-            oracle = Oracle(config, oracle.live)
+            oracle, blend = Oracle(config, oracle.live), cl.open_blend(config)
     return checked
 
 
@@ -437,10 +436,10 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
     }
 
 
-def check_evaluation(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
     """Every window once, on any number of ranks; the last ones of many."""
     total, size, ranks = sum(oracle.sizes.values()), draw(st.integers(1, 40)), draw(st.integers(1, 4))
-    group, blend = size * ranks, cl.open_blend(config)
+    group = size * ranks
     begin = max(0, total - 400) // group * group
     for k in range(ranks):
         options = {"dp_rank": k, "dp_size": ranks, "micro_batch_size": size, "consumed_samples": begin}
@@ -451,13 +450,13 @@ def check_evaluation(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) ->
     return total - begin
 
 
-def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
     """The last batch of a run that ends after an exclusion, padded with samples from before it."""
     end = max(entry["at"] for entry in config["exclude"]) + draw(st.integers(1, BATCH))
     if config["order"] == "sequential":
         end = min(end, sum(oracle.sizes.values()))
     first, options = (end - 1) // BATCH * BATCH, {"num_samples": end, "last_batch": "wrap"}
-    blend, positions = cl.open_blend(config), np.arange(first, first + BATCH, dtype=np.uint64)
+    positions = np.arange(first, first + BATCH, dtype=np.uint64)
     both = np.stack([positions % np.uint64(end), positions])
     assert_same(open_reader(blend).read(both), plain_reader(blend).read(both))
     with cl.make_dataloader(blend, micro_batch_size=BATCH, consumed_samples=first, **options) as loader:
@@ -467,12 +466,12 @@ def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
 
 def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
     """Returns the number of samples that were compared."""
-    oracle = Oracle(config)
-    assert list(oracle.sizes.values()) == list(cl.open_blend(config).order.sizes)
-    wrapped = check_wrap(draw, config, oracle) if config["exclude"] else 0
+    oracle, blend = Oracle(config), cl.open_blend(config)
+    assert list(oracle.sizes.values()) == list(blend.order.sizes)
+    wrapped = check_wrap(draw, config, oracle, blend) if config["exclude"] else 0
     if config["order"] == "sequential":
-        return wrapped + check_evaluation(draw, config, oracle)
-    return wrapped + check_far(draw, config, oracle) + check_run(draw, config, oracle)
+        return wrapped + check_evaluation(draw, oracle, blend)
+    return wrapped + check_far(draw, config, oracle, blend) + check_run(draw, config, oracle, blend)
 
 
 @contextmanager

@@ -86,60 +86,6 @@ def test_no_array_of_a_batch_depends_on_what_is_taken_out(
     assert late[2]["input_ids"][:4].equal(untouched[2]["input_ids"][:4])
 
 
-def test_documents_beside_it_keep_tokens_and_losses(folder: Path) -> None:
-    path = folder / "documents-None-0"
-    own, whole, sample = (batches(config(path, e)) for e in ([OWN], [], [{**OWN, "take": "sample"}]))
-    lost, borders = dict.fromkeys(("own", "sample"), 0), 0
-    for a, b, c in zip(own, whole, sample, strict=True):
-        out = torch.isin(b["document_ids"], torch.tensor(OUT))
-        assert (a["input_ids"] == torch.where(out, 0, b["input_ids"])).all()
-        assert (a["document_ids"] == torch.where(out, -1, b["document_ids"])).all()
-        for name in ("position_ids", "cu_seqlens", "sample_index"):
-            assert a[name].equal(b[name])
-        border = out[:, :-1] & ~out[:, 1:]  # the label behind the last token of a document
-        inner = ~out[:, :-1] & ~out[:, 1:]
-        assert not a["loss_mask"][:, :-1][out[:, :-1] | out[:, 1:]].any()
-        assert a["loss_mask"][:, :-1][inner].all()
-        borders += int(border.sum())
-        assert not a["loss_mask"][:, :-1][border].any()
-        assert a["labels"][:, :-1][border].equal(b["labels"][:, :-1][border])
-        lost["own"] += int((a["loss_mask"] == 0).sum())
-        lost["sample"] += int((c["loss_mask"] == 0).sum())
-    assert borders > 3
-    assert lost["own"] < lost["sample"]
-
-
-@pytest.mark.parametrize("take", ["sample", "own", "labels"])
-@pytest.mark.parametrize("order", ["shuffled", "sequential"])
-def test_samples_that_pad_the_end_of_a_run_are_later_than_all(folder: Path, take: str, order: str) -> None:
-    """`last_batch: wrap` reads sample 0 and its neighbours once more, when what was excluded meanwhile is out."""
-    document = OWN if take != "labels" else SPANS
-    more = {"order": order, "loader": {"num_threads": 2}}
-
-    def read(at: int | None) -> dict[str, np.ndarray]:
-        entry = [] if at is None else [{**document, "at": at, "take": take}]
-        path = folder / ("spans" if take == "labels" else "documents")
-        made = config(path.with_name(f"{path.name}-None-0"), entry, **more)
-        options: dict[str, Any] = {"micro_batch_size": 5, "dp_size": 2, "num_samples": 23, "last_batch": "wrap"}
-        rows: dict[str, list[np.ndarray]] = {}
-        loaders = [cl.batches(made, dp_rank=rank, **options) for rank in (0, 1)]
-        for both in zip(*loaders, strict=True):
-            for name in ("sample_index", "input_ids", "labels", "loss_mask", "document_ids"):
-                found = rows.setdefault(name, [])
-                found += [both[k % 2][name][k // 2] for k in range(10)]  # strided: sample k is of rank k % 2
-        return {name: np.array(found) for name, found in rows.items()}
-
-    without, always, late = read(None), read(0), read(20)
-    assert late["sample_index"].tolist() == [*range(23), *range(7)]
-    for name in late:
-        assert np.array_equal(late[name][:20], without[name][:20]), name
-        assert np.array_equal(late[name][20:], always[name][20:]), name
-    assert late["loss_mask"][23:].sum() < without["loss_mask"][23:].sum()
-    if take == "own":
-        assert np.isin(without["document_ids"][23:], OUT).any()
-        assert not np.isin(late["document_ids"][23:], OUT).any()
-
-
 class Model(torch.nn.Module):
     """One layer of attention, causal, and within documents if isolated; concepts are inputs too."""
 
@@ -210,29 +156,6 @@ def test_weights_have_the_same_bits_whatever_was_taken_out(folder: Path, isolate
         same[way] = all(torch.equal(one[name], other[name]) for name in one)
     expected = {"own tokens, labels and border": True, "own labels": False, "own labels and border": isolated}
     assert same == expected
-
-
-def test_fill_in_the_middle_leaves_what_is_taken_out(folder: Path) -> None:
-    fim = cl.FillInMiddle(prefix=61, middle=62, suffix=63, pad=0, rate=1.0, eos=0)
-    found = []
-    for number in (0, 1):
-        plain = config(folder / f"documents-None-{number}", [OWN], tracks={}, outputs={"cu_seqlens": True})
-        found.append([fim(batch) for batch in batches(plain)])
-    assert equal(*found)
-    assert any((batch["input_ids"] == 61).any() for batch in found[0])
-
-
-def test_labels_of_a_concept_are_losses_alone(folder: Path) -> None:
-    path = folder / "spans-None-0"
-    plain, silent = batches(config(path, [])), batches(config(path, [{**SPANS, "take": "labels"}]))
-    assert not equal(plain, silent)
-    for a, b in zip(plain, silent, strict=True):
-        spans = (a["concepts_ids"] == CONCEPT).any(-1).gather(1, a["concepts_span_index"].clamp(min=0).long())
-        inside = spans & (a["concepts_span_index"] >= 0)
-        expected = a["loss_mask"][:, :-1].masked_fill(inside[:, 1:], 0)
-        assert b["loss_mask"][:, :-1].equal(expected)  # the label behind a span stays: its tokens are inputs
-        a["loss_mask"] = b["loss_mask"]
-    assert equal(plain, silent)
 
 
 def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Path, caplog: Any) -> None:

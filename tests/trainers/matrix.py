@@ -1,25 +1,21 @@
 """The matrix: trainers x ways of stopping and going on, and what the models' forwards have to have seen."""
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from conceptloader.testing import random_documents, write_dataset
-from tests.trainers.zygote import Launch
+from tests.ranks import launch as ranks
+from tests.ranks.launch import Launch, launch
 
 STEPS, BATCH = 7, 12
 SIZES = "SIGKILL and other sizes"
 WITHIN = {"micro": 3, "accumulate": 2}
 # What stops a run, and how it goes on. A trainer that takes whole steps from the loader ignores `mid` and `ahead`.
 PARTS: dict[str, list[dict[str, Any]]] = {
-    SIZES: [{"kill_at": 4, "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
+    SIZES: [{"kill": "all:4", "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
     "same size, in the middle of accumulation": [{**WITHIN, "mid": True}, {**WITHIN, "ahead": True}],
 }
 
@@ -53,11 +49,13 @@ def launches(folder: Path, config: str, specs: list[dict[str, Any]]) -> list[Lau
 
 
 def run(module: str, chains: list[list[Launch]]) -> str:
-    """All launches, in one process that has imported the trainer. Gives what they printed."""
-    specs = json.dumps([asdict(launch) for one in chains for launch in one])
-    command = [sys.executable, str(Path(__file__).parent / "zygote.py"), module, specs]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    return done.stdout + done.stderr
+    """All launches, from one process that has imported the trainer. Gives what they printed."""
+    output = ""
+    for one in (one for chain in chains for one in chain):
+        function = "compare_values" if "values" in one.options else "train"
+        how: Any = {"function": function, "ranks": one.ranks, "number": one.number, "kill": one.kill}
+        output += launch(f"tests.trainers.{module}", one, one.path, **how).output
+    return output
 
 
 def errors(chain: list[Launch]) -> list[str]:
@@ -65,26 +63,11 @@ def errors(chain: list[Launch]) -> list[str]:
     return [path.read_text() for path in sorted(chain[0].path.glob("error.*"))]
 
 
-def seen(launch: Launch, kind: str = "train") -> dict[int, Counter[int]]:
+def seen(one: Launch, kind: str = "train") -> dict[int, Counter[int]]:
     """Step -> samples that the ranks' models had."""
-    found: dict[int, Counter[int]] = {}
-    for path in launch.path.glob(f"record.{launch.number}.*.jsonl"):
-        for line in map(json.loads, path.read_text().splitlines()):
-            if line["kind"] == kind:
-                found.setdefault(line["step"], Counter()).update(line["samples"])
-    return found
+    return ranks.seen(one.path, one.number, kind)
 
 
-def judge(chain: list[Launch], steps: int = STEPS) -> tuple[int, int]:
-    """(skipped, repeated) samples of the run as it counts: a step is what the last launch that made it has seen."""
-    made: dict[int, Counter[int]] = {}
-    for launch in chain:
-        trained = seen(launch)
-        assert trained, f"launch {launch.number} trained nothing"
-        made = {step: samples for step, samples in made.items() if step < min(trained)} | trained
-    total = sum(made.values(), Counter())
-    planned = Counter(range(steps * BATCH))
-    for step in made:
-        if made[step] != Counter(range(step * BATCH, (step + 1) * BATCH)):
-            print(f"step {step}: {sorted(made[step].elements())}")
-    return (planned - total).total(), (total - planned).total()
+def judge(chain: list[Launch]) -> tuple[int, int]:
+    """(skipped, repeated) samples of the run as it counts."""
+    return ranks.judge(chain[0].path, len(chain), STEPS, BATCH)

@@ -1,19 +1,19 @@
-"""A training loop with Accelerate, for zygote.py."""
+"""A training loop with Accelerate, for tests.ranks."""
 
 import contextlib
 from typing import Any
 
 import torch
-import torch._dynamo  # which preparing a model imports; here, once for all launches
+import torch._dynamo  # which optimizers import; here, once for all launches
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.integrations.accelerate_lm import AcceleratedLoader
+from tests.ranks.launch import Launch
 from tests.trainers import values
 from tests.trainers.ahead import Ahead
-from tests.trainers.zygote import Launch
 
 
 def train(launch: Launch) -> None:

@@ -1,4 +1,4 @@
-"""A run of Lightning, for zygote.py."""
+"""A run of Lightning, for tests.ranks."""
 
 import logging
 import os
@@ -6,13 +6,14 @@ import warnings
 from typing import Any
 
 import torch
+import torch._dynamo  # which optimizers import; here, once for all launches
 from torch import nn
 
 import conceptloader as cl
 from conceptloader.integrations.lightning_lm import ConceptDataModule
 from conceptloader.integrations.lightning_lm.data import pl
+from tests.ranks.launch import Launch
 from tests.trainers import values
-from tests.trainers.zygote import Launch
 
 warnings.filterwarnings("ignore")
 logging.getLogger(pl.__name__).setLevel(logging.ERROR)

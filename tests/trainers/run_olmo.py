@@ -1,4 +1,4 @@
-"""A run of OLMo-core, for zygote.py."""
+"""A run of OLMo-core, for tests.ranks."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from olmo_core.train.train_module.transformer import TransformerDataParallelConf
 from torch import nn
 
 from conceptloader.integrations.olmo_lm import ConceptDataLoader, ConceptDataLoaderConfig
+from tests.ranks.launch import Launch
 from tests.trainers.by_hand import VOCABULARY
-from tests.trainers.zygote import Launch
 
 SEQ_LEN = 16
 LOGGED = ("train/CE loss", "optim/total grad norm")

@@ -1,4 +1,4 @@
-"""A run of torchtitan, for zygote.py: its own main, with a configuration of ours.
+"""A run of torchtitan, for tests.ranks: its own main, with a configuration of ours.
 
 $CONCEPTLOADER_TORCHTITAN is a checkout of its main branch, which needs, beside torch: grain, torch_checkpointing,
 datasets, spmd_types, tyro, tokenizers, safetensors, tensorboard, einops, pillow. Without it: the release that is
@@ -33,7 +33,7 @@ from torchtitan.trainer import Trainer  # noqa: E402
 
 from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
 from conceptloader.integrations.torchtitan_lm.data import FLAT, BaseDataLoader  # noqa: E402
-from tests.trainers.zygote import Launch  # noqa: E402
+from tests.ranks.launch import Launch  # noqa: E402
 
 SEQ_LEN = 16
 NOW: dict[str, Any] = {}  # the launch, and the step that is being trained

@@ -1,10 +1,11 @@
-"""A run of Hugging Face's Trainer, for zygote.py."""
+"""A run of Hugging Face's Trainer, for tests.ranks."""
 
 import copy
 import os
 from typing import Any
 
 import torch
+import torch._dynamo  # which optimizers import; here, once for all launches
 import transformers
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -12,9 +13,9 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.integrations.transformers_lm import ConceptTrainer, collate
+from tests.ranks.launch import Launch
 from tests.trainers import values
 from tests.trainers.ahead import Ahead
-from tests.trainers.zygote import Launch
 
 transformers.logging.set_verbosity_error()
 EPOCH = 53  # of which 48 make whole steps

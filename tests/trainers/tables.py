@@ -12,11 +12,11 @@ import yaml
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
+from tests.ranks.launch import Launch
 from tests.trainers import by_hand
 from tests.trainers.by_hand import Sample
 from tests.trainers.test_values import PACKS, WINDOWS, config_of, samples_of, write_datasets
 from tests.trainers.values import apart
-from tests.trainers.zygote import Launch
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of input_ids and position_ids [B, S]."""

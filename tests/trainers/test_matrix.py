@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conceptloader.adapters import RunLog
+from tests.ranks.launch import Launch
 from tests.trainers import tables, values
 from tests.trainers.matrix import BATCH, PARTS, SIZES, WITHIN, configs, errors, judge, launches, run, seen
-from tests.trainers.zygote import Launch
 
 # The launches of a trainer are made with the first of its tests.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -193,7 +193,7 @@ def test_nothing_is_skipped_or_repeated(runs: Runs, part: str) -> None:
     for launch in made[1:]:
         assert min(seen(launch)) == launch.first, "resumed where the one before has saved, behind which it had trained"
         assert max(seen(made[launch.number - 1])) >= launch.first
-    assert (made[0].path / "killed").exists() == (part == SIZES)
+    assert (made[0].path / "reached.0.0").exists() == (part == SIZES)
 
 
 def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs: Runs) -> None:

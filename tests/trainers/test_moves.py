@@ -25,7 +25,10 @@ CHECKPOINTS = {
     "torchtitan": f"checkpoint/step-{SAVED}",
 }
 # Both ranks are killed in their fifth step; one goes on from the checkpoint after the third.
-SIZES: list[dict[str, Any]] = [{"micro": 3, "accumulate": 2, "kill_at": 4, "steps": 6}, {"ranks": 1, "accumulate": 2}]
+SIZES: list[dict[str, Any]] = [
+    {"micro": 3, "accumulate": 2, "kill": "all:4", "steps": 6},
+    {"ranks": 1, "accumulate": 2},
+]
 
 
 def test_a_run_moves_through_all_trainers_and_back(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers.zygote import free_port
+from tests.ranks.server import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import conceptloader as cl
 from tests.corpora.for_megatron import write_config, write_datasets
-from tests.trainers.zygote import Launch
+from tests.ranks.launch import Launch
 
 RATE = 0.5
 HELD_OUT = 10  # samples of a validation: two full batches of 5, or batches of 4, 4 and 2

@@ -1,28 +1,25 @@
-"""What every rank was given and what it computed, for tests to compare; and a death on demand.
+"""What every rank was given and what it computed, for tests to compare; and a death after a step, see tests.ranks.
 
-<HARNESS_RECORD>/rank<R>.jsonl, one line per step: {"step", "loss" (the exact float, null without one), "outputs" (of
+$RECORD/rank<R>.jsonl, one line per step: {"step", "loss" (the exact float, null without one), "outputs" (of
 the model, by micro batch), "batches"}; a batch maps each key to a nested list, or to {"owner": pp rank}.
 """
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.ranks.launch import die_at
+
 
 def install() -> None:
     """Wrap the step of the trainer."""
-    folder, kill = os.environ.get("HARNESS_RECORD"), os.environ.get("HARNESS_KILL")
-    if folder is None and kill is None:
-        return
     import nanotron.trainer as trainer
 
-    rank = int(os.environ["RANK"])
-    kill_rank, kill_step = map(int, kill.split(":")) if kill else (-1, -1)
+    path = Path(os.environ["RECORD"], f"rank{os.environ['RANK']}.jsonl")
     real_step = trainer.DistributedTrainer.training_step
 
     def training_step(self: Any, dataloader: Any) -> Any:
@@ -30,12 +27,10 @@ def install() -> None:
         results = real_step(self, dataloader=_tap(dataloader, batches))
         loss = results[1].item() if isinstance(results[1], torch.Tensor) else None
         extra = [{k: v.item() for k, v in output.items() if isinstance(v, torch.Tensor)} for output in results[0]]
-        if folder is not None:
-            line = {"step": self.iteration_step, "loss": loss, "outputs": extra, "batches": batches}
-            with (Path(folder) / f"rank{rank}.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
-        if (rank, self.iteration_step) == (kill_rank, kill_step):
-            os.kill(os.getpid(), signal.SIGKILL)
+        line = {"step": self.iteration_step, "loss": loss, "outputs": extra, "batches": batches}
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        die_at(self.iteration_step)
         return results
 
     trainer.DistributedTrainer.training_step = training_step

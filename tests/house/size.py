@@ -1,0 +1,76 @@
+"""Code lines and tokens of the core, the add-ons and the tests: python -m tests.house.size [REVISION].
+
+A code line holds a token that is neither a comment nor a docstring. With a revision of git, also the difference to it.
+"""
+
+import io
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ("__init__", "base", "errors", "kernels", "storage", "order", "blend", "batch", "run", "torch", "launch")
+IN_FORMAT = ("spec", "read")
+LAYOUT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+Sizes = Counter[tuple[str, str]]
+
+
+def count(text: str) -> tuple[int, int]:
+    """(code lines, tokens) of a file."""
+    lines, tokens, begins = set[int](), 0, True
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        alone = begins and token.type == tokenize.STRING  # a docstring, or a string that nobody reads
+        if token.type not in (*LAYOUT, tokenize.COMMENT) and not alone:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+            tokens += 1
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            begins = token.type in LAYOUT
+    return len(lines), tokens
+
+
+def part(path: str) -> str:
+    """Where a file is counted."""
+    top, name, below, *_ = *path.removesuffix(".py").split("/"), "", ""
+    if top == "tests":
+        return "tests"
+    core = top == "conceptloader" and (name in CORE or (name == "format" and below in IN_FORMAT))
+    return "core" if core else "add-ons"
+
+
+def files(revision: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of the Python files of a revision; "": as they lie here."""
+    tops = ("conceptloader", "integrations", "tests")
+    if not revision:
+        paths = sorted(path for top in tops for path in (ROOT / top).rglob("*.py"))
+        yield from ((str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in paths)
+        return
+    git = ["git", "-C", str(ROOT)]
+    listed = subprocess.run([*git, "ls-tree", "-r", revision, *tops], stdout=-1, text=True, check=True).stdout
+    entries = [(line.split()[2], line.split("\t")[1]) for line in listed.splitlines() if line.endswith(".py")]
+    asked = "".join(f"{blob}\n" for blob, _ in entries).encode()
+    answers = io.BytesIO(subprocess.run([*git, "cat-file", "--batch"], input=asked, stdout=-1, check=True).stdout)
+    for _, path in entries:
+        yield path, answers.read(int(answers.readline().split()[2]) + 1).decode()
+
+
+def sizes(revision: str = "") -> Sizes:
+    """(part, "lines" or "tokens") -> how many."""
+    found: Sizes = Counter()
+    for path, text in files(revision):
+        for name in (part(path), "product" if part(path) != "tests" else ""):
+            found.update(dict(zip(((name, "lines"), (name, "tokens")), count(text), strict=True)))
+    return found
+
+
+def main(revision: str = "") -> None:
+    now, before = sizes(), sizes(revision) if revision else None
+    for name in ("core", "add-ons", "product", "tests"):
+        shown = [(now[name, what], before and now[name, what] - before[name, what]) for what in ("lines", "tokens")]
+        print(f"{name:8}" + "".join(f"{n:10,}" + ("" if d is None else f" ({d:+,})") for n, d in shown))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,5 +1,0 @@
-"""Shared by the tests of ingest."""
-
-from tests.unsynced import no_waiting_for_the_disk
-
-__all__ = ["no_waiting_for_the_disk"]

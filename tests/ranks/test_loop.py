@@ -1,0 +1,154 @@
+"""A loop of PyTorch, killed and resumed on other ranks: what these recorded is the plan."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+
+import conceptloader as cl
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import audit, locate_document, open_run, read_record
+from conceptloader.trace.record import checksums
+from tests.conftest import Tally
+from tests.corpora.blended import tokens_of
+from tests.ranks.launch import Ended, Launch, launch
+from tests.ranks.loop import read_state
+from tests.scale import scaled
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+GROUPS = (1, 2, 3, 4)
+BATCH = 12
+RAMP = ((0, BATCH), (BATCH * 10, 2 * BATCH), (BATCH * 40, BATCH))
+RUNS = 5
+SEQ_LEN = 24
+
+
+class Start(NamedTuple):
+    """A start of the run. kill: SIGKILL to all ranks, as when the power fails, or to one, whose launcher ends the
+    others."""
+
+    ranks: int
+    micro: int
+    kill: str = ""
+
+
+CHAIN = [Start(2, 6, "all:4"), Start(3, 2, "2:13"), Start(1, 4)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for k, name in enumerate(("books", "code")):
+        write_dataset(folder / name, random_documents(60, seed=k, prefix=name), shards=3, encoding="spans")
+    return folder
+
+
+def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Two phases, the first one of books alone, and samples that are skipped."""
+    return {
+        "seed": seed,
+        "seq_len": SEQ_LEN,
+        "datasets": {name: {"path": str(data / name)} for name in ("books", "code")},
+        "phases": [{"start": 0, "weights": {"books": 2}}, {"start": 150, "weights": {"books": 1, "code": 5}}],
+        "skip": [{"at": 90, "count": 31}],
+        "tracks": {"concepts": {}},
+        "loader": {"prefetch_batches": int(rng.integers(0, 6)), "num_threads": int(rng.integers(1, 4))},
+    }
+
+
+def write(directory: Path, config: dict[str, Any]) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "run.yaml").write_text(yaml.safe_dump(config))
+    return directory
+
+
+def train(directory: Path, number: int, start: Start, stop: int, save: int, **options: Any) -> Ended:
+    """A launch up to a step, -1: for ever."""
+    one = Launch(
+        config=str(directory / "run.yaml"), out=str(directory), number=number, ranks=start.ranks, micro=start.micro,
+        accumulate=1, steps=stop, save_at=save, options={"batch": RAMP},
+    )  # fmt: skip
+    return launch(
+        "tests.ranks.loop", one, directory, function="train", ranks=start.ranks, number=number, kill=start.kill,
+        **options,
+    )  # fmt: skip
+
+
+def test_a_run_that_is_killed_and_resumed_trains_the_plan(tmp_path: Path, data: Path) -> None:
+    directory = write(tmp_path / "run", configuration(data, 0, np.random.default_rng(0)))
+    for number, start in enumerate(CHAIN):
+        ended = train(directory, number, start, 30, 3)
+        assert (ended.code == 0) == (not start.kill), ended.output
+    check(directory, 30)
+    launches = read_record(directory / "record")
+    assert [one.start.dp_size for one in launches] == [start.ranks for start in CHAIN]
+    assert [one.start.step for one in launches] == [0, 3, 12]
+    run, history = open_run(directory / "run.yaml", directory), cl.adapters.RunLog(directory).history
+    report = audit(run, launches)
+    assert (report.incomplete, report.repeated > 0) == ([], True)
+    for one in launches:
+        for line in filter(one.counts, one.lines):
+            for slot, sample in enumerate(line.samples):
+                assert history.places(sample) == [(line.step, line.micro_batch, line.dp_rank, slot)]
+    places = locate_document(run, "code-7", history.range_of(29)[1])
+    assert min(one.sample for one in places) >= 150 - 31, "code is drawn from there on"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_killed_at_random_moments(tmp_path: Path, data: Path, seed: int, tally: Tally) -> None:
+    """Resumed with another number of processes each time."""
+    rng = np.random.default_rng(seed)
+    directory = write(tmp_path / "run", configuration(data, seed, rng))
+    processes = kills = number = 0
+    while kills < scaled(10, 50) // RUNS:
+        seconds = float(rng.choice([rng.uniform(0, 0.2), rng.uniform(0, 1)]))
+        ended = train(directory, number, random_start(rng), -1, int(rng.integers(1, 5)), kill_after=seconds)
+        assert {*ended.codes} == {-9}, f"a rank failed by itself: {ended.output}"
+        processes, kills, number = processes + len(ended.codes), kills + 1, number + 1
+    stop = read_state(directory)["step"] + 5
+    assert train(directory, number, random_start(rng), stop, 1).code == 0
+    samples = check(directory, stop)
+    tally("trainings killed", {"runs": 1, "kills": kills, "processes": processes, "samples": samples})
+
+
+def random_start(rng: np.random.Generator) -> Start:
+    ranks = int(rng.choice(GROUPS))
+    return Start(ranks, int(rng.choice([m for m in (1, 2, 3) if BATCH % (m * ranks) == 0])))
+
+
+def check(directory: Path, stop: int) -> int:
+    """Every sample of the steps [0, stop) was trained once in the run as it ended; returns how many."""
+    launches = read_record(directory / "record")
+    trained: dict[int, tuple[int, int, str]] = {}
+    for one in launches:
+        for line in one.lines:
+            if one.counts(line):
+                for sample, dataset, checksum in zip(line.samples, line.datasets, line.checksums, strict=True):
+                    assert sample not in trained, f"sample {sample} was trained twice"
+                    trained[sample] = (line.step, dataset, checksum)
+    assert sorted(trained) == list(range(len(trained))), "a sample was lost"
+    assert {step for step, _, _ in trained.values()} == set(range(stop))
+    # The plan, from the configuration and the data alone.
+    blend = cl.open_blend(cl.load_config(directory / "run.yaml"))
+    for sample, k in enumerate(blend.order.sample_many(np.arange(len(trained)))[0].tolist()):
+        tokens = np.array(tokens_of(blend, sample))[None]
+        assert trained[sample][1:] == (k, checksums(tokens[:, :-1], tokens[:, 1:])[0]), f"sample {sample}"
+    report = audit(open_run(directory / "run.yaml", directory), launches)
+    assert report.difference is None
+    assert report.steps == (0, stop)
+    return len(trained)
+
+
+def test_a_sample_of_another_position_is_noticed(tmp_path: Path, data: Path) -> None:
+    """The check above can fail: the run is recorded with one seed and compared with another."""
+    config = configuration(data, 0, np.random.default_rng(0))
+    directory = write(tmp_path / "run", config)
+    assert train(directory, 0, Start(2, 3), 3, 1).code == 0
+    assert check(directory, 3) == 3 * BATCH
+    write(directory, {**config, "seed": 1})
+    with pytest.raises(AssertionError):
+        check(directory, 3)

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from conceptloader.ingest.build.simple import build
     from conceptloader.ingest.records.columns import Columns
     from conceptloader.metrics.steps import StepMetrics, log_steps, on_step, to_prometheus
-    from conceptloader.order.mixture import Mixture, Phase
+    from conceptloader.order.mixture import Mixture
     from conceptloader.order.partition import Partition, Plan
     from conceptloader.order.permutation import Permutation
+    from conceptloader.order.phases import Phase, Ramp
     from conceptloader.order.progress.found import find_state
     from conceptloader.order.progress.runlog import RunLog, RunStart
     from conceptloader.order.progress.spec import OrderSpec
-    from conceptloader.order.ramp import Ramp
     from conceptloader.order.schedule import BatchSchedule
     from conceptloader.order.sequential import Sequential
     from conceptloader.order.skips import Skip
@@ -103,10 +103,10 @@ _HOMES = {
     "ingest.build.simple": "build",
     "ingest.align.rules": "SpanAlignment",
     "ingest.records.columns": "Columns",
-    "order.mixture": "Mixture Phase",
-    "order.ramp": "Ramp",
+    "order.mixture": "Mixture",
     "order.partition": "Partition Plan",
     "order.permutation": "Permutation",
+    "order.phases": "Phase Ramp",
     "order.progress.found": "find_state",
     "order.progress.runlog": "RunLog RunStart",
     "order.progress.spec": "OrderSpec",

@@ -8,7 +8,8 @@ from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
 from conceptloader.mixing.kinds import PATHS, check_section
-from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
+from conceptloader.order.mixture import MAX_BLOCK
+from conceptloader.order.phases import Phase, check_first
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import OrderKind, Overflow
 from conceptloader.order.skips import Skip
@@ -397,7 +398,8 @@ class Config(Section):
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
-        check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
+        if starts[:1] == [0]:
+            check_first(self.phases, "phases[0].ramp")
 
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:

@@ -7,7 +7,6 @@ import numpy as np
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import reference
-from conceptloader.order.ramp import RampTree
 
 
 def draws_of(windows: U64Array, base: int, size: int, key: int) -> U64Array:
@@ -39,31 +38,19 @@ def positions(phases: Sequence[reference.PhaseOrder], block: int, dataset: int, 
 
 def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64Array) -> I64Array:
     leaf, tree = phase.members.index(dataset), phase.tree
-    later, segments = tree.root, kernels.NO_RAMP
     strict = np.empty_like(draws)
-    if isinstance(tree, RampTree):
-        later, segments = tree.later_root, np.array(tree.words, np.uint64)
-        paths = [_path(tree, path) for path in tree.paths[leaf :: len(phase.members)]]
-        kernels.climb_ramp(draws, paths[0], paths[1], segments, strict)
-    else:
-        path = [(tree.share[node], is_left) for node, is_left in reversed(tree.paths[leaf])]
-        divisors = np.array([share if is_left else (1 << 64) - share for share, is_left in path], np.uint64)
-        lower = np.array([(1 << 63) - is_left for _, is_left in path], np.uint64)
-        kernels.climb(draws, divisors, lower, strict)
+    path = [(tree.share[node], is_left) for node, is_left in reversed(tree.paths[leaf])]
+    divisors = np.array([share if is_left else (1 << 64) - share for share, is_left in path], np.uint64)
+    lower = np.array([(1 << 63) - is_left for _, is_left in path], np.uint64)
+    kernels.climb(draws, divisors, lower, strict)
     # Samples of one block are found together; in order, each block is made once.
     order = np.argsort(strict, kind="stable")
     places = np.empty(len(draws), np.int64)
     arrays = np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64)
     leaves, nodes = len(phase.members), kernels.Tree(*arrays)
-    key, roots = np.uint64(phase.key), (np.int64(tree.root), np.int64(later))
-    blocks = kernels.Blocks(key, roots[0], nodes, leaves, block, roots[1], segments)
+    blocks = kernels.Blocks(np.uint64(phase.key), np.int64(tree.root), nodes, leaves, block)
     scratch = np.empty(kernels.scratch_of(block, leaves), np.uint64)
     kernels.places_in_blocks(strict[order], draws[order], leaf, blocks, scratch, places)
     found = np.empty(len(draws), np.int64)
     found[order] = places
     return found + phase.start
-
-
-def _path(tree: RampTree, path: Sequence[tuple[int, bool]]) -> kernels.Path:
-    shares, is_left = [tree.share[node] for node, _ in path], [left for _, left in path]
-    return kernels.Path(np.array(shares, np.uint64), np.array(is_left, np.uint64))

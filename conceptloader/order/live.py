@@ -10,8 +10,9 @@ import numpy as np
 
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import KernelTables
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.permutation import MAX_N
+from conceptloader.order.phases import Phase
 
 _KEPT = 64  # phases that stay built
 
@@ -59,11 +60,8 @@ class LiveMixture(Mixture):
 
     def _build(self, k: int) -> Mixture:
         """The order within past phase k."""
-        first = k
-        while self.past[first].phase.ramp is not None:  # which needs the weights before it
-            first -= 1
-        phases = [one.phase for one in self.past[first : k + 1]]
-        return Mixture(phases=phases, origin=(phases[0].start, self._bases[first].tolist()), **self._options)
+        phase = self.past[k].phase
+        return Mixture(phases=[phase], origin=(phase.start, self._bases[k].tolist()), **self._options)
 
     def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
         self.check_known(int(g.min(initial=MAX_N)))

@@ -3,49 +3,28 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.base.checks import as_integer, falls
+from conceptloader.base.checks import as_integer
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
-from conceptloader.base.strict import Natural, Positive, convert
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import inverse, reference
+from conceptloader.order.built import counts_in, order_phases, phase_arrays
 from conceptloader.order.permutation import MAX_N, as_positions
-from conceptloader.order.phases import counts_in, order_phases, phase_arrays
-from conceptloader.order.ramp import Ramp, share_at
+from conceptloader.order.phases import Phase, checked_phases, without_ramps
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
 FORGOTTEN = "weights were set live since, and the state keeps those in force: give the run log, which has all of them"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """Proportions in which datasets are drawn, from some sample on.
-
-    Attributes:
-        start: Global sample from which on the weights hold.
-        weights: Dataset -> number above 0; datasets that are not named are not drawn.
-        ramp: How the weights of the phase before move to these; None: at once.
-    """
-
-    start: Natural
-    weights: Mapping[str, Positive]
-    ramp: Ramp | None = None
-
-    @property
-    def settled(self) -> int:
-        """Global sample from which on the weights hold in full, unless the next phase starts before."""
-        return self.start + (self.ramp.samples if self.ramp else 0)
 
 
 class Mixture(Shown):
@@ -62,8 +41,8 @@ class Mixture(Shown):
         names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
-        phases: changes of weights, with increasing `start`. As an attribute in order of start, with one more where a
-            ramp ends; see reference.PhaseOrder and ramp.RampTree.
+        phases: changes of weights, with increasing `start`. As an attribute with those in place of a ramp; see
+            reference.PhaseOrder.
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
@@ -99,8 +78,10 @@ class Mixture(Shown):
         self.origin = (0, [0] * len(self.sizes)) if origin is None else (int(origin[0]), list(origin[1]))
         self.known = self.origin  # before it nothing can be said
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
-        exact = [(p.start, self._exact_weights(p), p.ramp) for p in self._phase_list(weights, phases)]
-        self.phases = order_phases(exact, self.names, self.seed, self.block, self.origin[1])
+        exact = [replace(phase, weights=self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
+        steps = [step for some in without_ramps(exact) for step in some]
+        planned = [(step.start, {name: int(weight) for name, weight in step.weights.items()}) for step in steps]
+        self.phases = order_phases(planned, self.names, self.seed, self.block, self.origin[1])
         self._starts = [phase.start for phase in self.phases]
 
     def __repr__(self) -> str:
@@ -285,56 +266,3 @@ class Mixture(Shown):
                     f"a run of {num_samples} samples reads it {count / size:.2f} times, the limit is {limit}",
                     fix="lower its weight, shorten the run or raise the limit",
                 )
-
-
-def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> list[Phase]:
-    """`phases` with plain integers as starts. Raises ConfigError unless these are `first` and then increase."""
-    result = [
-        replace(
-            phase,
-            start=as_integer(phase.start, "phases: start"),
-            ramp=convert(phase.ramp, Ramp | None, f"phases.{phase.start}.ramp"),
-        )
-        for phase in phases
-    ]
-    starts = [phase.start for phase in result]
-    if (
-        starts[:1] not in ([], [first])
-        or falls(starts) is not None
-        or max((p.settled for p in result), default=0) >= 1 << 64
-    ):
-        raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
-    check_ramps(result, [f"phases.{start}.ramp" for start in starts], first)
-    return result
-
-
-def check_ramps(phases: Sequence[Phase], names: Sequence[str], first: int = 0) -> None:
-    """Raise ConfigError unless the weights before each ramp are known and settled.
-
-    names: of their ramps, for the error. first: sample before which no weights are known.
-    """
-    for k, (phase, name) in enumerate(zip(phases, names, strict=True)):
-        if phase.ramp is None:
-            continue
-        if phase.start == first:
-            raise ConfigError(
-                name, f"a ramp from sample {first} on", "a later start", "the weights before it are missing"
-            )
-        if k and phases[k - 1].settled > phase.start:
-            raise ConfigError(
-                name,
-                f"a ramp from sample {phase.start} on, where the one before it lasts to {phases[k - 1].settled}",
-                "a start where the weights before it are settled",
-                "start it later, or shorten the other one",
-            )
-
-
-def shares_at(phases: Sequence[Phase], g: int) -> dict[str, float]:
-    """Dataset -> its part of the samples around global sample g, by the weights in force there."""
-    *before, phase = (p for p in phases if p.start <= g)
-    total = sum(phase.weights.values())
-    shares = {name: weight / total for name, weight in phase.weights.items()}
-    if phase.ramp is None or g >= phase.settled:
-        return shares
-    moved, earlier = share_at(phase.ramp, g - phase.start), shares_at(before, before[-1].settled)
-    return {name: earlier.get(name, 0) * (1 - moved) + shares.get(name, 0) * moved for name in {**earlier, **shares}}

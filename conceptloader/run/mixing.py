@@ -15,7 +15,7 @@ from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_
 from conceptloader.mixing.doremi import DoReMi
 from conceptloader.mixing.kinds import LEARNING, learning
 from conceptloader.mixing.odm import ODM
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
 from conceptloader.run.ranks import Ranks

@@ -12,7 +12,7 @@ from conceptloader.blend.samples import Part, by_document, joined, kind_of, part
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Mixture, Phase, shares_at
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
 from conceptloader.order.sequential import Sequential
@@ -172,11 +172,6 @@ class Run:
         starts = [one.phase.start for one in phases]
         begin, end = (spec.decided(sample + 1) - 1 for sample in (first, max(first, stop - 1)))
         return phases[max(0, bisect_right(starts, begin) - 1) : bisect_right(starts, end)]
-
-    def shares(self, phase: Phase, sample: int) -> dict[str, float]:
-        """Member -> its part of what a phase draws around a sample."""
-        phases = [one.phase for one in self.phases if one.phase.start <= phase.start]
-        return shares_at(phases, max(phase.start, self.blend.spec.decided(sample + 1) - 1))
 
     @cached_property
     def members(self) -> list[Member | None]:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.kernels.order import climb
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.phases import Phase
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
 

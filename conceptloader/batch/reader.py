@@ -25,7 +25,6 @@ from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import NO_TABLES
 from conceptloader.order.mixture import Mixture
-from conceptloader.order.permutation import MAX_N
 from conceptloader.storage.handles import HANDLES, Handles
 from conceptloader.storage.reads import retrying
 
@@ -45,7 +44,7 @@ Picked = tuple[I64Array, U64Array]
 class Order(Protocol):
     """Mixture, Sequential, or anything that says which window of which member a sample is.
 
-    With `kernel_tables`, if it has any, kernels find windows by themselves.
+    With the `kernel_tables` of a Mixture, kernels find windows by themselves.
     """
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
@@ -91,8 +90,7 @@ class BatchReader:
 
     def follow(self, order: Order) -> None:
         """Read on in another order of the same members, which agrees with this one on what is being read."""
-        self.order, self._kernel_tables = order, getattr(order, "kernel_tables", None)
-        self._begins = order if isinstance(order, Mixture) and order.origin[0] else None
+        self.order = order
 
     def read(
         self,
@@ -114,9 +112,9 @@ class BatchReader:
         member that has left the configuration.
         """
         samples, positions = samples if samples.ndim == 2 else (samples, samples)
-        order = self._kernel_tables if picked is None else None
-        if order is not None and self._begins is not None:  # which kernels do not look at
-            self._begins.check_known(self._begins.skips.global_index(int(samples.min(initial=MAX_N))))
+        order = None
+        if picked is None and isinstance(self.order, Mixture):
+            order = self.order.kernel_tables(samples)
         shape = self._shapes.get(len(samples))
         if shape is None:
             shape = self._shapes[len(samples)] = Shape.make(self.layout, self._tables, len(samples))

@@ -21,7 +21,7 @@ from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.cli.runs import OF_STEPS, add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
-from conceptloader.order.live import LoggedPhase
+from conceptloader.order.progress.spec import LoggedPhase
 from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_step, trace_steps
 from conceptloader.viewer.plots import plot_mixture
 

@@ -11,10 +11,10 @@ from conceptloader.blend import Blend, View
 from conceptloader.blend.samples import Part, by_document, joined, kind_of, parts_of, pieces_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.order.live import LoggedPhase
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
+from conceptloader.order.progress.spec import LoggedPhase
 from conceptloader.order.sequential import Sequential
 
 EVERY = 1 << 62
@@ -140,7 +140,7 @@ class Run:
             raise ConfigError(f"sample {sample}", found, fix=fix)
 
     def _knowing(self, sample: int) -> "Run":
-        known = self.blend.order.known[0] if isinstance(self.blend.order, Mixture) else 0
+        known = self.blend.order.begin if isinstance(self.blend.order, Mixture) else 0
         if self.blend.spec.decided(sample + 1) <= known:
             found = f"weights that were set before global sample {known} decided it, and they are not in the run log"
             raise ConfigError(f"sample {sample}", found, fix=EARLIER)

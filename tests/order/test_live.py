@@ -12,7 +12,6 @@ import pytest
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
 from conceptloader.errors import ConfigError, FormatError, ResumeError
-from conceptloader.order.live import LiveMixture
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
 from conceptloader.order.phases import Phase, Ramp
@@ -293,5 +292,5 @@ def test_states_and_logs_of_version_1_are_read(tmp_path: Path) -> None:
     assert log.spec_at(log.starts[0]) == spec
     assert [one.phase.start for one in log.phases(cut)] == [0, 50, 60, 700, 9001]
     order = cut.build(logged=log.phases(cut))
-    assert isinstance(order, LiveMixture)
+    assert isinstance(order, Mixture)
     assert order.sample_many(range(100))[2].tolist() == spec.build().sample_many(range(100))[2].tolist()

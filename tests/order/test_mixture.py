@@ -47,6 +47,9 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     datasets, draws = m.locate_many(ts)
     _, epochs, windows = m.sample_many(ts)
     expected = by_reference(m, ts)
+    for t, (dataset, _, epoch, window) in zip(ts, expected, strict=True):
+        assert m.index_of_window(dataset, epoch, window) == t
+        assert m.indices_of_windows(dataset, epoch, [window]).tolist() == [t]
     assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
 
 

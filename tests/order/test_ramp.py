@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.order import mixture
 from conceptloader.order.phases import STEPS, Ramp, Shape, share_of_step, without_ramps
+from conceptloader.order.tree import Tree, built_tree
 from tests.raises import raises
 
 A, B = {"a": 7, "b": 3}, {"b": 1, "c": 4}
@@ -85,10 +87,10 @@ def test_the_next_phase_cuts_it_short_and_the_next_ramp_moves_on_from_there() ->
     again = steps_of(63, "linear", cl.Phase(start=150, weights=A, ramp=Ramp(samples=1)))
     assert [step.start for step in again[50:]] == [149, 150, 151]
     assert again[51].shares == pytest.approx({n: (again[50].shares[n] + START.shares.get(n, 0)) / 2 for n in "abc"})
-    for start, origin in ((0, None), (70, (70, [70, 0]))):
+    for start, drawn in ((0, None), (70, {70: [70, 0]})):
         with raises(cl.ConfigError, f"phases.{start}.ramp", f"a ramp from sample {start} on"):
             first = cl.Phase(start=start, weights=A, ramp=Ramp(samples=9))
-            cl.Mixture([1, 1], names=["a", "b"], phases=[first], origin=origin)
+            cl.Mixture([1, 1], names=["a", "b"], phases=[first], drawn=drawn)
 
 
 @pytest.mark.parametrize("samples", [0, 1.5, True, 1 << 64])
@@ -98,6 +100,31 @@ def test_bad_lengths(samples: Any) -> None:
     phases = [START, cl.Phase(start=9, weights=A, ramp={"samples": samples})]  # type: ignore[arg-type]
     with raises(cl.ConfigError, "phases.9.ramp.samples"):
         cl.Mixture([1, 1], names=["a", "b"], phases=phases)
+
+
+def test_a_tree_is_built_when_a_sample_from_there_on_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are 1,024 datasets, 64 trees take seconds."""
+    built: list[tuple[int, ...]] = []
+
+    def counted(weights: tuple[int, ...]) -> Tree:
+        built.append(weights)
+        return built_tree(weights)
+
+    monkeypatch.setattr(mixture, "built_tree", counted)
+    phases = [START, cl.Phase(start=100, weights=B, ramp=Ramp(samples=6300))]
+    m = cl.Mixture([10**6] * 3, names=["a", "b", "c"], phases=phases, max_epochs=[None] * 3)
+    m.check_run(10**6)
+    assert built == []
+    first = m.sample(99)
+    assert m.index_of_window(*first) == 99
+    assert len(set(built)) <= 2
+    m.kernel_tables(np.array([320, 340], np.uint64))
+    assert set(built) == {tuple(step.weights.values()) for step in steps_of(6300)[:4]}
+    built.clear()
+    m.kernel_tables(np.array([320, 399], np.uint64))
+    assert built == []
+    assert m.kernel_tables(np.array([99, 6400], np.uint64)) is None
+    assert m.kernel_tables(np.array([100, 6400], np.uint64)) is not None
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])

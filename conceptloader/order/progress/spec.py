@@ -12,7 +12,6 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.live import LiveMixture, LoggedPhase
 from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture
 from conceptloader.order.phases import Phase, Ramp, checked_phases, without_ramps
 from conceptloader.order.sequential import Sequential
@@ -81,6 +80,20 @@ class RampSteps(Saved):
     first: int
     last: int
     ramp: Ramp
+
+
+@dataclass(frozen=True)
+class LoggedPhase:
+    """A phase of a run, as its log has it.
+
+    phase: with names of members. counts: draws of each before it, of those with any; None to compute them. why: its
+    weights were set. losses: see WeightsSet in runlog.py.
+    """
+
+    phase: Phase
+    counts: Mapping[str, int] | None
+    why: str = ""
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def link(chain: str, phase: Phase, live: bool) -> str:
@@ -227,14 +240,19 @@ class OrderSpec(Saved):
             raise ConfigError(
                 "order", f"{self.order} cannot be built here", fix="only the adapter for that framework takes it"
             )
-        options: dict[str, Any] = {
-            "sizes": sizes, "names": names, "phases": self.deciding, "skips": self.skips, "seed": self.seed,
-            "block": self.block, "max_epochs": [(max_epochs or {}).get(one.dataset) for one in self.members.values()],
-        }  # fmt: skip
-        if self.origin is not None:
-            options["origin"] = self.begins, [self.origin.counts.get(name, 0) for name in names]
         past = [one for one in logged if one.phase.start < self.begins]
-        return LiveMixture(past, **options) if past else Mixture(**options)
+        counted: dict[int, Mapping[str, int] | None] = {one.phase.start: one.counts for one in past}
+        counted[self.begins] = {} if self.origin is None else self.origin.counts
+        return Mixture(
+            sizes=sizes,
+            names=names,
+            phases=[*(one.phase for one in past), *self.deciding],
+            drawn={at: [some.get(name, 0) for name in names] for at, some in counted.items() if some is not None},
+            skips=self.skips,
+            seed=self.seed,
+            block=self.block,
+            max_epochs=[(max_epochs or {}).get(one.dataset) for one in self.members.values()],
+        )
 
     def decided(self, consumed: int) -> int:
         """How many global samples (skipped ones included) precede a position of `consumed` trainer samples."""
@@ -290,7 +308,7 @@ class OrderSpec(Saved):
             return self
         assert isinstance(order, Mixture), "others have no phases"
         passed = [phase for phase in self.deciding if phase.start < start]
-        base = next(phase.base for phase in order.phases if phase.start == start)
+        base = order.drawn_before(start)
         before = self.origin or Origin(start=0, number=0, counts={}, chain="")
         return replace(
             self,

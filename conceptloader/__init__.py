@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from conceptloader.ingest.adopt.adopt import adopt
     from conceptloader.ingest.annotate.annotate import annotate
     from conceptloader.ingest.build.simple import build
-    from conceptloader.order.mixture import Mixture, Phase
+    from conceptloader.order.mixture import Mixture
+    from conceptloader.order.phases import Phase
     from conceptloader.order.progress.found import find_state
     from conceptloader.torch.collate import TensorBatch, collate_fn
     from conceptloader.torch.dataset import SampleDataset
@@ -56,7 +57,8 @@ _HOMES = {
     "ingest.adopt.adopt": "adopt",
     "ingest.annotate.annotate": "annotate",
     "ingest.build.simple": "build",
-    "order.mixture": "Mixture Phase",
+    "order.mixture": "Mixture",
+    "order.phases": "Phase",
     "order.progress.found": "find_state",
     "torch.collate": "TensorBatch collate_fn",
     "torch.dataset": "SampleDataset",

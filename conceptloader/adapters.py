@@ -6,9 +6,9 @@ from conceptloader.batch.loader import BaseLoader
 from conceptloader.blend import build_mixture
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.permutation import Permutation
+from conceptloader.order.phases import Ramp
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.ramp import Ramp
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip

@@ -22,9 +22,8 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.kernel import I64Array, U64Array
-from conceptloader.kernels.order import NO_TABLES, KernelTables
+from conceptloader.kernels.order import NO_TABLES
 from conceptloader.order.mixture import Mixture
-from conceptloader.order.permutation import MAX_N
 from conceptloader.storage.handles import HANDLES, Handles
 from conceptloader.storage.reads import retrying
 
@@ -44,7 +43,7 @@ Picked = tuple[I64Array, U64Array]
 class Order(Protocol):
     """Mixture, Sequential, or anything that says which window of which member a sample is.
 
-    With `kernel_tables`, if it has any, kernels find windows by themselves.
+    With the `kernel_tables` of a Mixture, kernels find windows by themselves.
     """
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
@@ -93,8 +92,6 @@ class BatchReader:
     def follow(self, order: Order) -> None:
         """Read on in another order of the same members, which agrees with this one on what is being read."""
         self.order = order
-        self._kernel_tables: KernelTables | None = getattr(order, "kernel_tables", None)
-        self._begins = order if isinstance(order, Mixture) and order.origin[0] else None
 
     def read(
         self,
@@ -122,9 +119,9 @@ class BatchReader:
         work, thread = self._workspace(), get_ident()
         self._running[thread] = work
         try:
-            tables = self._tables_of_order(samples) if picked is None else NO_TABLES
-            work.start(shape, block, tables, samples, positions)
-            if tables is NO_TABLES:
+            order = self.order.kernel_tables(samples) if picked is None and isinstance(self.order, Mixture) else None
+            work.start(shape, block, NO_TABLES if order is None else order, samples, positions)
+            if order is None:
                 work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
             if ranges is not None:
                 self._check_ranges(work, ranges)
@@ -154,14 +151,6 @@ class BatchReader:
             work = Workspace(self.layout, self._tables, self._files)
             self._workspaces.append(work)
             return work
-
-    def _tables_of_order(self, samples: U64Array) -> KernelTables:
-        """What kernels find windows by, if the order has it."""
-        if self._kernel_tables is None:
-            return NO_TABLES
-        if self._begins is not None:  # which kernels do not look at
-            self._begins.check_known(self._begins.skips.global_index(int(samples.min(initial=MAX_N))))
-        return self._kernel_tables
 
     def _fill(self, work: Workspace) -> None:
         """Passes of the kernel until all samples are complete; how slow the storage is, and whether files changed."""

@@ -22,10 +22,10 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
-from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.resume import resume
-from conceptloader.order.progress.spec import Member, OrderSpec, PackingRule
+from conceptloader.order.progress.spec import LoggedPhase, Member, OrderSpec, PackingRule
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.weights import exact_weights, tempered

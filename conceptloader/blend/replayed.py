@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from conceptloader.blend.schema import Config
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec, link
 
@@ -16,7 +16,7 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
     """The phases of the run that a configuration replays, the first at sample 0; () if it replays none.
 
     Raises:
-        ConfigError: There is no run, it has ramps, other datasets than here, or too many phases.
+        ConfigError: There is no run, it has other datasets than here, or too many phases.
         FormatError: The log is corrupt, or lacks a phase.
         ReadError: The log cannot be read.
     """
@@ -26,8 +26,6 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
     if not log.starts:
         raise ConfigError(where, f"no run in {log.path}", "the directory of a run's checkpoints")
     found = [one.phase for one in log.phases(log.spec_at(log.starts[-1]))]
-    if any(phase.ramp is not None for phase in found):
-        raise ConfigError(where, f"ramps in the run of {log.path}", fix="give this run their phases instead")
     # A member of the order is named "dataset@seq_len" after a change of the sequence length.
     phases = tuple(
         Phase(start=one.start, weights={name.partition("@")[0]: weight for name, weight in one.weights.items()})

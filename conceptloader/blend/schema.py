@@ -9,7 +9,8 @@ from conceptloader.base.strict import Count, Natural, Positive, Section, plain, 
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.arrays import Outputs
-from conceptloader.order.mixture import MAX_BLOCK, Phase, check_ramps
+from conceptloader.order.mixture import MAX_BLOCK
+from conceptloader.order.phases import Phase, check_first
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import Overflow
 from conceptloader.order.skips import Skip
@@ -304,7 +305,8 @@ class Config(Section):
             raise ConfigError("replay", "''", "the directory of a run log")
         if self.replay and self.phases:
             raise ConfigError("phases", "found with replay, which sets weights too", fix="give the datasets weights")
-        check_ramps(self.phases, [f"phases[{k}].ramp" for k in range(len(starts))])
+        if starts[:1] == [0]:
+            check_first(self.phases, "phases[0].ramp")
 
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:

@@ -18,8 +18,6 @@ GOLDEN2, GOLDEN4, GOLDEN6 = (U64(k * int(GOLDEN) % (1 << 64)) for k in (2, 4, 6)
 S27, S30, S31, S32, S63 = U64(27), U64(30), U64(31), U64(32), U64(63)
 TABLE_MAX = U64(1024)
 NO_EPOCH = U64((1 << 64) - 1)
-RAMP_END = U64(1 << 32)
-SEGMENT = 5  # words: start, offset (high, low), slope, bend, see order/ramp.py
 
 
 mulhi: Callable[[U64, U64], U64] = Lowered("mulhi")
@@ -138,8 +136,7 @@ class Tree(NamedTuple):
 class Phases(NamedTuple):
     """Draws of phases: phase f begins at starts[f] and has its tree at roots[f].
 
-    It continues the draws of bases[f], u64 [phases, datasets]. block: places of a mixture block. later: roots of the
-    trees to which the weights move, edges: where the segments of these ramps begin and end; there are none without.
+    It continues the draws of bases[f], u64 [phases, datasets]. block: places of a mixture block.
     """
 
     starts: U64Array
@@ -148,28 +145,16 @@ class Phases(NamedTuple):
     tree: Tree
     bases: Annotated[U64Array, 2]
     block: int
-    later: I64Array
-    edges: I64Array
-    segments: Annotated[U64Array, 2]
 
 
 class Blocks(NamedTuple):
-    """The mixture blocks of a phase: its key, tree and leaves, places of a block, and its ramp (see Phases)."""
+    """The mixture blocks of a phase: its key, tree and leaves, and places of a block."""
 
     key: U64
     root: np.int64
     tree: Tree
     leaves: int
     block: int
-    later: np.int64
-    segments: Annotated[U64Array, 2]
-
-
-class Path(NamedTuple):
-    """From a tree's root down to a leaf: shares of the left child, and whether that is the next one."""
-
-    share: U64Array
-    is_left: U64Array
 
 
 class Sizes(NamedTuple):
@@ -196,9 +181,8 @@ class KernelTables(NamedTuple):
 
 
 _U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
-NO_RAMP = np.zeros((0, SEGMENT), U64)
 NO_TABLES = KernelTables(
-    Phases(_U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), 1, _I64, _I64, NO_RAMP),
+    Phases(_U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), 1),
     Sizes(_U64, _U64, _U64, _U64, _I64),
     _U64,
     _U64,
@@ -224,78 +208,12 @@ def tree_walk(j: U64, root: np.int64, tree: Tree) -> tuple[np.int64, U64]:
     return ~node, j
 
 
-@inner
-def segment_at(j: U64, number: int, segments: U64Array) -> int:
-    """That of sample j of a ramp, which is `number` or follows it."""
-    while number + 1 < len(segments) and j >= segments[number + 1, 0]:
-        number += 1
-    return number
-
-
-@inner
-def moved_to_later(j: U64, number: int, segments: U64Array) -> U64:
-    """How many of the first j samples of a ramp the later tree got, by segment `number`."""
-    r = j - segments[number, 0]
-    by_slope, by_bend = r * segments[number, 3], r * r * segments[number, 4]
-    low = segments[number, 2] + by_slope
-    moved: U64 = segments[number, 1] + mulhi(r, segments[number, 3]) + mulhi(r * r, segments[number, 4])
-    if low < by_slope:
-        moved += ONE
-    low += by_bend
-    if low < by_bend:
-        moved += ONE
-    return moved
-
-
-@inner
-def add_counts(count: U64, root: np.int64, tree: Tree, by_leaf: U64Array, stack: U64Array) -> None:
-    """Add to by_leaf[2 * leaf + 1] how many of the first `count` samples of a tree each leaf got."""
-    stack[0] = U64(root)
-    stack[1] = count
-    top = 2
-    while top > 0:
-        top -= 2
-        node, j = np.int64(stack[top]), stack[top + 1]
-        if node < 0:
-            by_leaf[2 * ~node + 1] += j
-        else:
-            p = tree.share[node]
-            before = mulhi(j, p) + (j * p >> S63)
-            stack[top] = U64(tree.left[node])
-            stack[top + 1] = before
-            stack[top + 2] = U64(tree.right[node])
-            stack[top + 3] = j - before
-            top += 4
-
-
-@inner
-def choose_in_ramp(first: U64, blocks: Blocks, chosen: U64Array, room: U64Array) -> None:
-    """Write the leaves of len(chosen) samples of a ramp from `first` on; after each leaf's flag its next draw."""
-    leaves, tree, segments = blocks.leaves, blocks.tree, blocks.segments
-    by_leaf, stack = room[: 2 * leaves], room[2 * leaves :]
-    for leaf in range(leaves):
-        by_leaf[2 * leaf + 1] = ZERO
-    number = segment_at(first, 0, segments)
-    moved = moved_to_later(first, number, segments)
-    add_counts(first - moved, blocks.root, tree, by_leaf, stack)
-    add_counts(moved, blocks.later, tree, by_leaf, stack)
-    for s in range(len(chosen)):
-        j = first + U64(s)
-        number = segment_at(j + ONE, number, segments)
-        after = moved_to_later(j + ONE, number, segments)
-        if after > moved:
-            chosen[s] = U64(tree_walk(moved, blocks.later, tree)[0])
-        else:
-            chosen[s] = U64(tree_walk(j - moved, blocks.root, tree)[0])
-        moved = after
-
-
 def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
-    """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, four times.
+    """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, twice.
 
     If that is more: for datasets once and for the tables of small ones.
     """
-    return max(4 * block + 4 * datasets, datasets + tables)
+    return max(4 * block + 2 * datasets, datasets + tables)
 
 
 @inner
@@ -308,15 +226,12 @@ def fill_block(number: U64, blocks: Blocks, scratch: U64Array) -> None:
     leaves, draws = scratch[:block], scratch[block : 2 * block]
     order, strict, by_leaf = scratch[2 * block : 3 * block], scratch[3 * block : 4 * block], scratch[4 * block :]
     first = number * U64(block)
-    if len(blocks.segments) > 0:
-        choose_in_ramp(first, blocks, strict, by_leaf)
-    else:
-        for s in range(block):
-            leaf, draw = tree_walk(first + U64(s), blocks.root, blocks.tree)
-            strict[s] = U64(leaf)
-            if by_leaf[2 * leaf] == ZERO:
-                by_leaf[2 * leaf] = ONE
-                by_leaf[2 * leaf + 1] = draw
+    for s in range(block):
+        leaf, draw = tree_walk(first + U64(s), blocks.root, blocks.tree)
+        strict[s] = U64(leaf)
+        if by_leaf[2 * leaf] == ZERO:
+            by_leaf[2 * leaf] = ONE
+            by_leaf[2 * leaf + 1] = draw
     keyed_shuffle(order, mix64(blocks.key + mix64(number + GOLDEN)))
     for r in range(block):
         leaf = np.int64(strict[order[r]])
@@ -330,7 +245,7 @@ def fill_block(number: U64, blocks: Blocks, scratch: U64Array) -> None:
 @kernel
 def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Phases, scratch: U64Array) -> None:
     """(dataset, draw) of every position. scratch: see scratch_of."""
-    starts, keys, roots, tree, bases, block, later, edges, segments = phases
+    starts, keys, roots, tree, bases, block = phases
     width = U64(block)
     for k in range(4 * block, 4 * block + 2 * bases.shape[1]):
         scratch[k] = ZERO
@@ -344,14 +259,12 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
         while g < starts[phase]:
             phase -= 1
         j = g - starts[phase]
-        if block == 1 and edges[phase] == edges[phase + 1]:
+        if block == 1:
             leaf, draw = tree_walk(j, roots[phase], tree)
         else:
             number = j // width
             if phase != held_phase or number != held_block:
-                ramp = segments[edges[phase] : edges[phase + 1]]
-                blocks = Blocks(keys[phase], roots[phase], tree, bases.shape[1], block, later[phase], ramp)
-                fill_block(number, blocks, scratch)
+                fill_block(number, Blocks(keys[phase], roots[phase], tree, bases.shape[1], block), scratch)
                 held_phase = phase
                 held_block = number
             r = np.int64(j - number * width)
@@ -418,35 +331,6 @@ def climb(draws: U64Array, divisors: U64Array, lower: U64Array, out: U64Array) -
         for level in range(len(divisors)):
             d = divide_wide(d, lower[level], divisors[level])
         out[x] = d
-
-
-@inner
-def count_of_leaf(count: U64, path: Path) -> U64:
-    """How many of the first `count` samples of a tree a leaf got."""
-    for level in range(len(path.share)):
-        p = path.share[level]
-        before = mulhi(count, p) + (count * p >> S63)
-        if path.is_left[level] == ONE:
-            count = before
-        else:
-            count -= before
-    return count
-
-
-@kernel
-def climb_ramp(draws: U64Array, earlier: Path, later: Path, segments: Annotated[U64Array, 2], out: U64Array) -> None:
-    """`climb` for a leaf of a ramp, by bisection: its count grows with the position."""
-    for x in range(len(draws)):
-        low, high = ZERO, RAMP_END
-        while low < high:
-            middle = (low + high) >> ONE
-            j = middle + ONE
-            moved = moved_to_later(j, segment_at(j, 0, segments), segments)
-            if count_of_leaf(j - moved, earlier) + count_of_leaf(moved, later) > draws[x]:
-                high = middle
-            else:
-                low = j
-        out[x] = low
 
 
 @kernel

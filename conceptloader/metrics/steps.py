@@ -12,7 +12,6 @@ from typing import Any
 
 from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
-from conceptloader.order.mixture import shares_at
 from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
 from conceptloader.storage import reads
@@ -178,7 +177,7 @@ class Meter:
         now, spec = (time.monotonic(), *_read()), blend.spec
         seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
         members, counts = list(spec.members.values()), blend.order.counts(consumed)
-        shares = shares_at(spec.phases, spec.decided(consumed) - 1) if spec.phases else {}
+        shares = spec.phases_before(consumed)[-1].shares if spec.phases else {}
         names = [member.dataset for member in members]
         samples, epochs, tokens = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
         for member, count, windows in zip(members, counts, blend.order.sizes, strict=True):

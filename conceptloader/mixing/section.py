@@ -11,7 +11,7 @@ from conceptloader.base.strict import Natural, Saved, plain, unknown
 from conceptloader.blend import Blend, Config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, saved, shares
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.weights import exact_weights
 from conceptloader.run.ranks import Ranks

@@ -4,48 +4,29 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.base.checks import as_integer, falls
+from conceptloader.base.checks import as_integer
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
-from conceptloader.base.strict import Natural, Positive, convert
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
-from conceptloader.order import inverse, reference
+from conceptloader.order import reference
+from conceptloader.order.built import counts_in, draws_of, phase_arrays, positions_in
 from conceptloader.order.permutation import MAX_N, as_positions
-from conceptloader.order.phases import counts_in, order_phases, phase_arrays
-from conceptloader.order.ramp import Ramp, share_at
+from conceptloader.order.phases import Phase, checked_phases, without_ramps
+from conceptloader.order.reference import PhaseOrder
 from conceptloader.order.skips import Skip, Skips
+from conceptloader.order.tree import TREES, built_tree
 from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
 FORGOTTEN = "weights were set live since, and the state keeps those in force: give the run log, which has all of them"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """Proportions in which datasets are drawn, from some sample on.
-
-    Attributes:
-        start: Global sample from which on the weights hold.
-        weights: Dataset -> number above 0; datasets that are not named are not drawn.
-        ramp: How the weights of the phase before move to these; None: at once.
-    """
-
-    start: Natural
-    weights: Mapping[str, Positive]
-    ramp: Ramp | None = None
-
-    @property
-    def settled(self) -> int:
-        """Global sample from which on the weights hold in full, unless the next phase starts before."""
-        return self.start + (self.ramp.samples if self.ramp else 0)
 
 
 class Mixture(Shown):
@@ -55,6 +36,8 @@ class Mixture(Shown):
     the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n windows is
     window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
 
+    The tree of many datasets takes long, so that of a phase is built when a sample from there on is asked for.
+
     Args:
         sizes: windows of each dataset, each 1..2**63.
         weights: one number above 0 per dataset, for the run from sample 0 on; None when `phases` starts at 0, and equal
@@ -62,13 +45,12 @@ class Mixture(Shown):
         names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
-        phases: changes of weights, with increasing `start`. As an attribute in order of start, with one more where a
-            ramp ends; see reference.PhaseOrder and ramp.RampTree.
+        phases: changes of weights, with increasing `start`. As an attribute in integers, with those in place of a ramp.
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
-        origin: (global sample, draws of each dataset before it) from which on the phases are known, the first of them
-            starting there. Indices and draws before it raise ConfigError. By default the beginning of the run.
+        drawn: start of a phase -> draws of each dataset before it, of the first phase and others where they are known.
+            Indices and draws before the first phase raise ConfigError. By default that is the beginning of the run.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
@@ -85,7 +67,7 @@ class Mixture(Shown):
         skips: Sequence[Skip] = (),
         max_epochs: Sequence[float | None] | None = None,
         shuffle: bool = True,
-        origin: tuple[int, Sequence[int]] | None = None,
+        drawn: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
             raise ConfigError("block", str(block), f"1 <= block <= {MAX_BLOCK}")
@@ -96,12 +78,16 @@ class Mixture(Shown):
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_members()
         self.skips = Skips(skips)
-        self.origin = (0, [0] * len(self.sizes)) if origin is None else (int(origin[0]), list(origin[1]))
-        self.known = self.origin  # before it nothing can be said
+        self._drawn = drawn or {0: [0] * len(self.sizes)}
+        self.begin = min(self._drawn)
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
-        exact = [(p.start, self._exact_weights(p), p.ramp) for p in self._phase_list(weights, phases)]
-        self.phases = order_phases(exact, self.names, self.seed, self.block, self.origin[1])
+        exact = [replace(phase, weights=self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
+        self.phases = [step for steps in without_ramps(exact) for step in steps]
         self._starts = [phase.start for phase in self.phases]
+        self._bases = np.zeros((len(self.phases), len(self.sizes)), np.uint64)  # draws before each, of the first few
+        self._bases[0] = self._drawn[self.begin]
+        self._counted = 1  # of them
+        self._made: dict[tuple[int, int], kernels.KernelTables] = {}  # by the first and the last phase
 
     def __repr__(self) -> str:
         shown = [f"{name} ({size:,} windows)" for name, size in zip(self.names[:4], self.sizes, strict=False)]
@@ -131,7 +117,7 @@ class Mixture(Shown):
                 raise ConfigError("weights", len(given), f"one for each of the {len(self.sizes)} sizes")
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
         hint = "; `weights` already gives the phase at 0" if weights is not None else ""
-        return checked_phases(result, hint, self.origin[0])
+        return checked_phases(result, hint, self.begin)
 
     def _exact_weights(self, phase: Phase) -> dict[str, int]:
         where, known = f"phase at {phase.start}: weights" if phase.start else "weights", set(self.names)
@@ -141,8 +127,32 @@ class Mixture(Shown):
         return exact_weights(phase.weights, where)
 
     @lazy
-    def _phase_arrays(self) -> kernels.Phases:
-        return phase_arrays(self.phases, self.block)
+    def _index(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
+
+    def _phase(self, k: int) -> PhaseOrder:
+        phase, base = self.phases[k], self._bases_to(k)[k].tolist()
+        weights = {name: int(phase.weights[name]) for name in sorted(phase.weights)}
+        members, tree = [self._index[name] for name in weights], built_tree(tuple(weights.values()))
+        return PhaseOrder(phase.start, weights, members, tree, reference.blocks_key(self.seed, phase.start), base)
+
+    def _bases_to(self, k: int) -> U64Array:
+        """The draws before each phase up to this one. Threads that come at the same time count the same."""
+        for number in range(self._counted, k + 1):
+            start = self._starts[number]
+            self._bases[number] = self._drawn.get(start) or counts_in(self._phase(number - 1), start, self.block)
+            self._counted = number + 1
+        return self._bases[: k + 1]
+
+    def _tables(self, first: int, last: int) -> kernels.KernelTables:
+        """What kernels need for samples of these phases."""
+        made = self._made
+        if (first, last) not in made:
+            if len(made) >= TREES:
+                made = self._made = {}
+            phases = phase_arrays([self._phase(k) for k in range(first, last + 1)], self.block)
+            made[first, last] = kernels.KernelTables(phases, self._window_arrays, *self.skips.arrays, self._room)
+        return made[first, last]
 
     @lazy
     def _window_arrays(self) -> kernels.Sizes:
@@ -162,17 +172,20 @@ class Mixture(Shown):
         small = sum(n for n in self.sizes if n <= reference.TABLE_MAX)
         return kernels.scratch_of(self.block, len(self.sizes), small)
 
-    @lazy
-    def kernel_tables(self) -> kernels.KernelTables | None:
-        """What kernels need to find windows by themselves; None without a shuffle, which they know nothing of."""
-        if not self.shuffle:
+    def kernel_tables(self, samples: U64Array) -> kernels.KernelTables | None:
+        """What kernels need to find the windows of samples by themselves.
+
+        None without a shuffle, which they know nothing of, and for samples of very many phases.
+        """
+        if not (self.shuffle and len(samples)):
             return None
-        return kernels.KernelTables(self._phase_arrays, self._window_arrays, *self.skips.arrays, self._room)
+        first, last = (self._phase_at(self.skips.global_index(int(t))) for t in (samples.min(), samples.max()))
+        return self._tables(first, last) if last - first < TREES else None
 
     @property
     def deviation(self) -> float:
         """No dataset's count is further than this from its weights at a block boundary (block 1: at any sample)."""
-        return max(phase.tree.deviation for phase in self.phases)
+        return max(self._phase(k).tree.deviation for k in range(len(self.phases)))
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
@@ -218,8 +231,9 @@ class Mixture(Shown):
         size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
-        g = self._position(dataset, draw)
-        return None if g is None else reference.trainer_index(g, ((skip.at, skip.count) for skip in self.skips.skips))
+        g = self._positions(dataset, np.array([draw], np.uint64))
+        t = int(self.skips.trainer_indices(g)[0])
+        return None if t < 0 else t
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
         """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
@@ -227,41 +241,54 @@ class Mixture(Shown):
         given = as_positions(windows, size, "window")
         if self.shuffle:
             key = reference.epoch_key(self._keys[dataset], epoch)
-            draws = inverse.draws_of(given.reshape(-1), epoch * size, size, key)
+            draws = draws_of(given.reshape(-1), epoch * size, size, key)
         else:
             draws = given.reshape(-1) + np.uint64(epoch * size)
         return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
 
-    # Of global samples and draws, from the origin on.
+    def drawn_before(self, start: int) -> list[int]:
+        """Draws of each dataset before the phase that starts at this global sample."""
+        k = self._starts.index(start)
+        return [int(draws) for draws in self._bases_to(k)[k]]
+
+    # Of global samples and draws.
 
     def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
-        self.check_known(int(g.min(initial=MAX_N)))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        kernels.locate_many(g, datasets, draws, self._phase_arrays, np.empty(self._room, np.uint64))
+        if not len(g):
+            return datasets, draws
+        first, last = (self._phase_at(int(edge)) for edge in (g.min(), g.max()))
+        if last - first < TREES:
+            kernels.locate_many(g, datasets, draws, self._tables(first, last).phases, np.empty(self._room, np.uint64))
+            return datasets, draws
+        parts = (np.searchsorted(np.array(self._starts, np.uint64), g, side="right") - 1) // TREES
+        for part in np.unique(parts):
+            datasets[parts == part], draws[parts == part] = self._locate(g[parts == part])
         return datasets, draws
 
     def _counts(self, g: int) -> list[int]:
-        self.check_known(g)
-        return counts_in(self.phases[bisect_right(self._starts, g) - 1], g, self.block)
-
-    def _position(self, dataset: int, draw: int) -> int | None:
-        self.check_drawn(dataset, draw)
-        return reference.position(self.phases, self.block, dataset, draw)
+        return counts_in(self._phase(self._phase_at(g)), g, self.block)
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
-        self.check_drawn(dataset, int(draws.min(initial=MAX_N)))
-        return inverse.positions(self.phases, self.block, dataset, draws)
+        found = np.full(len(draws), -1, np.int64)
+        if not len(draws):
+            return found
+        least, most, bases = int(draws.min()), int(draws.max()), self._bases[: self._counted, dataset]
+        if least < bases[0]:
+            known = f"one from {bases[0]} on"
+            raise ConfigError("order", f"draw {least} of {self.names[dataset]}", known, FORGOTTEN)
+        while bases[-1] <= most and len(bases) < len(self.phases):
+            bases = self._bases_to(len(bases))[:, dataset]
+        number = np.searchsorted(bases, draws, side="right") - 1
+        for k in np.unique(number).tolist():
+            chosen = number == k
+            found[chosen] = positions_in(self._phase(k), self.block, dataset, draws[chosen] - bases[k])
+        return found
 
-    def check_known(self, g: int) -> None:
-        """Raise ConfigError for a global sample before those that are known."""
-        if g < self.known[0]:
-            raise ConfigError("order", f"global sample {g}", f"one from {self.known[0]} on", FORGOTTEN)
-
-    def check_drawn(self, dataset: int, draw: int) -> None:
-        """Raise ConfigError for a draw before those that are known."""
-        first = self.known[1][dataset]
-        if draw < first:
-            raise ConfigError("order", f"draw {draw} of {self.names[dataset]}", f"one from {first} on", FORGOTTEN)
+    def _phase_at(self, g: int) -> int:
+        if g < self.begin:
+            raise ConfigError("order", f"global sample {g}", f"one from {self.begin} on", FORGOTTEN)
+        return bisect_right(self._starts, g) - 1
 
     def longest_run(self) -> int:
         """The largest number of samples that `check_run` accepts, less than 2**62."""
@@ -273,10 +300,12 @@ class Mixture(Shown):
                 return True
             return False
 
-        return bisect_left(range(1 << 62), True, lo=self.origin[0], key=exceeds) - 1
+        return bisect_left(range(1 << 62), True, lo=self.begin, key=exceeds) - 1
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
+        if not any(self.max_epochs):
+            return
         counts = self.counts(num_samples)
         for name, size, limit, count in zip(self.names, self.sizes, self.max_epochs, counts, strict=True):
             if limit is not None and count > math.floor(limit * size):
@@ -285,56 +314,3 @@ class Mixture(Shown):
                     f"a run of {num_samples} samples reads it {count / size:.2f} times, the limit is {limit}",
                     fix="lower its weight, shorten the run or raise the limit",
                 )
-
-
-def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> list[Phase]:
-    """`phases` with plain integers as starts. Raises ConfigError unless these are `first` and then increase."""
-    result = [
-        replace(
-            phase,
-            start=as_integer(phase.start, "phases: start"),
-            ramp=convert(phase.ramp, Ramp | None, f"phases.{phase.start}.ramp"),
-        )
-        for phase in phases
-    ]
-    starts = [phase.start for phase in result]
-    if (
-        starts[:1] not in ([], [first])
-        or falls(starts) is not None
-        or max((p.settled for p in result), default=0) >= 1 << 64
-    ):
-        raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
-    check_ramps(result, [f"phases.{start}.ramp" for start in starts], first)
-    return result
-
-
-def check_ramps(phases: Sequence[Phase], names: Sequence[str], first: int = 0) -> None:
-    """Raise ConfigError unless the weights before each ramp are known and settled.
-
-    names: of their ramps, for the error. first: sample before which no weights are known.
-    """
-    for k, (phase, name) in enumerate(zip(phases, names, strict=True)):
-        if phase.ramp is None:
-            continue
-        if phase.start == first:
-            raise ConfigError(
-                name, f"a ramp from sample {first} on", "a later start", "the weights before it are missing"
-            )
-        if k and phases[k - 1].settled > phase.start:
-            raise ConfigError(
-                name,
-                f"a ramp from sample {phase.start} on, where the one before it lasts to {phases[k - 1].settled}",
-                "a start where the weights before it are settled",
-                "start it later, or shorten the other one",
-            )
-
-
-def shares_at(phases: Sequence[Phase], g: int) -> dict[str, float]:
-    """Dataset -> its part of the samples around global sample g, by the weights in force there."""
-    *before, phase = (p for p in phases if p.start <= g)
-    total = sum(phase.weights.values())
-    shares = {name: weight / total for name, weight in phase.weights.items()}
-    if phase.ramp is None or g >= phase.settled:
-        return shares
-    moved, earlier = share_at(phase.ramp, g - phase.start), shares_at(before, before[-1].settled)
-    return {name: earlier.get(name, 0) * (1 - moved) + shares.get(name, 0) * moved for name in {**earlier, **shares}}

@@ -151,7 +151,11 @@ def build_tree(weights: list[int]) -> Tree:
     return min((_join_all(weights, lookahead) for lookahead in LOOKAHEADS), key=lambda tree: tree.deviation)
 
 
-@lru_cache(maxsize=8)
+TREES = 64
+"""That stay built: of all steps of a ramp, and most phases of an order that has changed."""
+
+
+@lru_cache(maxsize=TREES)
 def built_tree(weights: tuple[int, ...]) -> Tree:
-    """`build_tree`, remembered: a change of the weights keeps most phases of an order. Not to be changed."""
+    """`build_tree`, remembered. Not to be changed."""
     return build_tree(list(weights))

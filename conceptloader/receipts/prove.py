@@ -146,7 +146,6 @@ def _check_orders(launches: Sequence[Run], ends: Sequence[int]) -> None:
         unknown = {
             f"order {spec.order}": spec.order != "shuffled",
             "weights that were set while it was going": spec.live or spec.origin,
-            "ramps": spec.order_version > 1,
             "documents that are excluded with take: own": any(view and len(view.holes.own.at) for view in views),
         }
         if found := [name for name, there in unknown.items() if there]:

@@ -8,8 +8,8 @@ from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend
 from conceptloader.blend.add_ons import add_on
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
 from conceptloader.run.entry import Entry
@@ -99,7 +99,7 @@ def next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
 
     No phase of the configuration starts there.
     """
-    skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases}
+    skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases if spec.ramp_at(phase.start) is None}
     while True:
         first, last = plan.schedule.range_of(plan.schedule.step_of(max(edge, plan.schedule.consumed)))
         border = first if first == edge else last

@@ -4,8 +4,8 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from conceptloader.order.mixture import Mixture, Phase
-from conceptloader.order.ramp import Ramp
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.phases import Phase
 from conceptloader.order.skips import Skip
 from conceptloader.testing.corpora import RawDocument, random_documents
 from conceptloader.testing.oracle import Layout
@@ -26,22 +26,14 @@ def mixtures(
     max_size: int = 1000,
     max_start: int = 2000,
     max_skips: int = 2,
-    max_ramp: int = 0,
 ) -> Mixture:
-    """Mixtures of 1 to `max_datasets` datasets of up to `max_size` windows, with phases and skips below `max_start`.
-
-    max_ramp: samples of the longest ramp; 0 for none.
-    """
+    """Mixtures of 1 to `max_datasets` datasets of up to `max_size` windows, with phases and skips below `max_start`."""
     sizes = draw(st.lists(st.integers(1, max_size) | st.integers(1, 60), min_size=1, max_size=max_datasets))
     names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
     weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000) | st.floats(0.01, 10), min_size=1)
     starts = draw(st.sets(st.integers(1, max_start), max_size=3))
     skips = st.builds(lambda at, count: Skip(at=at, count=count), st.integers(0, max_start), st.integers(1, 100))
-    ramps = st.builds(Ramp, samples=st.integers(1, max(1, max_ramp)), shape=st.sampled_from(["linear", "cosine"]))
-    phases = [Phase(start=0, weights=draw(weights))]
-    for start in sorted(starts):
-        ramp = draw(st.none() | ramps) if max_ramp and phases[-1].settled <= start else None
-        phases.append(Phase(start=start, weights=draw(weights), ramp=ramp))
+    phases = [Phase(start=start, weights=draw(weights)) for start in [0, *sorted(starts)]]
     return Mixture(
         sizes=sizes,
         names=names,

@@ -12,8 +12,9 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 
 from conceptloader.base.checks import as_count, as_integer
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
-from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
+from conceptloader.order.mixture import ORDER_VERSION, Mixture
 from conceptloader.order.partition import Partition
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
 from conceptloader.order.weights import exact_weights, tempered
 

@@ -56,7 +56,9 @@ def open_other(
     defaults = defaults_of(whole, run.blend.config.seq_len)
     blend = open_blend(load_config(config, defaults=defaults, base_dir=base_dir))
     live = [phase for phase in whole.phases if phase.start in whole.live and phase.start >= whole.decided(whole.base)]
-    phases = sorted([*blend.spec.phases, *live], key=lambda phase: phase.start)
+    ended = [steps for phase in live if (steps := blend.spec.ended(phase.start))]
+    kept = (phase for phase in blend.spec.phases if not any(phase.start in steps for steps in ended))
+    phases = sorted([*kept, *live], key=lambda phase: phase.start)
     spec = replace(blend.spec, phases=tuple(phases), live=tuple(phase.start for phase in live))
     return Run(blend=replace(blend, spec=splice(whole, spec, whole.base)), history=run.history)
 

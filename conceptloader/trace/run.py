@@ -10,10 +10,10 @@ from typing import NamedTuple
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Mixture, Phase, shares_at
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
+from conceptloader.order.progress.spec import LoggedPhase
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace.ranges import Member
 
@@ -97,7 +97,7 @@ class Run:
             raise ConfigError(f"sample {sample}", found, fix=fix)
 
     def _knowing(self, sample: int) -> "Run":
-        known = self.blend.order.known[0] if isinstance(self.blend.order, Mixture) else 0
+        known = self.blend.order.begin if isinstance(self.blend.order, Mixture) else 0
         if self.blend.spec.decided(sample + 1) <= known:
             found = f"weights that were set before global sample {known} decided it, and they are not in the run log"
             raise ConfigError(f"sample {sample}", found, fix=EARLIER)
@@ -129,11 +129,6 @@ class Run:
         starts = [one.phase.start for one in phases]
         begin, end = (spec.decided(sample + 1) - 1 for sample in (first, max(first, stop - 1)))
         return phases[max(0, bisect_right(starts, begin) - 1) : bisect_right(starts, end)]
-
-    def shares(self, phase: Phase, sample: int) -> dict[str, float]:
-        """Member -> its part of what a phase draws around a sample."""
-        phases = [one.phase for one in self.phases if one.phase.start <= phase.start]
-        return shares_at(phases, max(phase.start, self.blend.spec.decided(sample + 1) - 1))
 
     @cached_property
     def members(self) -> list[Member | None]:

@@ -14,13 +14,13 @@ from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows
 from conceptloader.order.mixture import Mixture
-from conceptloader.order.ramp import RampTree
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace.run import Run
 from conceptloader.viewer.source import Looked, Query, Source, alone
 from conceptloader.viewer.windows import describe, nested, pieces
 
 _ROWS = 4  # samples of a batch that are written out
+_COLUMNS = 8  # phases of a mixture that are shown
 _LINES = 6  # levels of spans below the text
 _TEXT = "font:13px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max-width:70em;margin:.4em 0"
 
@@ -197,20 +197,14 @@ def _colour(hue: int) -> str:
 
 
 def _mixture(order: Mixture | Sequential) -> str:
-    phases = order.phases if isinstance(order, Mixture) else ()
+    phases = order.phases if isinstance(order, Mixture) else []
     rows: list[tuple[object, ...]] = [(name, size) for name, size in zip(order.names, order.sizes, strict=True)]
     head = ["dataset", "windows"]
-    before = dict.fromkeys(order.names, "-")
-    for phase in phases:
+    for phase in phases[:: -(-len(phases) // _COLUMNS) or 1]:
         total = sum(phase.weights.values())
         shares = {name: f"{phase.weights[name] / total:.1%}" if name in phase.weights else "-" for name in order.names}
-        ramp = phase.tree.ramp if isinstance(phase.tree, RampTree) else None
-        head.append(f"weight from sample {phase.start:,}" + f", {ramp}" * bool(ramp))
-        shown = {
-            name: f"{before[name]} \N{RIGHTWARDS ARROW} {shares[name]}" if ramp else shares[name] for name in shares
-        }
-        rows = [(*row, shown[name]) for row, name in zip(rows, order.names, strict=True)]
-        before = shares
+        head.append(f"weight from sample {phase.start:,}")
+        rows = [(*row, shares[name]) for row, name in zip(rows, order.names, strict=True)]
     kind = f"seed {order.seed}, blocks of {order.block}" if isinstance(order, Mixture) else "one after the other"
     return f"<p>{type(order).__name__} of {len(rows):,} datasets, {kind}</p>" + _table(head, rows)
 

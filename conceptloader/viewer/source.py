@@ -158,7 +158,7 @@ class Looked:
         if self.samples is not None:
             return min(MOST - 1, self.samples)
         blend, history = self.run.blend, self.run.history
-        past = [one.phase.settled for one in self.run.phases]
+        past = [one.phase.start for one in self.run.phases]
         past += [] if history is None else [history.segments[-1].start.consumed]
         longest = 0 if blend.spec.order == "sequential" else 2 * max(past, default=0)
         return min(MOST - 1, max(1, longest, sum(blend.order.sizes)))

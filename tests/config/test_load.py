@@ -8,7 +8,7 @@ import yaml
 
 from conceptloader.blend import Config, DatasetConfig, load_config, open_blend
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from tests.raises import raises
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,15 +199,10 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(phases=[{"start": 5, "weights": {"web": 1}}, {"start": 5, "weights": {"web": 1}}]), "phases[1].start"),
         (changed(phases=[{"start": 0, "weights": {"web": 1}}]), "datasets.web.weight"),
         (changed(phases=[{**LATER, "ramp": {"samples": 0}}]), "phases[0].ramp.samples"),
-        (changed(phases=[{**LATER, "ramp": {"samples": 2**31 + 1}}]), "phases[0].ramp.samples"),
         (changed(phases=[{**LATER, "ramp": {"shape": "cosine"}}]), "phases[0].ramp.samples"),
         (changed(phases=[{**LATER, "ramp": {"samples": 9, "shape": "exponential"}}]), "phases[0].ramp.shape"),
         (changed(phases=[{**LATER, "ramp": {"samples": 9, "kind": "cosine"}}]), "phases[0].ramp.kind"),
         (changed(phases=[{**LATER, "ramp": 9}]), "phases[0].ramp"),
-        (
-            changed(phases=[{**LATER, "ramp": {"samples": 9}}, {**LATER, "start": 8, "ramp": {"samples": 1}}]),
-            "phases[1].ramp",
-        ),
         (
             {"datasets": {"a": {"path": "a"}}, "phases": [{**LATER, "start": 0, "ramp": {"samples": 9}}]},
             "phases[0].weights.web",

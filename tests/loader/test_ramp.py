@@ -89,6 +89,7 @@ def test_metrics_name_the_weights_in_force(config: Any) -> None:
     end()
     weights = {one.consumed_samples: one.weights for one in seen}
     assert weights[40] == {"a": 0.9, "b": 0.1}
+    assert weights[44] == pytest.approx({"a": 0.9, "b": 0.1, "c": 0}, abs=0.01)
     assert weights[100] == pytest.approx({"a": 0.45, "b": 0.175, "c": 0.375}, abs=0.02)  # the middle
     assert weights[164] == weights[240] == {"b": 0.25, "c": 0.75}
     assert [one.samples for one in seen][-1] == dict(zip("abc", make(config).blend.order.counts(240), strict=True))
@@ -102,11 +103,12 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
     assert "from sample 40: b 0.25, c 0.75 (ramp cosine over 120 samples)" in capsys.readouterr().out
     run = open_run(config)
     shown = pages.mixture(Looked(title="run", run=run), Query({}))
-    assert shown["phases"][1].items() >= {"start": 40, "weights": {"b": 1, "c": 3}, "ramp": RAMP}.items()
+    assert {one["start"] for one in shown["phases"]} < {0, *(40 + k * 120 // 63 for k in range(64))}
+    assert len(shown["phases"]) > 10
     (tmp_path / "run.json").write_text(json.dumps(config))
     assert main(["trace", str(tmp_path / "run.json"), "--global-batch-size", "4", "--step", "25", "--json"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)["weights"]
-    assert said["weights"] == pytest.approx({"a": 0.45, "b": 0.175, "c": 0.375}, abs=0.02)  # in the middle
+    said, *_ = json.loads(capsys.readouterr().out)["weights"]
+    assert said["weights"] == pytest.approx({"a": 0.45, "b": 0.175, "c": 0.375}, abs=0.03)  # in the middle
     later = {**config["phases"][1], "ramp": {"samples": 100_000}}
     run = open_run({**config, "phases": [config["phases"][0], later]})
     assert Looked(title="run", run=run).horizon == 2 * 100_040
@@ -114,6 +116,7 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
 
 def test_temperature_applies_to_both_ends(config: Any) -> None:
     even = cl.open_blend({**config, "temperature": 2}).spec.phases
-    assert even[1].ramp == cl.adapters.Ramp(samples=120, shape="cosine")
     assert even[0].weights["a"] / even[0].weights["b"] == pytest.approx(3)
-    assert even[1].weights["c"] / even[1].weights["b"] == pytest.approx(3**0.5)
+    ends = [even[0].shares, even[-1].shares]
+    assert even[32].shares == pytest.approx({name: sum(one.get(name, 0) for one in ends) / 2 for name in "abc"})
+    assert even[-1].weights["c"] / even[-1].weights["b"] == pytest.approx(3**0.5)

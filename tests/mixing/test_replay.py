@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.blend import load_config, replayed
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.state import KEY, OrderState
 from tests.mixing import learned
 from tests.mixing.learned import BATCH, SAMPLES
@@ -143,6 +143,17 @@ def test_states_of_runs_that_were_replayed_live(config: Any) -> None:
         without.load_state_dict(state)
 
 
+def test_a_run_with_a_ramp(config: Any, tmp_path: Path) -> None:
+    config, _ = config
+    phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
+    phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
+    unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    ramped = {**config, "datasets": unweighted, "mixing": None, "phases": phases}
+    cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
+    again = {**config, "datasets": unweighted, "mixing": {"replay": str(tmp_path / "ramped")}}
+    assert cl.open_blend(again).spec.phases == cl.open_blend(ramped).spec.phases
+
+
 def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is an error at launch."""
     config, _ = config
@@ -166,13 +177,6 @@ def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.Mon
     limited = {**config, "datasets": {n: {**e, "max_epochs": 0.01} for n, e in config["datasets"].items()}}
     with raises(ConfigError, ".max_epochs"):
         cl.make_dataloader(limited, micro_batch_size=BATCH, num_samples=SAMPLES)
-    phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
-    phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
-    unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    ramped = {**config, "datasets": unweighted, "replay": None, "phases": phases}
-    cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
-    with raises(ConfigError, "replay", "ramps"):
-        cl.open_blend({**config, "replay": str(tmp_path / "ramped")})
     monkeypatch.setattr(replayed, "MAX_WEIGHTS", 26)
     with raises(ConfigError, "replay", ", 27 weights in all", "at most 26"):
         cl.open_blend(config)

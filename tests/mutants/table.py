@@ -13,8 +13,8 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     "order": (
         {
             "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
-            "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume inverse", "inverse": "inverse",
-            "permutation": "permutation",
+            "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume inverse", "built": "inverse mixture",
+            "phases": "ramp spec resume", "permutation": "permutation",
         },
         "golden mixture permutation inverse",
     ),

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,14 @@ import pytest
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
 from conceptloader.errors import ConfigError, FormatError, ResumeError
-from conceptloader.order.live import LiveMixture
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
-from conceptloader.order.phases import order_phases
+from conceptloader.order.phases import Phase, Ramp
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
-from conceptloader.order.ramp import Ramp
+from conceptloader.order.reference import order_phases
 from conceptloader.order.schedule import BatchSchedule
 from tests.raises import raises
 from tests.scale import scaled
@@ -46,7 +46,7 @@ class Simulated:
     def __init__(self, folder: Path, spec: OrderSpec, seed: int) -> None:
         self.log, self.config, self.random = RunLog(folder), spec, random.Random(seed)
         self.spec, self.position, self.phases = spec, 0, {p.start: dict(p.weights) for p in spec.phases}
-        self.ramps = {phase.start: phase.ramp for phase in spec.phases}
+        self.live: set[int] = set()
         self.order = spec.build()
         self.saved: list[tuple[int, dict[str, str], dict[int, dict[str, float]]]] = []
         self.changes = 0
@@ -60,14 +60,23 @@ class Simulated:
     def set_weights(self, most_ahead: int) -> None:
         self.position += self.random.randint(1, 9)
         at = self.position + self.random.randint(0, most_ahead)
-        if at in self.phases or (self.spec.live and at <= self.spec.live[-1]):
+        if at in self.kept(at) or (self.spec.live and at <= self.spec.live[-1]):
             return
         names = self.random.sample(sorted(SIZES), self.random.randint(1, len(SIZES)))
         weights = {name: self.random.choice([1, 0.25, 3, round(self.random.random() + 0.01, 6)]) for name in names}
+        self.put(at, weights)
+
+    def kept(self, at: int) -> dict[int, Any]:
+        """The phases if weights are set live at a sample, which end a ramp there."""
+        ended = {s for r in self.config.ramps if r.first < at for s in self.phases if at <= s <= r.last}
+        return {start: weights for start, weights in self.phases.items() if start not in ended}
+
+    def put(self, at: int, weights: dict[str, Any]) -> None:
         self.spec = self.spec.cut(self.position, self.order).with_phase(Phase(start=at, weights=weights))
         self.order = self.spec.build()
         self.log.append_weights(self.spec, self.order, at, f"change {self.changes}")
-        self.phases[at] = dict(weights)
+        self.phases = {**self.kept(at), at: dict(weights)}
+        self.live.add(at)
         self.changes += 1
 
     def save(self) -> None:
@@ -91,7 +100,7 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
     assert spec.hash == run.spec.hash
     order = spec.build(logged=log.phases(spec))
     names = sorted(SIZES)
-    exact = [(p.start, p.weights, run.ramps.get(p.start)) for p in planned(dict(sorted(run.phases.items()))).phases]
+    exact = [(p.start, p.weights) for p in planned(dict(sorted(run.phases.items()))).phases]
     phases = order_phases(exact, names, 3, BLOCK)
     expected = []
     for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
@@ -132,8 +141,8 @@ def test_an_order_of_many_changes_killed_and_resumed(
     assert max(sizes[-20:]) < max(sizes[:20]) + 200 * (1 + most_ahead)
     compare(run, RunLog(tmp_path), run.position + 100)
     spec = run.spec.cut(run.position, run.order)
-    live = tuple(sorted(run.phases.keys() - run.ramps.keys()))
-    whole = planned(dict(sorted(run.phases.items())), run.ramps, live=live)
+    live = tuple(sorted(run.phases.keys() & run.live))
+    whole = replace(planned(dict(sorted(run.phases.items())), live=live), ramps=run.config.ramps)
     assert spec.hash == whole.hash == OrderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).hash
     starts = [phase.phase.start for phase in RunLog(tmp_path).phases(spec)]
     assert starts == sorted(run.phases)
@@ -222,8 +231,8 @@ def test_a_phase_of_the_configuration_in_force() -> None:
 
 
 @pytest.mark.parametrize("ramp", [Ramp(samples=60), Ramp(samples=400, shape="cosine")])
-def test_a_ramp_in_force_keeps_the_weights_before_it(tmp_path: Path, ramp: Ramp) -> None:
-    """Those that were set live before it, also where others have ended it since, and where it is over."""
+def test_weights_set_before_a_ramp_in_it_and_after_it(tmp_path: Path, ramp: Ramp) -> None:
+    """At all positions between them: those set in it end it, and no step of it ends them."""
     run = Simulated(tmp_path, planned(ramps={700: ramp}), seed=5)
     steps = [(90, {"a": 1}), (650, {"c": 1, "a": 2}), (820, {"b": 1}), (9000, {"d": 1}), (9500, {"a": 1, "e": 1})]
     longer = planned(ramps={700: Ramp(samples=ramp.samples + 1)})
@@ -240,14 +249,11 @@ def test_a_ramp_in_force_keeps_the_weights_before_it(tmp_path: Path, ramp: Ramp)
                 with raises(ResumeError, found="phases.700.ramp: saved"):
                     resume(state.spec, longer, position)
         run.position = at
-        run.spec = run.spec.cut(at, run.order).with_phase(Phase(start=at, weights=weights))
-        run.order = run.spec.build()
-        run.log.append_weights(run.spec, run.order, at)
-        run.phases[at] = dict(weights)
+        run.put(at, weights)
     compare(run, RunLog(tmp_path), 9700)
-    live = tuple(at for at, _ in steps)
-    other = planned(dict(sorted(run.phases.items())), {700: Ramp(samples=ramp.samples + 1)}, live=live)
-    assert other.chain != run.spec.chain
+    assert [s for s in run.phases if 700 < s < 9000] == [
+        s for s in (p.start for p in run.config.phases) if 700 < s < min(820, 701 + ramp.samples)
+    ] + [820]
 
 
 def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
@@ -286,5 +292,5 @@ def test_states_and_logs_of_version_1_are_read(tmp_path: Path) -> None:
     assert log.spec_at(log.starts[0]) == spec
     assert [one.phase.start for one in log.phases(cut)] == [0, 50, 60, 700, 9001]
     order = cut.build(logged=log.phases(cut))
-    assert isinstance(order, LiveMixture)
+    assert isinstance(order, Mixture)
     assert order.sample_many(range(100))[2].tolist() == spec.build().sample_many(range(100))[2].tolist()

@@ -7,14 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase, Ramp
 from conceptloader.order.progress.resume import (
     compare,
     reread_shares,
     resume,
     splice,
 )
-from conceptloader.order.ramp import Ramp
 from conceptloader.order.skips import Skip
 from tests.raises import raises
 
@@ -29,8 +28,7 @@ def specs(draw):
     weights = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), min_size=1)
     phases = [Phase(start=0, weights=draw(weights))]
     for start in sorted(draw(st.sets(st.integers(1, 120), max_size=3))):
-        ramp = draw(st.none() | RAMPS) if phases[-1].settled <= start else None
-        phases.append(Phase(start=start, weights=draw(weights), ramp=ramp))
+        phases.append(Phase(start=start, weights=draw(weights), ramp=draw(st.none() | RAMPS)))
     return spec(
         seed=draw(st.integers(0, 2)),
         block=draw(st.sampled_from([1, 8])),
@@ -42,8 +40,8 @@ def specs(draw):
 
 def edits(now):
     """Strategy: `now` with one part exchanged for that of another spec, or one member's tokens exchanged."""
-    parts = st.sampled_from(["seed", "block", "members", "phases", "skips"])
-    exchanged = st.builds(lambda other, part: replace(now, **{part: getattr(other, part)}), specs(), parts)
+    parts = st.sampled_from([("seed",), ("block",), ("members",), ("phases", "ramps"), ("skips",)])
+    exchanged = st.builds(lambda other, part: replace(now, **{k: getattr(other, k) for k in part}), specs(), parts)
     other_tokens = st.sampled_from(NAMES).map(
         lambda name: replace(now, members={**now.members, name: replace(now.members[name], stream_fingerprint="new")})
     )
@@ -83,6 +81,7 @@ def test_edits_ahead_are_accepted(data, saved, consumed):
             Phase(start=decided, weights={"wiki": 1}),
             *(replace(p, start=p.start + decided) for p in other.phases[1:]),
         ],
+        ramps=[replace(one, last=min(one.last, decided - 1)) for one in saved.ramps if one.first < decided],
         skips=[*(s for s in saved.skips if s.at < consumed), Skip(at=consumed, count=3)],
         quarantine={"web": "damaged"},
     )
@@ -91,38 +90,60 @@ def test_edits_ahead_are_accepted(data, saved, consumed):
     assert list(read(saved, range(consumed))) == list(read(current, range(consumed)))
 
 
-def in_a_ramp(of, g):
-    return any(phase.ramp and phase.start <= g < phase.settled for phase in of.phases)
+def ramped(ramp, *more, web=1):
+    phases = [spec().phases[0], Phase(start=200, weights={"web": web, "code": 1}, ramp=ramp), *more]
+    return spec(phases=phases, skips=())
 
 
-def test_neither_a_stage_nor_a_sequence_length_begins_within_a_ramp():
-    first, second = spec().phases
-    saved = spec(phases=[first, replace(second, ramp=Ramp(samples=60))], skips=())
-    longer = replace(saved, members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
-    for changes, now in (({"new_stage": True}, saved), ({"on_seq_len_change": "restart"}, longer)):
-        for consumed in (200, 259):
-            with raises(ConfigError, "phases.200.ramp", f"at global sample {consumed}", fix="omit the ramp"):
-                resume(saved, now, consumed, **changes)
-        assert resume(saved, now, 199, **changes).phases[-1].ramp == Ramp(samples=60)
-        assert resume(saved, now, 260, **changes).phases[-1].ramp is None
-        settled = replace(now, phases=[first, second])
-        run = resume(saved, settled, 230, **changes)
-        assert [(phase.start, phase.ramp and phase.ramp.samples) for phase in run.phases] == [
-            (0, None),
-            (200, 60),
-            (230, None),
-        ]
-        assert resume(run, settled, 250, **{**changes, "new_stage": False}) == run
+RAMP = Ramp(samples=60)
+RAMPED, EDITED = ramped(RAMP), ramped(RAMP, Phase(start=240, weights={"web": 1}))
 
 
-def test_weights_set_live_meet_a_ramp():
-    first, second = spec().phases
-    ramped = replace(second, ramp=Ramp(samples=60))
-    live = spec(phases=[first, ramped], skips=()).with_phase(Phase(start=230, weights={"web": 1}))
-    assert resume(live, spec(phases=[first, ramped], skips=()), 240) == live
-    before = spec(phases=[first], skips=()).with_phase(Phase(start=200, weights=second.weights))
-    with raises(ResumeError, found="ramp linear over 60 samples"):
-        resume(before, spec(phases=[first, ramped], skips=()), 210)
+def test_a_stage_or_a_sequence_length_that_begins_within_a_ramp_moves_on_with_it():
+    longer = replace(RAMPED, members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
+    for changes, now in (({"new_stage": True}, RAMPED), ({"on_seq_len_change": "restart"}, longer)):
+        run = resume(RAMPED, now, 230, **changes)
+        assert [phase.start for phase in run.phases] == [phase.start for phase in RAMPED.phases]
+        lasting = {tuple(weights.values()) for weights in (p.weights for p in run.phases[-30:])}
+        assert lasting == {tuple(p.weights.values()) for p in RAMPED.phases[-30:]}
+        assert [(one.first, one.last) for one in run.ramps] == [(200, 229), (230, 260)]
+        assert resume(run, now, 250, **{**changes, "new_stage": False}) == run
+        shorter = replace(now, phases=now.phases[:1], ramps=())
+        assert len(resume(RAMPED, shorter, 300, **changes).phases) == len(RAMPED.phases) + 1
+
+
+def test_weights_set_live_end_a_ramp():
+    live = RAMPED.with_phase(Phase(start=230, weights={"web": 1}))
+    assert [phase.start for phase in live.phases] == [0, *range(200, 231)]
+    assert resume(live, RAMPED, 240) == live
+    assert resume(live, EDITED, 240).phases == (*live.phases, EDITED.phases[-1])
+    twice = live.with_phase(Phase(start=241, weights={"code": 1}))
+    cut = twice.cut(245, twice.build())
+    assert cut.live == (241,)
+    assert cut.hash == twice.hash
+    for position in (245, 300):  # the first of them is forgotten, and the configuration has all steps
+        again = resume(cut, RAMPED, position)
+        assert again.hash == cut.hash
+        assert again.deciding == cut.deciding
+    for other in (Ramp(samples=61), Ramp(samples=60, shape="cosine"), None):
+        with raises(ResumeError, found="phases.200.ramp: saved linear over 60 samples, now"):
+            resume(cut, ramped(other), 245)
+    with raises(ResumeError, found="phases.200.weights.code: saved "):
+        resume(cut, ramped(RAMP, web=2), 245)
+    with raises(ConfigError, "weights", "where a phase of the configuration starts"):
+        RAMPED.with_phase(Phase(start=200, weights={"web": 1}))
+    before = spec(phases=RAMPED.phases[:1], skips=()).with_phase(Phase(start=200, weights=RAMPED.phases[1].weights))
+    with raises(ResumeError, "weights set from global sample 200 on", "the configuration has"):
+        resume(before, RAMPED, 210)
+
+
+def test_a_ramp_may_be_cut_short_ahead():
+    for consumed in (200, 230, 240):
+        assert resume(RAMPED, EDITED, consumed) == EDITED
+        assert resume(EDITED, RAMPED, consumed) == RAMPED
+    for saved, now in ((RAMPED, EDITED), (EDITED, RAMPED)):
+        with raises(ResumeError, found=r"phases: saved [0, 200"):
+            resume(saved, now, 241)
 
 
 CHANGES = [
@@ -182,8 +203,7 @@ def test_edits_behind_are_refused_with_both_values_unless_named(changes, allow, 
 
 @pytest.mark.parametrize("changed", [None, Ramp(samples=61), Ramp(samples=60, shape="cosine")])
 def test_a_ramp_is_part_of_the_past_once_it_has_begun(changed):
-    first, second = spec().phases
-    saved, now = (spec(phases=[first, replace(second, ramp=one)], skips=()) for one in (Ramp(samples=60), changed))
+    saved, now = RAMPED, ramped(changed)
     text = rf"  phases\.200\.ramp: saved linear over 60 samples, now {changed}"
     for consumed in (201, 260, 300):
         with pytest.raises(ResumeError, match=text):
@@ -205,7 +225,6 @@ def test_changed_tracks_and_quarantine_only_warn(caplog):
 @given(specs(), specs(), st.integers(1, 150), st.integers(0, 60))
 def test_a_new_stage_goes_on_where_every_dataset_was(saved, stage, consumed, later):
     stage = replace(stage, seed=saved.seed, block=saved.block, members=saved.members)
-    assume(not in_a_ramp(stage, saved.decided(consumed)))
     run = resume(saved, stage, consumed, new_stage=True)
     assert run.base == consumed
     assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
@@ -233,7 +252,6 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
         },
     )
     assume(reread_shares(saved, longer, consumed))
-    assume(not in_a_ramp(longer, saved.decided(consumed)))
     with pytest.raises(ResumeError, match=r"seq_len: changed at .* mid-epoch of .* on_seq_len_change: restart"):
         resume(saved, longer, consumed)
     run = resume(saved, longer, consumed, on_seq_len_change="restart")

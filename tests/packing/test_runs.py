@@ -16,7 +16,7 @@ from conceptloader.base.hashing import fingerprint
 from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset

@@ -389,10 +389,13 @@ def test_what_was_masked_by_later_launches(copied: Path, verifier: ModuleType) -
 
 
 def test_two_splits_of_one_dataset_are_one(copied: Path, verifier: ModuleType) -> None:
+    """Also through a ramp from one to the other."""
     shutil.rmtree(copied / "log")
     halves = {"first": [0, 0.5], "second": [0.5, 1]}
     datasets = {name: {"path": "data/web", "split": share} for name, share in halves.items()}
-    configure(copied, datasets=datasets, phases=[], exclude=[], skip=[])
+    ramp = {"start": 60, "weights": {"first": 1, "second": 4}, "ramp": {"samples": 500}}
+    phases = [{"start": 0, "weights": {"first": 3, "second": 1}}, ramp]
+    configure(copied, datasets=datasets, phases=phases, exclude=[], skip=[])
     train(copied, None, ranks=1, size=2, steps=400)
     stated = stated_in(copied, 800)
     run, names = stated.run, set()
@@ -427,7 +430,6 @@ def test_a_new_sequence_length(copied: Path, verifier: ModuleType) -> None:
     [
         ({"order": "sequential", "phases": [], "skip": [], "exclude": []}, "order sequential"),
         ({"packing": {"bins": 4, "overflow": "split"}, "exclude": []}, "packs"),
-        ({"phases": [PHASE, {**PHASE, "start": 4, "ramp": {"samples": 8}}], "exclude": []}, "ramps"),
         ({"exclude": [{"at": 2, "ids": ["web-7"], "take": "own"}]}, "take: own"),
     ],
 )

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition, Place, Plan
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec

@@ -10,7 +10,6 @@ from selenium.webdriver.common.keys import Keys
 
 import conceptloader as cl
 from conceptloader.trace import locate_document, open_run, trace_step
-from conceptloader.trace.run import Run
 from conceptloader.viewer.source import Looked, alone
 from conceptloader.viewer.windows import describe
 from tests.view.browser import Browser
@@ -216,15 +215,6 @@ def test_the_mixture_is_that_of_the_order(page: str, browser: Browser, looked: L
     browser.fill("samples", "100")
     assert sum(int(row.text.split()[-2]) for row in browser.all("main tbody tr")) == 100
     assert browser.all(".phase") == []
-
-
-def test_a_ramp_is_named_in_the_mixture(folder: Path, serve: Callable[[Looked], str], browser: Browser) -> None:
-    config = yaml.safe_load((folder / "run.yaml").read_text())
-    config["phases"][0]["ramp"] = {"samples": 1000, "shape": "cosine"}
-    run = Run(blend=cl.open_blend(cl.load_config(config, base_dir=folder)))
-    browser.open(f"{serve(Looked(title='ramp', run=run, samples=2000))}#mixture")
-    assert "weight from 160, cosine over 1,000" in browser.main.replace("\N{NARROW NO-BREAK SPACE}", ",")
-    assert len(browser.all(".phase")) == 1
 
 
 def test_a_mixture_that_learns_with_its_losses(

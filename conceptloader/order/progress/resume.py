@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import Phase
+from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import Member, OrderSpec
 
 logger = logging.getLogger(__name__)
@@ -54,13 +54,31 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
         yield Difference(f"exclude.{name}", old, new)
     for name in drawn:
         yield from _member_differences(name, saved.members[name], current.members.get(name))
-    past, now = saved.phases_before(consumed), current.phases_before(consumed)
-    yield Difference("phases", [phase.start for phase in past], [phase.start for phase in now])
-    by_start = {phase.start: phase for phase in now}
-    for phase in past:
-        if phase.start in by_start:
-            yield from _weight_differences(phase.start, phase.weights, by_start[phase.start].weights)
-            yield Difference(f"phases.{phase.start}.ramp", phase.ramp, by_start[phase.start].ramp)
+    yield from _phase_differences(saved, current, consumed)
+
+
+def _phase_differences(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[Difference]:
+    """By the phases of the configuration: of a ramp, its first step that differs.
+
+    Of two equal ramps only one has a step where weights that were set live ended the other, and were forgotten since.
+    """
+    past, now = ({phase.start: phase for phase in spec.phases_before(consumed)} for spec in (saved, current))
+    starts = ([s for s in of if spec.ramp_at(s) is None] for spec, of in ((saved, past), (current, now)))
+    yield Difference("phases", *starts)
+    old, new = ({one.first: one.ramp for one in spec.ramps} for spec in (saved, current))
+    different: set[int] = set()
+    for start in sorted(past.keys() & now.keys()):
+        ramp = saved.ramp_at(start)
+        first = start if ramp is None else ramp.first
+        if first in different:
+            continue
+        if old.get(first) != new.get(first):
+            found = [Difference(f"phases.{first}.ramp", old.get(first), new.get(first))]
+        else:
+            differences = _weight_differences(first, past[start].weights, now[start].weights)
+            found = [one for one in differences if one.saved != one.current]
+        different.update([first] if found else [])
+        yield from found
 
 
 def _member_differences(name: str, saved: Member, current: Member | None) -> Iterator[Difference]:
@@ -148,7 +166,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
     Of the phases of `current` that start earlier, the last one is in force at once. A dataset whose windows are of
     another length becomes the member "name@seq_len".
 
-    Raises ConfigError if one of the two is not shuffled, or a ramp of `current` is in progress.
+    Raises ConfigError if one of the two is not shuffled.
     """
     if not consumed:
         return current
@@ -163,13 +181,6 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
     past = saved.phases_before(consumed)
     ahead = [replace(p, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
     active = [phase for phase in ahead if phase.start <= start][-1]
-    if active.ramp and start < active.settled:
-        raise ConfigError(
-            f"phases.{active.start}.ramp",
-            f"a new stage or sequence length at global sample {start}, before the ramp ends at {active.settled}",
-            "no ramp there: what it moves from is another stage's",
-            "omit the ramp, and its weights hold at once, or let the phase start later",
-        )
     kept = {*cut, *(name for phase in past for name in phase.weights)}
     live = [s for s in saved.live if s < start] + [start] * (active.start in current.live)
     return replace(
@@ -178,9 +189,13 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
             **{name: member for name, member in saved.members.items() if name in kept},
             **{keys[name]: member for name, member in current.members.items()},
         },
-        phases=(*past, replace(active, start=start, ramp=None), *(phase for phase in ahead if phase.start > start)),
+        phases=(*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)),
         skips=(*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)),
         base=consumed,
+        ramps=(
+            *(replace(one, last=min(one.last, start - 1)) for one in saved.ramps if one.first < start),
+            *(replace(one, first=max(one.first, start)) for one in current.ramps if one.last > start),
+        ),
         live=(*live, *(s for s in current.live if s > start)),
     )
 
@@ -198,11 +213,13 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
         where = f"weights set from global sample {phase.start} on"
         if absent:
             raise ResumeError(where, f"no datasets {absent} in the configuration", "them", "put them back")
+        if ended := current.ended(phase.start):
+            phases = {start: one for start, one in phases.items() if start not in ended}
         found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
-        if found.weights != weights or found.ramp:
+        if found.weights != weights or any(one.first == phase.start for one in current.ramps):
             raise ResumeError(
                 where,
-                f"saved {weights}, and the configuration has {dict(found.weights)} there, ramp {found.ramp}",
+                f"saved {weights}, and the configuration has {dict(found.weights)} there",
                 fix="take the phase out",
             )
     starts = tuple(phase.start for phase in live)

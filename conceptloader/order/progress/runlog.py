@@ -22,10 +22,10 @@ from typing import Any
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
-from conceptloader.order.live import LoggedPhase
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import LastBatch, Partition, Place, Plan, Scheme
-from conceptloader.order.progress.spec import OrderSpec, Origin, link
+from conceptloader.order.phases import Phase
+from conceptloader.order.progress.spec import LoggedPhase, OrderSpec, Origin, link
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.storage.durable import sync_directory

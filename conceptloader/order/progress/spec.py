@@ -12,9 +12,8 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.live import LiveMixture, LoggedPhase
-from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, Phase, checked_phases
-from conceptloader.order.ramp import RAMP_VERSION
+from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture
+from conceptloader.order.phases import Phase, Ramp, checked_phases, without_ramps
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -74,6 +73,29 @@ class Origin(Saved):
     chain: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class RampSteps(Saved):
+    """Phases that were one ramp in the configuration: from the one that starts at `first` to that at `last`."""
+
+    first: int
+    last: int
+    ramp: Ramp
+
+
+@dataclass(frozen=True)
+class LoggedPhase:
+    """A phase of a run, as its log has it.
+
+    phase: with names of members. counts: draws of each before it, of those with any; None to compute them. why: its
+    weights were set. losses: see WeightsSet in runlog.py.
+    """
+
+    phase: Phase
+    counts: Mapping[str, int] | None
+    why: str = ""
+    losses: Mapping[str, float] = field(default_factory=dict)
+
+
 def link(chain: str, phase: Phase, live: bool) -> str:
     """The chain with one more phase: a fingerprint that covers it and all before. It is "" before the first one."""
     return fingerprint([chain, plain(phase), live])
@@ -89,7 +111,7 @@ class OrderSpec(Saved):
         members: By name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a
             change of sequence length. Names, not their sequence, decide the order.
         phases: Increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers
-            in the same proportion. Empty unless order is "shuffled".
+            in the same proportion. Empty unless order is "shuffled". One with a ramp is replaced by phases, and noted.
         skips: Of the trainer's sample index, see order/skips.py.
         quarantine: Dataset -> fingerprint of its ranges that are never read; changes the loss mask, never the order.
         order: "shuffled", "sequential" or "megatron".
@@ -99,6 +121,7 @@ class OrderSpec(Saved):
         live: Starts of those phases which were set while the run was going, and are in no configuration.
         origin: Where the order begins that this spec says, None for at sample 0. Of the phases before, those of the
             configuration are kept, to be compared.
+        ramps: Which phases were one ramp, in order; for messages, and because weights that are set live end a ramp.
         exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
             change the order.
 
@@ -118,6 +141,7 @@ class OrderSpec(Saved):
     live: tuple[int, ...] = ()
     exclude: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     origin: Origin | None = None
+    ramps: tuple[RampSteps, ...] = ()
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -136,11 +160,19 @@ class OrderSpec(Saved):
             if unknown:
                 raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
             phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
+        steps = without_ramps(phases)
+        begun = [
+            RampSteps(first=some[0].start, last=some[-1].start, ramp=phase.ramp)
+            for phase, some in zip(phases, steps, strict=True)
+            if phase.ramp is not None
+        ]
+        phases = [step for some in steps for step in some]
         if "split_documents" in self.extra:  # YAML has 0 and 0.0, which are the same split
             split = [float(one) for one in self.extra["split_documents"]]
             object.__setattr__(self, "extra", {**self.extra, "split_documents": split})
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
+        object.__setattr__(self, "ramps", (*self.ramps, *begun))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
         object.__setattr__(self, "live", tuple(self.live))
         if not set(self.live) <= {phase.start for phase in phases}:
@@ -158,10 +190,14 @@ class OrderSpec(Saved):
         """The phases from there on."""
         return [phase for phase in self.phases if phase.start >= self.begins]
 
-    @property
-    def order_version(self) -> int:
-        """The lowest that knows all of it."""
-        return RAMP_VERSION if any(phase.ramp for phase in self.phases) else ORDER_VERSION
+    def ramp_at(self, start: int) -> RampSteps | None:
+        """The ramp of which the phase that starts there is a step, but not the first."""
+        return next((one for one in self.ramps if one.first < start <= one.last), None)
+
+    def ended(self, at: int) -> range:
+        """Where the phases start that are gone once weights are set live from `at` on: those left of a ramp there."""
+        ramp = self.ramp_at(at)
+        return range(0) if ramp is None else range(at, ramp.last + 1)
 
     @cached_property
     def hash(self) -> str:
@@ -171,7 +207,8 @@ class OrderSpec(Saved):
     def hash_of(self, saved: Mapping[str, Any]) -> str:
         """The hash that it had when it was saved, such as with whole numbers where there are floats now."""
         if saved["spec_version"] == LIVE_VERSION:
-            planned = [plain(phase) for phase in self.phases if phase.start not in self.live]
+            # Which steps of a ramp were in force is known to the chain alone, once the weights that ended it are cut.
+            planned = [plain(p) for p in self.phases if p.start not in self.live and self.ramp_at(p.start) is None]
             saved = {**saved, "phases": planned, "live": self.chain, "origin": None}
         return fingerprint(saved)
 
@@ -203,14 +240,19 @@ class OrderSpec(Saved):
             raise ConfigError(
                 "order", f"{self.order} cannot be built here", fix="only the adapter for that framework takes it"
             )
-        options: dict[str, Any] = {
-            "sizes": sizes, "names": names, "phases": self.deciding, "skips": self.skips, "seed": self.seed,
-            "block": self.block, "max_epochs": [(max_epochs or {}).get(one.dataset) for one in self.members.values()],
-        }  # fmt: skip
-        if self.origin is not None:
-            options["origin"] = self.begins, [self.origin.counts.get(name, 0) for name in names]
         past = [one for one in logged if one.phase.start < self.begins]
-        return LiveMixture(past, **options) if past else Mixture(**options)
+        counted: dict[int, Mapping[str, int] | None] = {one.phase.start: one.counts for one in past}
+        counted[self.begins] = {} if self.origin is None else self.origin.counts
+        return Mixture(
+            sizes=sizes,
+            names=names,
+            phases=[*(one.phase for one in past), *self.deciding],
+            drawn={at: [some.get(name, 0) for name in names] for at, some in counted.items() if some is not None},
+            skips=self.skips,
+            seed=self.seed,
+            block=self.block,
+            max_epochs=[(max_epochs or {}).get(one.dataset) for one in self.members.values()],
+        )
 
     def decided(self, consumed: int) -> int:
         """How many global samples (skipped ones included) precede a position of `consumed` trainer samples."""
@@ -218,6 +260,8 @@ class OrderSpec(Saved):
 
     def with_phase(self, phase: Phase) -> "OrderSpec":
         """With a phase that was set while the run was going; those of the configuration that start later stay.
+
+        It ends a ramp that is in progress there.
 
         Raises:
             ConfigError: Unless it starts after all that were set before, and where no other starts.
@@ -230,13 +274,15 @@ class OrderSpec(Saved):
                 f"a start at global sample {phase.start}",
                 f"more than {self.live[-1]}, where the weights that were set last begin",
             )
-        if any(phase.start == one.start for one in self.phases):
+        ended = self.ended(phase.start)
+        planned = [one for one in self.phases if one.start not in ended]
+        if any(phase.start == one.start for one in planned):
             raise ConfigError(
                 "weights",
                 f"found a start at global sample {phase.start}, where a phase of the configuration starts",
                 fix="set them from another sample on, or change that phase",
             )
-        phases = sorted([*self.phases, phase], key=lambda one: one.start)
+        phases = sorted([*planned, phase], key=lambda one: one.start)
         return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
 
     def cut(self, consumed: int, order: Mixture | Sequential) -> "OrderSpec":
@@ -254,8 +300,6 @@ class OrderSpec(Saved):
                 f"one from {self.begins} on",
                 FORGOTTEN,
             )
-        while phases[-1].ramp is not None:  # which needs the weights before it
-            phases.pop()
         return self.cut_at(phases[-1].start, order)
 
     def cut_at(self, start: int, order: Mixture | Sequential) -> "OrderSpec":
@@ -264,7 +308,7 @@ class OrderSpec(Saved):
             return self
         assert isinstance(order, Mixture), "others have no phases"
         passed = [phase for phase in self.deciding if phase.start < start]
-        base = next(phase.base for phase in order.phases if phase.start == start)
+        base = order.drawn_before(start)
         before = self.origin or Origin(start=0, number=0, counts={}, chain="")
         return replace(
             self,
@@ -294,7 +338,9 @@ class OrderSpec(Saved):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved."""
-        data = {**VERSIONS, "order_version": self.order_version, **plain(self)}
+        data = {**VERSIONS, **plain(self)}
+        if not self.ramps:
+            del data["ramps"]
         if self.live or self.origin:
             return data | {"spec_version": LIVE_VERSION}
         del data["origin"]
@@ -309,7 +355,7 @@ class OrderSpec(Saved):
         """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
             raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
-        for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION, RAMP_VERSION)}.items():
+        for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION,)}.items():
             if type(data[key]) is not int or data[key] not in known:
                 raise ResumeError(
                     f"saved order spec: {key}",
@@ -318,11 +364,8 @@ class OrderSpec(Saved):
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
-            fields = {key: value for key, value in data.items() if key not in VERSIONS}
-            spec = build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
-            if spec.order_version != data["order_version"]:
-                raise ConfigError("order_version", data["order_version"], f"{spec.order_version}, by its phases")
-            return spec
+            fields = {"ramps": [], **{key: value for key, value in data.items() if key not in VERSIONS}}
+            return build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
         except ConfigError as error:
             raise ResumeError(
                 "saved order spec", f"corrupt ({error})", fix="take the one of another checkpoint"

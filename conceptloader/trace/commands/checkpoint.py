@@ -44,9 +44,14 @@ def _order(spec: OrderSpec) -> list[str]:
     for name, member in spec.members.items():
         cut = "documents" if member.seq_len is None else f"of {member.seq_len:,} tokens"
         lines.append(f"  {name}: {member.windows:,} {cut}, fingerprint {member.stream_fingerprint}")
+    ramps = {one.first: one for one in spec.ramps}
     for phase in spec.phases:
-        total = sum(phase.weights.values())
-        shares = ", ".join(f"{name} {weight / total:.4g}" for name, weight in phase.weights.items())
-        notes = [f"ramp {phase.ramp}"] * bool(phase.ramp) + ["set live"] * (phase.start in spec.live)
+        if spec.ramp_at(phase.start) is not None:
+            continue
+        ramp = ramps.get(phase.start)
+        last = phase if ramp is None else [one for one in spec.phases if one.start <= ramp.last][-1]
+        shares = ", ".join(f"{name} {share:.4g}" for name, share in last.shares.items())
+        notes = [] if ramp is None else [f"ramp {ramp.ramp}"]
+        notes += ["set live"] * (phase.start in spec.live)
         lines.append(f"  from sample {phase.start:,}: {shares}" + f" ({', '.join(notes)})" * bool(notes))
     return lines

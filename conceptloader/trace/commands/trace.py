@@ -19,7 +19,7 @@ from conceptloader.cli.arguments import (
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
-from conceptloader.order.live import LoggedPhase
+from conceptloader.order.progress.spec import LoggedPhase
 from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_step, trace_steps
 from conceptloader.trace.commands.checkpoint import show_checkpoint
 from conceptloader.trace.commands.compare import show_comparison
@@ -118,7 +118,7 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         first, stop, era = arguments.sample, 0, asked.at(arguments.sample)
     else:
         (first, stop), era = asked.steps.range_of(arguments.step), asked.at_step(arguments.step)
-    weights = [_weights(era, one, first) for one in era.phases_in(first, stop)]
+    weights = [_weights(one) for one in era.phases_in(first, stop)]
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
@@ -131,9 +131,8 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     output.result(value, [*map(_said, shown), *(line for one in found for line in _lines(one))])
 
 
-def _weights(asked: Run, one: LoggedPhase, sample: int) -> dict[str, Any]:
-    weights = asked.shares(one.phase, sample)
-    return {"global_sample": one.phase.start, "weights": weights, "why": one.why, "losses": dict(one.losses)}
+def _weights(one: LoggedPhase) -> dict[str, Any]:
+    return {"global_sample": one.phase.start, "weights": one.phase.shares, "why": one.why, "losses": dict(one.losses)}
 
 
 def _said(weights: dict[str, Any]) -> str:

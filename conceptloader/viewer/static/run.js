@@ -3,7 +3,7 @@ import {
   address, ask, bars, card, choice, count, field, h, hue, label, link, pager, percent, plural, quiet, s, swatch, table,
 } from "./dom.js";
 
-const [COLUMNS, LINES] = [8, 24]; // of weights: where they are set live, there are many more phases
+const [COLUMNS, LINES] = [8, 24]; // of weights: of a ramp, or where they are set live, there are many more phases
 
 export async function overview(_, about) {
   return h("article", {}, about.run && runCard(about.run), about.sources.map(sourceCard));
@@ -38,14 +38,12 @@ function sourceCard(one) {
       link("Statistics", "stats", { d: one.name })));
 }
 
-const ramp = ({ ramp }) => ramp ? `, ${ramp.shape} over ${count(ramp.samples)}` : "";
-
 export async function mixtureView(parameters, about) {
   const found = await ask("mixture", { n: parameters.n });
   const here = about.run.position;
   const every = Math.ceil(found.phases.length / COLUMNS);
   const weights = found.phases.filter((_, k) => k % every === 0).map((phase) => [
-    `from ${count(phase.start)}${ramp(phase)}`, phase.weights, Object.values(phase.weights).reduce((sum, one) => sum + one, 0)]);
+    `from ${count(phase.start)}`, phase.weights, Object.values(phase.weights).reduce((sum, one) => sum + one, 0)]);
   const epochs = (one) => {
     const text = one.epochs.toFixed(2) + (one.limit === null ? "" : ` of ${one.limit}`);
     return one.limit !== null && one.epochs > one.limit ? h("b", {}, text) : text;
@@ -101,7 +99,7 @@ function area(found, here) {
   const phases = all.length > LINES ? [] : all;
   return h("figure", {},
     s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img" },
-      areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}${ramp(one)}${one.why && ` (${one.why})`}`)),
+      areas, phases.map((one) => mark(one.start, "phase", `phase from sample ${one.start}${one.why && ` (${one.why})`}`)),
       here <= found.samples && mark(here, "now", `now: sample ${here}`)),
     h("figcaption", {}, h("span", {}, "0"),
       found.members.map((one, k) => h("span", {}, swatch(hue(k)), label(one.name))),

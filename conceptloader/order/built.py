@@ -1,0 +1,85 @@
+"""A phase whose tree is built: its samples by dataset, there and back, for many at once by kernels.
+
+Compiled twins of what reference.py does with a PhaseOrder.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conceptloader.kernels import order as kernels
+from conceptloader.kernels.kernel import I64Array, U64Array
+from conceptloader.order import reference
+from conceptloader.order.reference import PhaseOrder
+
+
+def counts_in(phase: PhaseOrder, g: int, block: int) -> list[int]:
+    """`phase.counts`: of the block that g cuts, kernels fill the places."""
+    rest = (g - phase.start) % block
+    counts = phase.counts(g - rest, block)
+    if rest:
+        places = np.arange(g - rest, g, dtype=np.uint64)
+        datasets, draws = np.empty(rest, np.int64), np.empty(rest, np.uint64)
+        scratch = np.empty(kernels.scratch_of(block, len(counts)), np.uint64)
+        kernels.locate_many(places, datasets, draws, phase_arrays([phase], block), scratch)
+        counts = (counts + np.bincount(datasets, minlength=len(counts))).tolist()
+    return counts
+
+
+def phase_arrays(phases: Sequence[PhaseOrder], block: int) -> kernels.Phases:
+    """All of them; kernels do not walk Python objects."""
+    left: list[int] = []
+    right: list[int] = []
+    share: list[int] = []
+    roots: list[int] = []
+    for phase in phases:
+        offset, tree = len(left), phase.tree
+        for children, out in ((tree.left, left), (tree.right, right), ([tree.root], roots)):
+            out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
+        share += tree.share
+    return kernels.Phases(
+        starts=np.array([phase.start for phase in phases], np.uint64),
+        keys=np.array([phase.key for phase in phases], np.uint64),
+        roots=np.array(roots, np.int64),
+        tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
+        bases=np.array([phase.base for phase in phases], np.uint64),
+        block=block,
+    )
+
+
+def positions_in(phase: PhaseOrder, block: int, dataset: int, draws: U64Array) -> I64Array:
+    """Global samples of draws of a dataset, counted from the phase on; -1 where it has none of them."""
+    if dataset not in phase.members:
+        return np.full(len(draws), -1, np.int64)
+    leaf, tree = phase.members.index(dataset), phase.tree
+    strict = np.empty_like(draws)
+    path = [(tree.share[node], is_left) for node, is_left in reversed(tree.paths[leaf])]
+    divisors = np.array([share if is_left else (1 << 64) - share for share, is_left in path], np.uint64)
+    lower = np.array([(1 << 63) - is_left for _, is_left in path], np.uint64)
+    kernels.climb(draws, divisors, lower, strict)
+    # Samples of one block are found together; in order, each block is made once.
+    order = np.argsort(strict, kind="stable")
+    places = np.empty(len(draws), np.int64)
+    arrays = np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64)
+    leaves, nodes = len(phase.members), kernels.Tree(*arrays)
+    blocks = kernels.Blocks(np.uint64(phase.key), np.int64(tree.root), nodes, leaves, block)
+    scratch = np.empty(kernels.scratch_of(block, leaves), np.uint64)
+    kernels.places_in_blocks(strict[order], draws[order], leaf, blocks, scratch, places)
+    found = np.empty(len(draws), np.int64)
+    found[order] = places
+    return found + phase.start
+
+
+def draws_of(windows: U64Array, base: int, size: int, key: int) -> U64Array:
+    """The draws of windows in the epoch with this key, whose first draw is `base`."""
+    if size <= reference.TABLE_MAX:
+        table = np.empty(size, np.uint64)
+        kernels.keyed_shuffle(table, np.uint64(key))
+        draws: U64Array = np.argsort(table).astype(np.uint64)[windows]
+        draws += np.uint64(base)
+        return draws
+    out = np.empty_like(windows)
+    a, bits = reference.feistel_shape(size)
+    kernels.unfeistel_many(windows, np.uint64(size), np.uint64(a), np.uint64(bits), np.uint64(key), out)
+    out += np.uint64(base)
+    return out

@@ -1,4 +1,4 @@
-"""The SQL expressions of `filter`, which DuckDB evaluates: a small part of SQL; everything else is rejected before.
+"""The SQL expressions of `subset`, which DuckDB evaluates: a small part of SQL; everything else is rejected before.
 
 docs/subsets.md lists it. Errors point at the column.
 """

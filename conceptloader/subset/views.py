@@ -1,4 +1,4 @@
-"""Subsets by filter: any number of tasks test chunks of documents, and their results are concatenated in order."""
+"""Subsets: any number of tasks test chunks of documents, and their results are concatenated in order."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _NAME, _OTHERS = re.compile(r"[\w .,&'()/+#:-]{1,100}"), re.compile(r"[^\w.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterOptions:
+class SubsetOptions:
     """What to keep.
 
     where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only documents with one of
@@ -73,10 +73,10 @@ class Selected:
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def filter_dataset(
+def make_subsets(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    ask: FilterOptions,
+    ask: SubsetOptions,
     *,
     roots: Sequence[str | os.PathLike[str]] | None = None,
     task: tuple[int, int] | None = None,
@@ -108,9 +108,9 @@ def filter_dataset(
 
 
 class _Asking:
-    def __init__(self, dataset: Dataset, ask: FilterOptions, directory: str) -> None:
+    def __init__(self, dataset: Dataset, ask: SubsetOptions, directory: str) -> None:
         self.dataset, self.ask, self.directory = dataset, ask, directory
-        self._arrow: Any = need("pyarrow", "filter: found no pyarrow package, which makes the tables")
+        self._arrow: Any = need("pyarrow", "subset: found no pyarrow package, which makes the tables")
         self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
         self.columns = DocumentColumns(dataset, ask.seed, ask.metadata, ask.on)
         self.sql = None if ask.sql is None else Expression(ask.sql, self.columns.types, "sql")
@@ -141,7 +141,7 @@ class _Asking:
 
     def _ask(self, chunk: int, counted: Selected) -> Any:
         documents = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.dataset.num_documents))
-        compute: Any = need("pyarrow.compute", "filter")
+        compute: Any = need("pyarrow.compute", "subset")
         table = self.columns.table(documents, self.names)
         counted.documents += len(documents)
         chosen = np.ones(len(documents), bool)
@@ -273,7 +273,7 @@ class _By:
 
 
 def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
-    arrow: Any = need("pyarrow", "filter")
+    arrow: Any = need("pyarrow", "subset")
     dataset, ask, found = asking.dataset, asking.ask, Selected()
     for table in tables:
         for name in ("documents", "unknown", "with_id", "with_row", "without_view"):
@@ -282,7 +282,7 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
     table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
     if not table.num_rows:
         raise ConfigError(
-            "filter",
+            "subset",
             f"no document of {found.documents:,} in {dataset.path}",
             "at least one",
             f"nothing was written (the expression is null for {found.unknown:,})",

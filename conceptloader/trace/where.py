@@ -1,4 +1,4 @@
-"""The expressions of `filter` and `locate`: columns of documents, concepts of tokens, and, or, not.
+"""The expressions of `subset` and `locate`: columns of documents, concepts of tokens, and, or, not.
 
 docs/subsets.md has the language, and nothing else is evaluated.
 """

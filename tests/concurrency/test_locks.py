@@ -118,7 +118,7 @@ def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypa
 
 @pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
 @pytest.mark.parametrize(
-    "name", ["build", "build --vocabulary-only", "annotate", "adopt", "concat", "build --from-dataset"]
+    "name", ["build", "build --vocabulary-only", "annotate", "adopt", "subset", "build --from-dataset"]
 )
 def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str) -> None:
     taken = tmp_path / "taken"
@@ -136,7 +136,7 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
         "build --vocabulary-only": [named],
         "annotate": [ds, source, "--track", "new"],
         "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
-        "concat": [ds],
+        "subset": [ds, ds],
         "build --from-dataset": [ds],
     }[name]
     assert main([*name.split(), *map(str, more), "--out", str(out)]) in (1, 2)

@@ -315,7 +315,7 @@ def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:
     write_dataset(out, random_documents(30, seed=1), shards=2)
     assert main(["index", str(out), "--quiet"]) == 0
     (out / "concepts.concept_index" / ".build.lock.tmp").touch()  # of a process that was killed
-    assert main(["filter", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
+    assert main(["subset", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
     for directory in (out, tmp_path / "view"):
         assert build(write_csv(tmp_path / "c.csv", ROWS), directory, "--metadata-column", "source", "--overwrite") == 0
         assert cl.open_dataset(directory).num_documents == 4

@@ -28,7 +28,7 @@ from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 # Name -> its module, a line for `conceptloader --help`. Only the module of the command that is given is imported; those
-# of add-ons, whose folders may be left out, are then not listed.
+# of add-ons, whose folders may be missing, are then not listed.
 GROUPS = {
     "Datasets": {
         "build": ("commands.build", "build a dataset from JSONL, Parquet, CSV or Arrow"),
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     try:
         parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
-    except ConfigError as error:  # an add-on that is left out
+    except ConfigError as error:  # an add-on that is missing
         make_parser("").error(str(error))
     if not given:
         parser.print_help(sys.stderr)

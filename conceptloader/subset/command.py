@@ -31,7 +31,7 @@ Python. Expressions: docs/subsets.md.
 On a cluster, run N jobs with --task K/N (K from 0), then the command without --task: the bytes are the same.
 """
 
-_OF_ONE = "where", "sql", "ids", "spans", "by", "metadata", "on", "seed", "task"
+_OF_ONE = "where", "ids", "spans", "by", "metadata", "on", "seed", "task"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(add)
     add_root(add, " (of several datasets by default: their parents)")
     add("--allow-mixed-tokenizers", action="store_true", help="accept several datasets of different tokenizers")
-    add("--where", metavar="EXPR", help="documents for which this is true: columns, concepts of any of their tokens")
-    add("--sql", metavar="EXPR", help="the same, as a DuckDB expression, with its functions")
+    add(
+        "--where",
+        metavar="EXPR",
+        help="documents for which this SQL is true: columns, concepts of any of their tokens",
+    )
     add("--ids", metavar="FILE", help="only documents with these ids, one per line")
     add("--spans", metavar="EXPR", help="only the tokens for which this expression of concepts is true")
     add("--by", metavar="COLUMN", help="one subset per value of a column, or per interval: quality:0,0.5,1")
@@ -58,11 +61,11 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         output.manifest(arguments.out, manifest)
         return
     refuse_beside("one dataset", arguments, "allow_mixed_tokenizers")
-    if not any((arguments.where, arguments.sql, arguments.ids, arguments.spans, arguments.by)):
-        raise ConfigError("subset", "nothing to select by", "--where, --sql, --ids, --spans or --by")
+    if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
+        raise ConfigError("subset", "nothing to select by", "--where, --ids, --spans or --by")
     refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
-    ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "sql", "spans", "by", "metadata", "on", "seed"))
+    ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "spans", "by", "metadata", "on", "seed"))
     roots, task = arguments.root, arguments.task
     with progress_bar(arguments.quiet, "chunk") as progress:
         found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=roots, task=task, progress=progress)

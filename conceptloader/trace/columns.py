@@ -86,6 +86,15 @@ class DocumentColumns:
                 table = table.append_column(name, self._metadata[name].take(at))
         return table
 
+    def first_of(self, key: str) -> Any:
+        """The first value of a key of records that any document has; None if none has."""
+        for low in range(0, self.dataset.num_documents, _RANGE_OF_IDS):
+            documents = np.arange(low, min(low + _RANGE_OF_IDS, self.dataset.num_documents))
+            found = self._first(str(self.record_of(key)), {key}, *document_ranges(self.dataset, documents))[key]
+            for text in found.drop_null().to_pylist():
+                return json.loads(text)
+        return None
+
     def check_metadata(self, with_row: int) -> None:
         """with_row: of all documents. Raises: ConfigError for metadata of other documents."""
         if self._metadata is None or with_row:

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
         write_dataset(folder / name, raw, shards=2)
-    make_subsets(folder / "books", folder / "kept", SubsetOptions(sql="document % 5 <> 0"))
+    make_subsets(folder / "books", folder / "kept", SubsetOptions(where="document % 5 <> 0"))
     make_subsets(folder / "code", folder / "some", SubsetOptions(where="document > 10"))
     return folder
 

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_twins(folder, what, mode)
         for number in (0, 1):
             source = folder / f"{what}-None-{number}"
-            make_subsets(source, folder / f"{what}-view-{number}", SubsetOptions(sql="document % 7 <> 5"))
+            make_subsets(source, folder / f"{what}-view-{number}", SubsetOptions(where="document % 7 <> 5"))
     return folder
 
 
@@ -236,7 +236,7 @@ def test_labels_of_a_concept_are_losses_alone(folder: Path) -> None:
 
 def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Path, caplog: Any) -> None:
     path = Path(write_dataset(tmp_path / "web", documents(False, True), shards=3, vocabularies=NAMES))
-    make_subsets(path, tmp_path / "view", SubsetOptions(sql="document % 3 <> 1"))
+    make_subsets(path, tmp_path / "view", SubsetOptions(where="document % 3 <> 1"))
     both = [config(one, [SPANS]) for one in (path, tmp_path / "view")]
     read = [cl.open_blend(one).holes["web"].own for one in both]
     assert len(caplog.records) == 2

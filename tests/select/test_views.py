@@ -224,7 +224,7 @@ def test_doors(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the .* across shards"):
         cl.open_blend(config)
     inner = folder / "deep/inner"
-    make_subsets(folder / "data", inner, SubsetOptions(sql="true"))
+    make_subsets(folder / "data", inner, SubsetOptions(where="true"))
     with pytest.raises(FormatError, match="roots"):
         cl.open_dataset(inner)
     assert cl.open_dataset(inner, roots=[folder]).num_documents == 150

@@ -208,8 +208,6 @@ def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--overwrite" in capsys.readouterr().err
     assert build(first, out, "--overwrite") == 1  # a column that nobody named: found before anything is removed
     assert cl.open_dataset(out).num_documents == 1
-    assert build(first, out, "--metadata-column", "source", "--overwrite", "--dry-run") == 0
-    assert cl.open_dataset(out).num_documents == 1
     assert build(first, out, "--metadata-column", "source", "--overwrite") == 0
     assert cl.open_dataset(out).num_documents == 4
     assert cl.verify(out, full=True) == []

@@ -34,7 +34,6 @@ separate files are configured there (chunks, docs/annotations.md).
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
   conceptloader build corpus/ --vocabulary-only --out concepts.txt
   conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
-  conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
   conceptloader build --finalize --out data/corpus
 
 If interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.

@@ -9,7 +9,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
 
@@ -51,7 +51,7 @@ def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1, batch: int = BAT
 
 view = ROOT / "bare-view"
 if not view.exists():
-    filter_dataset(path, view, FilterOptions(sql="document % 10 > 0"))
+    make_subsets(path, view, SubsetOptions(sql="document % 10 > 0"))
 whole, bare, full, viewed = reader(**TOKENS_ONLY), reader(position_ids="off"), reader(), reader(str(view))
 samples = windows.astype(np.uint64)
 dataset = cl.open_dataset(path).windows(SEQ_LEN)

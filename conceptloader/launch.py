@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.errors import ConfigError
 
 FRAMEWORKS: dict[str, dict[str, Any]] = {"nanotron": {"nanosets": True}, "megatron": {}}
@@ -47,7 +48,7 @@ def detect(script: Path) -> str:
 
 def install(framework: str) -> None:
     """Import the adapter of `framework` and let it prepare this process."""
-    import_module(f"conceptloader.integrations.{framework}_lm").install(**FRAMEWORKS[framework])
+    need_add_on(f"conceptloader.integrations.{framework}_lm", "--framework").install(**FRAMEWORKS[framework])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -45,7 +45,7 @@ def reference() -> str:
     for module in MODULES:
         page += [f"## `{module}`", ""]
         exported: Any = import_module(module)
-        page += [f"::: {exported.__dict__[name].__module__}.{name}\n" for name in exported.__all__]
+        page += [f"::: {getattr(exported, name).__module__}.{name}\n" for name in exported.__all__]
     return "\n".join(page)
 
 

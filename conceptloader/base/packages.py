@@ -18,23 +18,26 @@ def need(module: str, problem: str) -> Any:
         raise ConfigError("", problem, fix=f"pip install {module.partition('.')[0]}", code="package") from error
 
 
-def find_add_on(module: str) -> Any:
-    """A module of an add-on, a folder of conceptloader that may be left out; None without it."""
+def need_add_on(module: str, what: str) -> Any:
+    """A module of an add-on, a folder of conceptloader that may be missing.
+
+    Raises: ConfigError that begins with `what` and names what is missing.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if not str(error.name).startswith("conceptloader."):
             raise
+        wanted = "this add-on of conceptloader"
+        raise ConfigError(what, f"no {error.name}", wanted, "install all of conceptloader", code="package") from error
+
+
+def find_add_on(module: str) -> Any:
+    """The same, None where it is missing."""
+    try:
+        return need_add_on(module, module)
+    except ConfigError:
         return None
-
-
-def need_add_on(module: str, what: str) -> Any:
-    """The same. Raises: ConfigError that names `what` needs it."""
-    found = find_add_on(module)
-    if found is None:
-        missing = f"no {module}, or none of what it needs"
-        raise ConfigError(what, missing, "this add-on of conceptloader", "install the whole package", code="package")
-    return found
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class Packs:
                     "packing",
                     f"document {across[0]} of the view {dataset.path} across shards of its source",
                     "each in one of them",
-                    "filter its source again, or omit packing",
+                    "write the subset again, or omit packing",
                 )
         else:
             inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)

@@ -28,29 +28,26 @@ from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 # Name -> its module, a line for `conceptloader --help`. Only the module of the command that is given is imported; those
-# of add-ons, whose folders may be left out, are then not listed.
+# of add-ons, whose folders may be missing, are then not listed.
 GROUPS = {
     "Datasets": {
         "build": ("commands.build", "build a dataset from JSONL, Parquet, CSV or Arrow"),
         "init": ("commands.init", "write a recipe for raw files, or a configuration for datasets"),
         "adopt": ("ingest.adopt.command", "use Megatron, datatrove or OLMo token files in place"),
         "annotate": ("ingest.annotate.command", "add a track to a dataset"),
-        "concat": ("commands.concat", "concatenate datasets by reference"),
-        "filter": ("subset.command", "select documents or spans as a zero-copy subset"),
+        "subset": ("subset.command", "select documents or spans, or concatenate datasets, by reference"),
         "index": ("index.command", "build the concept index of a track"),
         "verify": ("commands.verify", "check a dataset"),
     },
     "Inspect": {
-        "inspect": ("commands.inspect", "show windows, documents or concepts"),
-        "stats": ("commands.stats", "count documents, tokens, spans and concepts; plot"),
+        "inspect": ("commands.inspect", "show windows, documents or concepts; count them"),
         "viewer": ("viewer.command", "browse a dataset or run in the browser"),
     },
     "Runs": {
-        "trace": ("trace.commands.trace", "show what a step contains, past or future"),
+        "trace": ("trace.commands.trace", "show what a step contains, past or future; audit a recorded run"),
         "locate": ("trace.commands.locate", "find the steps that contain a document or concept"),
         "exposure": ("trace.commands.exposure", "count how often documents or concepts are seen"),
         "forget": ("trace.commands.forget", "plan a run without some documents, from the checkpoint before them"),
-        "audit": ("trace.commands.audit", "replay a recorded run, name the first step that differs"),
         "receipt": ("receipts.command", "prove in which steps a document was, and that it was in no others"),
         "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
     },
@@ -76,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     try:
         parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
-    except ConfigError as error:  # an add-on that is left out
+    except ConfigError as error:  # an add-on that is missing
         make_parser("").error(str(error))
     if not given:
         parser.print_help(sys.stderr)

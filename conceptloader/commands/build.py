@@ -1,7 +1,6 @@
 """The command `conceptloader build`."""
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from conceptloader.cli.arguments import add_out, add_pairs, by_track, chosen, positive, refuse_beside, track_file
@@ -10,14 +9,12 @@ from conceptloader.cli.recipe import add_recipe
 from conceptloader.commands import other_builds
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build import arguments as building
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options, shard_job
-from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
+from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.simple import with_chat
-from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.records.chat import ChatRules, load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
-from conceptloader.ingest.records.inputs import Source, find_sources
+from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
@@ -37,7 +34,6 @@ separate files are configured there (chunks, docs/annotations.md).
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
   conceptloader build corpus/ --vocabulary-only --out concepts.txt
   conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
-  conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
   conceptloader build --finalize --out data/corpus
 
 If interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
@@ -83,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_build_arguments(parser)
     other_builds.add_arguments(parser)
     add_recipe(parser)
-    add("--dry-run", action="store_true", help="try the first rows, show the plan, write nothing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -94,7 +89,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
-        names = "dry_run", "vocabulary", "scores", "track", "field", "number", "ignored"
+        names = "vocabulary", "scores", "track", "field", "number", "ignored"
         refuse_beside("chunks", arguments, *names)
         code: int = building.with_chunks().build(arguments, output)
         return code
@@ -115,9 +110,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
-    if arguments.dry_run:
-        _show_plan(sources, options, output, skip_bad=arguments.bad_records is not None)
-        return 0
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(
             sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),
@@ -142,34 +134,3 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     return load_rules(
         arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of or 1
     )
-
-
-def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output, skip_bad: bool) -> None:
-    """Print what a build would read and write, and how its first rows fare."""
-    made, columns = format_options(options), options.columns
-    tried = try_rows(shard_job(sources, options, skip_bad=skip_bad), made)
-    shards = len(plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources)))
-    tracks = {name: made.tracks[name].codec for name in sorted(made.tracks)}
-    facts, total = made.tokenizer, sum(source.size for source in sources)
-    value = {
-        "files": [source.path for source in sources],
-        "input_bytes": total,
-        "shards": shards,
-        "mode": made.mode,
-        "tokenizer": facts and asdict(facts),
-        "columns": columns.to_json(),
-        "tracks": tracks,
-        "tried": {"documents": tried.documents, "tokens": tried.tokens, "loss": tried.losses.to_json()},
-        "bad": tried.bad,
-    }
-    named = f"{facts.name}, {facts.vocab_size:,} ids, eos {options.eos}" if facts else "none"
-    lines = [
-        f"{len(sources):,} files, {total:,} bytes of input, for {shards:,} shards; nothing was written",
-        f"content: column {columns.content}; id: {columns.id}; metadata: {columns.metadata or 'none'}",
-        f"tracks: {', '.join(f'{name} ({codec})' for name, codec in tracks.items()) or 'none'}",
-        f"tokenizer: {named}; mode: {made.mode}",
-        f"tried: the first {tried.documents:,} documents of up to three files: {tried.tokens:,} tokens",
-        *tried.losses.lines(options.max_unaligned_spans),
-        *(f"{path}: {where}: {problem}" for path, where, problem in tried.bad),
-    ]
-    output.result(value, lines)

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from conceptloader.base.terminal import masked, printable
-from conceptloader.cli.arguments import positive, refuse_beside, refuse_without
+from conceptloader.cli.arguments import positive, refuse_all_but, refuse_beside, refuse_without
 from conceptloader.cli.output import Output
 from conceptloader.commands import window
+from conceptloader.commands.packing import show_packing
+from conceptloader.commands.stats import show_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.ingest.records.tokenizer import find_tokenizer
@@ -24,11 +26,16 @@ names, and the bytes of files that are read for them. Without a position: a summ
   conceptloader inspect data/corpus --random 3 --seq-len 128
   conceptloader inspect data/corpus --random 3 --documents --seed 7
   conceptloader inspect data/atlas --search astronomy
+  conceptloader inspect data/corpus --stats --top 30 --plot corpus.png
+  conceptloader inspect data/corpus --packing 2048 4096 --bins 16 64 256 --plot packing.png
 
 Spans are shown as [start, end); "<" instead of "[": it begins before the window, ">" instead of ")": it ends after it.
 Window I consists of S + 1 tokens from token I * S on, as in training with `seq_len: S`.
---search lists concepts whose name, group or details (description, taxonomy, original id) contain TEXT, ignoring case;
-to count concepts, see `conceptloader stats`.
+--search lists concepts whose name, group or details (description, taxonomy, original id) contain TEXT, ignoring case.
+--stats counts documents, tokens, spans and concepts: percentiles of the lengths of documents and spans, and for each
+concept its spans and its share of all tokens. It reads documents and spans, but no tokens.
+--packing shows statistics of packs (docs/packing.md) for each choice of seq_len and --bins: how many, their fill, and
+the shares of documents that do not fit into one, and that windows would cut.
 """
 
 
@@ -44,30 +51,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--tokens", metavar="A:B", help="tokens A to B - 1 of the dataset")
     place.add_argument("--random", type=positive, metavar="N", help="N windows of --seq-len S, or N --documents")
     place.add_argument("--search", metavar="TEXT", help="concepts whose name or details contain TEXT")
+    place.add_argument("--stats", action="store_true", help="counts of documents, tokens, spans and concepts")
+    sizes = "statistics of packs of these numbers of tokens (default: 2048 4096 8192)"
+    place.add_argument("--packing", type=positive, nargs="*", metavar="S", help=sizes)
     parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens per window (default with --random: 128)")
     parser.add_argument("--documents", action="store_true", help="with --random: documents instead of windows")
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="with --random: seed of the choice (default: 0)"
     )
-    parser.add_argument("--track", metavar="TRACK", help="with --search (default: all with a vocabulary)")
-    parser.add_argument(
-        "--top", type=positive, default=20, metavar="N", help="with --search: concepts shown (default: 20)"
-    )
+    of_concepts = parser.add_argument_group("with --search or --stats").add_argument
+    of_concepts("--track", action="append", default=[], metavar="TRACK", help="default: all")
+    of_concepts("--top", type=positive, default=20, metavar="N", help="concepts shown (default: 20)")
+    parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K", help="with --packing")
+    parser.add_argument("--plot", metavar="FILE", help="with --stats or --packing: plot them, too (.png, .svg, .pdf)")
 
 
+_OF_DATASET = "dataset", "root"
 _OF_RANDOM = "documents", "seed"
-_OF_SEARCH = "track", "top"
+_OF_CONCEPTS = "track", "top"
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.stats:
+        refuse_all_but("--stats", arguments, *_OF_DATASET, *_OF_CONCEPTS, "plot")
+        return show_stats(arguments, output)
+    if arguments.packing is not None:
+        refuse_all_but("--packing", arguments, *_OF_DATASET, "bins", "plot")
+        return show_packing(arguments, output)
+    refuse_without("--packing", arguments, "bins")
+    refuse_without("--stats", arguments, "plot")
     if arguments.random is not None:
-        refuse_beside("--random", arguments, *_OF_SEARCH)
+        refuse_beside("--random", arguments, *_OF_CONCEPTS)
         return _show_random(arguments, output)
     if arguments.search is not None:
         refuse_beside("--search", arguments, *_OF_RANDOM, "seq_len", "tokenizer")
         return _show_concepts(arguments, output)
     refuse_without("--random", arguments, *_OF_RANDOM)
-    refuse_without("--search", arguments, *_OF_SEARCH)
+    refuse_without("--search", arguments, *_OF_CONCEPTS)
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect", "expected --window and --seq-len together")
     return _show_place(arguments, output)
@@ -132,7 +152,7 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
 def _show_concepts(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
-        tracks = named if arguments.track is None else [arguments.track]
+        tracks = arguments.track or named
         if not tracks:
             raise ConfigError(dataset.path, "no track with a vocabulary", "one", "its concepts are ids")
         value: dict[str, Any] = {"dataset": dataset.path, "tracks": {}}

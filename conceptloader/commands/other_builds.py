@@ -1,13 +1,11 @@
-"""What else `build` does: public corpora, concept names, finalizing shards of other programs, re-encoding."""
+"""What else `build` does: public corpora, concept names, finalizing shards of other programs."""
 
 import argparse
 from typing import Any
 
-from conceptloader.cli.arguments import SPAN_RULES, add_root, positive, refuse_all_but, refuse_without
+from conceptloader.cli.arguments import SPAN_RULES, positive, refuse_all_but, refuse_without
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.files import load_manifest
-from conceptloader.format.tools.reencode import reencode
 from conceptloader.ingest.build.arguments import check_tokens, with_chunks
 from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.records.columns import MAIN_TRACK
@@ -33,16 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="skip rarer names (default: 1)",
     )
     group("--finalize", action="store_true", help="write the manifest of --out, whose shards other programs wrote")
-    meaning = "re-encode the tracks of a dataset, with another --encoding"
-    group("--from-dataset", metavar="DATASET", help=meaning)
-    add_root(group, " of --from-dataset")
 
 
 def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
     """Do what is requested instead of building records, if anything. Returns: the exit code."""
     ways = {
         "--preset": build_preset, "--vocabulary-only": collect_vocabulary, "--finalize": finalize,
-        "--from-dataset": encode_again,
     }  # fmt: skip
     for option, way in ways.items():
         if getattr(arguments, option.removeprefix("--").replace("-", "_")):
@@ -50,7 +44,6 @@ def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
                 raise ConfigError("build", f"{option} and no INPUT", "files, or a directory")
             return way(arguments, output)
     refuse_without("--vocabulary-only", arguments, "min_count")
-    refuse_without("--from-dataset", arguments, "root")
     return None
 
 
@@ -65,19 +58,6 @@ def finalize(arguments: argparse.Namespace, output: Output) -> int:
     """Write the manifest. Missing, foreign and differently configured shards raise, and too many unaligned spans."""
     refuse_all_but("--finalize", arguments, "out", "max_unaligned_spans")
     output.manifest(arguments.out, finalize_within(arguments.out, arguments.max_unaligned_spans))
-    return 0
-
-
-def encode_again(arguments: argparse.Namespace, output: Output) -> int:
-    """Re-encode tracks. The stream fingerprint stays, so a run can switch to it. An interrupted call resumes."""
-    refuse_all_but("--from-dataset", arguments, "out", "encoding", "track", "root")
-    source = arguments.from_dataset
-    tracks = arguments.track or sorted(load_manifest(source, arguments.root)[0].tracks)
-    manifest = reencode(source, arguments.out, dict.fromkeys(tracks, arguments.encoding), arguments.root)
-    encodings = {name: sorted({e or "none" for e in manifest.shards.tracks[name].encoding}) for name in manifest.tracks}
-    value = {"path": arguments.out, "encodings": encodings, "stream_fingerprint": manifest.stream_fingerprint()}
-    lines = [f"{arguments.out}: " + ", ".join(f"{name}: {' and '.join(kinds)}" for name, kinds in encodings.items())]
-    output.result(value, lines)
     return 0
 
 

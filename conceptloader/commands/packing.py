@@ -1,5 +1,6 @@
-"""Statistics of packing a dataset, before training: `conceptloader stats --packing`."""
+"""Statistics of packing a dataset, before training: `conceptloader inspect --packing`."""
 
+import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +10,19 @@ import numpy as np
 
 from conceptloader.base.packages import need_add_on
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.cli.output import save_picture, table
-from conceptloader.format.read.dataset import Dataset
+from conceptloader.cli.output import Output, save_picture, table
+from conceptloader.format.read.dataset import Dataset, open_dataset
 
 SAMPLED_BLOCKS = 400
+_SEQ_LENS = 2048, 4096, 8192
+
+
+def show_packing(arguments: argparse.Namespace, output: Output) -> None:
+    with open_dataset(arguments.dataset, arguments.root) as dataset:
+        choices = packing_stats(dataset, arguments.packing or _SEQ_LENS, arguments.bins)
+    if arguments.plot is not None:
+        draw_packing(choices, arguments.plot)
+    output.result({"dataset": dataset.path, "packing": choices}, packing_lines(choices))
 
 
 def packing_stats(dataset: Dataset, seq_lens: Sequence[int], bins: Iterable[int]) -> list[dict[str, Any]]:

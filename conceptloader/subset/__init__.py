@@ -3,6 +3,6 @@
 An add-on over trace/, whose columns and expressions it uses. Open views.py first.
 """
 
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 
-__all__ = ["FilterOptions", "filter_dataset"]
+__all__ = ["SubsetOptions", "make_subsets"]

@@ -1,4 +1,4 @@
-"""Subsets by filter: any number of tasks test chunks of documents, and their results are concatenated in order."""
+"""Subsets: any number of tasks test chunks of documents, and their results are concatenated in order."""
 
 import contextlib
 import json
@@ -20,7 +20,6 @@ from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
 from conceptloader.storage.durable import make_directories, write_file
-from conceptloader.subset.expression import Expression
 from conceptloader.subset.holds import DocumentTest, TokenTest
 from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
@@ -31,17 +30,16 @@ _NAME, _OTHERS = re.compile(r"[\w .,&'()/+#:-]{1,100}"), re.compile(r"[^\w.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterOptions:
+class SubsetOptions:
     """What to keep.
 
-    where: an expression of documents (docs/subsets.md); sql: one that DuckDB evaluates. ids: only documents with one of
+    where: an expression of documents (docs/subsets.md). ids: only documents with one of
     these. spans: an expression of concepts: of the documents only the tokens of which it holds. by: a column, of which
     each value makes a subset (of a track of concepts, each concept; documents have one at most), or "column:0,0.5,1",
     of which each interval [0, 0.5), [0.5, 1] does. metadata, on, seed: see DocumentColumns.
     """
 
     where: str | None = None
-    sql: str | None = None
     ids: Sequence[str] | None = None
     spans: str | None = None
     by: str | None = None
@@ -59,7 +57,7 @@ class FilterOptions:
 
 @dataclass
 class Selected:
-    """documents: that were tested; unknown: of which `sql` gives null, with_id: that have one of the ids.
+    """documents: that were tested; unknown: of which `where` gives null, with_id: that have one of the ids.
 
     with_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its intervals.
     views: path -> (documents, tokens).
@@ -73,10 +71,10 @@ class Selected:
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def filter_dataset(
+def make_subsets(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    ask: FilterOptions,
+    ask: SubsetOptions,
     *,
     roots: Sequence[str | os.PathLike[str]] | None = None,
     task: tuple[int, int] | None = None,
@@ -108,19 +106,16 @@ def filter_dataset(
 
 
 class _Asking:
-    def __init__(self, dataset: Dataset, ask: FilterOptions, directory: str) -> None:
+    def __init__(self, dataset: Dataset, ask: SubsetOptions, directory: str) -> None:
         self.dataset, self.ask, self.directory = dataset, ask, directory
-        self._arrow: Any = need("pyarrow", "filter: found no pyarrow package, which makes the tables")
+        self._arrow: Any = need("pyarrow", "subset: found no pyarrow package, which makes the tables")
         self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
         self.columns = DocumentColumns(dataset, ask.seed, ask.metadata, ask.on)
-        self.sql = None if ask.sql is None else Expression(ask.sql, self.columns.types, "sql")
-        if self.sql is not None and self.sql.kind != self._arrow.bool_():
-            raise self.sql.wrong(0, f"a value of type {self.sql.kind}, expected true or false")
         self.where = None if ask.where is None else DocumentTest(dataset, ask.where, self.columns)
         self.by = None if ask.by is None else _By(ask.by, self.columns)
         self.spans = None if ask.spans is None else TokenTest(dataset, ask.spans)
-        self.names = {*([] if self.sql is None else self.sql.columns), *([] if self.by is None else [self.by.column])}
-        self.names |= set() if self.where is None else self.where.columns
+        self.names = set() if self.where is None else {*self.where.columns}
+        self.names |= set() if self.by is None else {self.by.column}
         status = None if ask.metadata is None else (os.stat(ask.metadata).st_size, os.stat(ask.metadata).st_mtime_ns)
         self.print = fingerprint(
             [dataset.stream_fingerprint, dataset.tracks_fingerprint, ask.described(), status, *vars(Selected())]
@@ -141,7 +136,7 @@ class _Asking:
 
     def _ask(self, chunk: int, counted: Selected) -> Any:
         documents = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.dataset.num_documents))
-        compute: Any = need("pyarrow.compute", "filter")
+        compute: Any = need("pyarrow.compute", "subset")
         table = self.columns.table(documents, self.names)
         counted.documents += len(documents)
         chosen = np.ones(len(documents), bool)
@@ -151,9 +146,7 @@ class _Asking:
             counted.with_id += int(chosen.sum())
         start, stop = document_ranges(self.dataset, documents)
         if self.where is not None:
-            chosen = chosen & self.where(table, start, stop)
-        if self.sql is not None:
-            found = self.sql(table)
+            found = self.where(table, start, stop)
             counted.unknown += found.null_count
             chosen = chosen & found.fill_null(False).to_numpy()
         names = self._arrow.array([""] * len(documents)) if self.by is None else self.by(table)
@@ -273,7 +266,7 @@ class _By:
 
 
 def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
-    arrow: Any = need("pyarrow", "filter")
+    arrow: Any = need("pyarrow", "subset")
     dataset, ask, found = asking.dataset, asking.ask, Selected()
     for table in tables:
         for name in ("documents", "unknown", "with_id", "with_row", "without_view"):
@@ -282,7 +275,7 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
     table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
     if not table.num_rows:
         raise ConfigError(
-            "filter",
+            "subset",
             f"no document of {found.documents:,} in {dataset.path}",
             "at least one",
             f"nothing was written (the expression is null for {found.unknown:,})",

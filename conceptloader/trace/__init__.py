@@ -5,8 +5,7 @@ Open run.py first, then past.py, then samples.py.
 
 from typing import TYPE_CHECKING
 
-from conceptloader.base.packages import unknown_name
-from conceptloader.trace.audit import Difference, Report, audit
+from conceptloader.base.packages import need_add_on, unknown_name
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.checkpoints import Checkpoint, find_checkpoints
 from conceptloader.trace.compare import differing_steps, open_other
@@ -24,7 +23,6 @@ from conceptloader.trace.locate import (
 from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.past import open_run
 from conceptloader.trace.ranges import Member
-from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.where import Where, parse_where
@@ -69,7 +67,16 @@ __all__ = [
     "trace_steps",
 ]
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
+    from conceptloader.trace.replay import Difference, Report, audit
+else:
+    _OF_BATCH_LOG = {  # an add-on, which the rest does not need
+        **dict.fromkeys(("BatchRecorder", "Launch", "Line", "read_record"), "record"),
+        **dict.fromkeys(("Difference", "Report", "audit"), "replay"),
+    }
 
-    def __getattr__(name: str) -> None:
-        raise unknown_name(__name__, name)
+    def __getattr__(name: str) -> object:
+        if name not in _OF_BATCH_LOG:
+            raise unknown_name(__name__, name)
+        return getattr(need_add_on(f"{__name__}.{_OF_BATCH_LOG[name]}", name), name)

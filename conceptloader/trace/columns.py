@@ -35,7 +35,7 @@ class DocumentColumns:
     def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None, on: str | None = None) -> None:
         if not dataset.num_documents:
             raise ConfigError(dataset.path, "no document table", "one, to filter its documents")
-        self._arrow = arrow = need("pyarrow", "filter: found no pyarrow package, which makes the tables")
+        self._arrow = arrow = need("pyarrow", "subset: found no pyarrow package, which makes the tables")
         self.dataset, self._key = dataset, derive_key(seed, "share of documents")
         self._names = {}
         self.types: dict[str, Any] = {"document": arrow.int64(), "id": arrow.large_string()}
@@ -80,11 +80,20 @@ class DocumentColumns:
         base = {"document": documents, "id": ids, "tokens": stop - start}
         table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})
         if self._metadata is not None:
-            at = need("pyarrow.compute", "filter").index_in(ids, value_set=self._metadata["id"])
+            at = need("pyarrow.compute", "subset").index_in(ids, value_set=self._metadata["id"])
             self.with_row += len(at) - at.null_count
             for name in sorted(set(names) - set(table.column_names)):
                 table = table.append_column(name, self._metadata[name].take(at))
         return table
+
+    def first_of(self, key: str) -> Any:
+        """The first value of a key of records that any document has; None if none has."""
+        for low in range(0, self.dataset.num_documents, _RANGE_OF_IDS):
+            documents = np.arange(low, min(low + _RANGE_OF_IDS, self.dataset.num_documents))
+            found = self._first(str(self.record_of(key)), {key}, *document_ranges(self.dataset, documents))[key]
+            for text in found.drop_null().to_pylist():
+                return json.loads(text)
+        return None
 
     def check_metadata(self, with_row: int) -> None:
         """with_row: of all documents. Raises: ConfigError for metadata of other documents."""
@@ -210,4 +219,4 @@ def _as_json(value: Any, name: str) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"filter: {name}", f"{value!r:.100}", "a value of JSON, such as numbers and text") from error
+        raise ConfigError(f"subset: {name}", f"{value!r:.100}", "a value of JSON, such as numbers and text") from error

@@ -107,7 +107,7 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
 
     Raises: ConfigError for a track, a concept or scores that none has.
     """
-    tests = [*where.tests("concept")]
+    tests = [*where.tests()]
     tracks = {key: _concept_tracks(dataset) for key, dataset in datasets.items()}
     for test in tests:
         if not any(test.name in names for names in tracks.values()):
@@ -149,7 +149,7 @@ class Sources:
     """Where the spans of all concepts in an expression are known from, which are ids. chunk: as of ConceptSource."""
 
     def __init__(self, dataset: Dataset, where: Where) -> None:
-        tests = [*where.tests("concept")]
+        tests = [*where.tests()]
         self._plain = {one.name: concept_source(dataset, one.name) for one in tests if not one.compare}
         self._scored = {one.name: Scanned(dataset, one.name, scored=True) for one in tests if one.compare}
         self.chunk = min(source.chunk for source in (*self._plain.values(), *self._scored.values()))
@@ -160,8 +160,7 @@ class Sources:
         def of(test: Where) -> Intervals:
             if not test.compare:
                 return self._plain[test.name].spans(int(test.concept), first, last)
-            score = float(test.values[0])
-            return self._scored[test.name].spans(int(test.concept), first, last, test.compare, score)
+            return self._scored[test.name].spans(int(test.concept), first, last, test.compare, test.score)
 
         return where.intervals(of, first, last)
 

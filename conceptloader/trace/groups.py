@@ -28,9 +28,9 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
 
     Args:
         seen: What `exposure` found.
-        by: "source", and columns of documents as in `filter`: also TRACK.KEY, tracks of which a document has one
+        by: "source", and columns of documents as in `subset`: also TRACK.KEY, tracks of which a document has one
             concept at most, and those of `metadata`.
-        metadata: A parquet or jsonl file with a row for each document, as in `filter`.
+        metadata: A parquet or jsonl file with a row for each document, as in `subset`.
         on: Its column with ids of documents, by default "id".
 
     Raises:

@@ -172,11 +172,8 @@ def locate_where(
     """Every sample with a token of which an expression of concepts holds (parse_where); the rest as in locate_concept.
 
     Raises:
-        ConfigError: As it does, and for tests of columns, which are of documents, and of scores that a track lacks.
+        ConfigError: As it does, and for tests of scores that a track lacks.
     """
-    column = next(where.tests("column"), None)
-    if column is not None:
-        raise column.wrong(f"the column {column.name!r}", "concepts of tokens alone: TRACK:CONCEPT")
     searched = _searched(run, dataset, num_samples)
     found = with_ids({k: era.member(index).dataset for k, (era, index) in enumerate(searched)}, where)
     return (one for k, ids in found.items() for one in _concept_seen(*searched[k], ids, num_samples))

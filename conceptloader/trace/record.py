@@ -1,4 +1,4 @@
-"""Reading the batch log of a run (batch_log/record.py), to compare it with the plan (audit.py)."""
+"""Reading the batch log of a run (batch_log/record.py), to compare it with the plan (replay.py)."""
 
 import json
 import os

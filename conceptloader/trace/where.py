@@ -1,30 +1,41 @@
-"""The expressions of `filter` and `locate`: columns of documents, concepts of tokens, and, or, not.
+"""The language of `subset` and `locate`: SQL over columns of documents, and TRACK:CONCEPT, which tokens carry.
 
-docs/subsets.md has the language, and nothing else is evaluated.
+DuckDB parses it, and evaluates it of documents. docs/subsets.md lists what is allowed; everything else is refused
+before. To DuckDB a concept is a column of true and false, and as long as what it replaces, so that messages point at
+the character.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from conceptloader.base.packages import need
+from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 
 Intervals = tuple[Ints, Ints]
 """Starts and ends of disjoint intervals of tokens, in order, none of them empty."""
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<text>'[^']*')|(?P<name>"[^"]+")|(?P<op><=|>=|!=|=|<|>)|(?P<mark>[(),:])|(?P<word>[^\s()'",:=<>!]+))"""
+_WORD = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_SCAN = re.compile(
+    rf"""'[^']*'|(?P<track>"[^"]+"|{_WORD})\s*:(?!:)\s*(?P<label>'[^']*'|"[^"]+"|[^\s()'",:=<>!]+)"""
+    r"""(?:\s*(?P<op><=|>=|!=|=|<|>)\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.]))?"""
+    rf"""|(?P<dollar>"[^"$]*\$[^"]*"|\$)|"[^"]*"|(?P<word>{_WORD})"""
 )
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
+_CLASSES = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "OPERATOR", "BETWEEN", "FUNCTION", "CASE"}
+_AROUND_CONCEPTS = {"", "CONJUNCTION", "OPERATOR_NOT", "CASE"}
+FUNCTIONS = (
+    "abs", "floor", "ceil", "round", "least", "greatest", "lower", "upper", "length", "len", "contains", "starts_with",
+    "ends_with", "substring", "regexp_matches", "list_contains", "list_has_any", "list_has_all",
+)  # fmt: skip
+_OPERATORS = {"+", "-", "*", "/", "//", "%", "||", "~~", "!~~", "~~*", "!~~*", "->>", "->", "list_value"}
+_BEFORE = "SELECT (\n"
 _DEPTH = 100
-Value = str | int | float | bool
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "=": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal,
 }  # fmt: skip
@@ -32,12 +43,11 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Where:
-    """An expression of concepts and columns, or a part of one.
+    """An expression of concepts, or a part of one.
 
-    Its operator is "and", "or" or "not" of `parts`, or a test. "concept": tokens in spans of the track `name` that
-    carry `concept`, a name or an id, with a score of which `compare` (one of OPERATORS) holds for values[0]; without
-    compare, with any score or none. "column": documents of whose column `name` it holds: compare is one of OPERATORS,
-    "in" (values) or "null".
+    Its operator is "and", "or" or "not" of `parts`, or "concept": tokens in spans of the track `name` that carry
+    `concept`, a name or an id, with a score of which `compare` (one of OPERATORS) holds for `score`; without compare,
+    with any score or none.
 
     Attributes:
         at: Where it stands in `text`, the value of `option`, for messages.
@@ -48,7 +58,7 @@ class Where:
     name: str = ""
     concept: str | int = ""
     compare: str = ""
-    values: tuple[Value, ...] = ()
+    score: float = 0
     at: int = field(default=0, compare=False)
     text: str = field(default="", compare=False)
     option: str = field(default="where", compare=False)
@@ -57,30 +67,20 @@ class Where:
         """The error for this test, which points at it if it was parsed from a text."""
         if not self.text:
             return ConfigError(f"{self.operator} {self.name}:{self.concept}", found, expected)
-        return wrong(self.text, self.at, found, expected, self.option)
+        return _wrong(self.text, self.at, found, expected, self.option)
 
-    def tests(self, operator: str) -> Iterator["Where"]:
-        """Those of one kind that are in it, "concept" or "column"."""
-        if self.operator == operator:
+    def tests(self) -> Iterator["Where"]:
+        """The concepts that are in it."""
+        if self.operator == "concept":
             yield self
         for part in self.parts:
-            yield from part.tests(operator)
+            yield from part.tests()
 
     def renamed(self, ids: Callable[["Where"], int]) -> "Where":
         """The same, of ids instead of names of concepts."""
         if self.operator == "concept":
             return replace(self, concept=ids(self))
         return replace(self, parts=tuple(part.renamed(ids) for part in self.parts))
-
-    def rows(self, of: Callable[["Where"], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-        """The documents of which it holds. of: those of which a test does."""
-        if not self.parts:
-            return of(self)
-        parts = [part.rows(of) for part in self.parts]
-        if self.operator == "not":
-            return ~parts[0]
-        found: NDArray[np.bool_] = (np.logical_and if self.operator == "and" else np.logical_or).reduce(parts)
-        return found
 
     def intervals(self, of: Callable[["Where"], Intervals], first: int, last: int) -> Intervals:
         """The tokens of [first, last) of which it holds. of: those of which a test of concepts does."""
@@ -99,7 +99,7 @@ class Where:
 
 
 def parse_where(text: str, option: str = "where") -> Where:
-    """The expression in `text`.
+    """The expression of concepts in `text`, joined by and, or, not.
 
     Args:
         text: The expression.
@@ -108,138 +108,187 @@ def parse_where(text: str, option: str = "where") -> Where:
     Raises:
         ConfigError: That points at the character.
     """
-    words: list[_Word] = []
-    at = 0
-    while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        at += len(text[at:]) - len(text[at:].lstrip())
-        if found is None:
-            raise wrong(text, at, "a quote without its end" if text[at] in "'\"" else repr(text[at]), "", option)
-        words.append(_Word(found.start(str(found.lastgroup)), str(found.lastgroup), found[str(found.lastgroup)]))
-        at = found.end()
-    parser = _Parser(text, [*words, _Word(len(text), "end", "the end")], option)
-    where = parser.either(0)
-    if parser.next.kind != "end":
-        raise parser.wrong("and, or, or the end")
-    return where
+    return Expression(text, option).of_tokens()
 
 
-def wrong(text: str, at: int, found: str, expected: str, option: str = "where") -> ConfigError:
-    """The error for the character `at` of an expression."""
+class Expression:
+    """An expression that is parsed, and in which there is nothing but what the language has.
+
+    Attributes:
+        concepts: Those in it, by the columns of true and false that stand for them.
+        columns: The other columns that it names.
+
+    Raises:
+        ConfigError: That points at the character; here, and where it is checked or evaluated.
+    """
+
+    def __init__(self, text: str, option: str = "where") -> None:
+        self._duckdb = need("duckdb", f"{option}: found no duckdb package, which evaluates it")
+        self._text, self._option = re.sub(r"\s", " ", text), option
+        self.concepts: dict[str, Where] = {}
+        self._dotted: dict[str, str] = {}
+        self._plain = _SCAN.sub(self._replaced, self._text)
+        # One thread: rows stay in their order. Nothing but what is registered can be read.
+        settings = {"enable_external_access": "false", "threads": "1"}
+        self._database = self._duckdb.connect(":memory:", config=settings)
+        self._node = self._parsed()
+        self._places = self._check()
+        self.columns = sorted(self._places)
+
+    def of_tokens(self, node: Any = None) -> Where:
+        """The same as an expression of tokens, which have concepts but no columns."""
+        node = self._node if node is None else node
+        if node["class"] == "CONJUNCTION":
+            parts = tuple(self.of_tokens(child) for child in node["children"])
+            return Where(node["type"].removeprefix("CONJUNCTION_").lower(), parts)
+        if node["type"] == "OPERATOR_NOT":
+            return Where("not", (self.of_tokens(node["children"][0]),))
+        name = _name(node)
+        if name in self.concepts:
+            return self.concepts[name]
+        column = next(iter(self._places), None)
+        what = "no concept" if column is None else f"the column {column!r}"
+        raise self.wrong(self._places.get(column or "", _at(node)), what, "concepts of tokens, TRACK:CONCEPT")
+
+    def check(self, known: Mapping[str, Any]) -> None:
+        """Raises: ConfigError unless it is true or false. known: the columns that there are, by Arrow type."""
+        for name, at in self._places.items():
+            if name not in known:
+                error = unknown("", name, known, "column")
+                raise self.wrong(at, error.found, "; ".join(filter(None, (error.expected, error.fix))))
+        arrow = need("pyarrow", f"{self._option}: found no pyarrow package, which makes the tables")
+        types = {**{name: known[name] for name in self.columns or list(known)[:1]}}
+        types |= dict.fromkeys(self.concepts, arrow.bool_())
+        empty = arrow.table({name: arrow.array([], kind) for name, kind in types.items()})
+        self._asked(empty, lambda query: self._database.execute(query).fetchall())  # whose errors have places
+        if (kind := self(empty).type) != arrow.bool_():
+            raise self.wrong(0, f"a value of type {kind}", "true or false")
+
+    def __call__(self, table: Any) -> Any:
+        """Its value for every row of an Arrow table, a ChunkedArray.
+
+        Raises: ConfigError for a value that it cannot work with.
+        """
+        return self._asked(table, lambda query: self._database.sql(query).to_arrow_table().column(0))
+
+    def wrong(self, at: int, found: str, expected: str = "") -> ConfigError:
+        """The error for the character `at`, the first where DuckDB names none."""
+        at = at if 0 <= at <= len(self._text) else 0
+        return _wrong(self._text, at, found, expected, self._option)
+
+    def _replaced(self, found: re.Match[str]) -> str:
+        """What stands for a concept, or for a key of records, in SQL; of the same length."""
+        if found["dollar"]:
+            raise self.wrong(found.start(), repr(found[0]))
+        if found["label"]:
+            column = f"_{len(self.concepts)}$"
+            self.concepts[column] = Where(
+                "concept", name=found["track"].strip('"'), concept=found["label"].strip("'\""),
+                compare=found["op"] or "", score=float(found["number"] or 0),
+                at=found.start(), text=self._text, option=self._option,
+            )  # fmt: skip
+            return column.ljust(len(found[0]))
+        if found["word"] and "." in found["word"]:
+            self._dotted[found["word"]] = found["word"].replace(".", "$")
+            return self._dotted[found["word"]]
+        return found[0]
+
+    def _asked(self, table: Any, answer: Callable[[str], Any]) -> Any:
+        names = [self._dotted.get(name, name) for name in table.column_names]
+        self._database.register("documents", table.rename_columns(names))
+        try:
+            return answer(f"{_BEFORE}{self._plain}\n) AS value FROM documents")
+        except self._duckdb.Error as error:
+            raise self._shown(error) from error
+        finally:
+            self._database.unregister("documents")
+
+    def _parsed(self) -> Any:
+        """The one expression that the text is."""
+        if not self._plain.strip():
+            raise self.wrong(0, "nothing")
+        tree = self._tree(self._plain)
+        if tree["error"]:
+            message = tree["error_message"]
+            at = int(tree.get("position") or 0) - len(_BEFORE)
+            early = at >= len(self._text)
+            raise self.wrong(min(at, len(self._text)), "the end of it too early" if early else message)
+        node = tree["statements"][0]["node"]
+        plain = self._tree("1")["statements"][0]["node"]
+        (*first, last), rest = node.pop("select_list", [None]), plain.pop("select_list")
+        if len(tree["statements"]) != 1 or first or _bare(node) != _bare(plain) or not rest or last is None:
+            raise self.wrong(0, "a statement, not one expression")
+        return last
+
+    def _check(self) -> dict[str, int]:
+        """The columns that are named, and where first."""
+        given, places = {alias: name for name, alias in self._dotted.items()}, dict[str, int]()
+        for part, above, depth in _parts(self._node):
+            at, kind, function = _at(part), part["class"], part.get("function_name")
+            if depth > _DEPTH:
+                raise self.wrong(at, f"more than {_DEPTH} levels", "fewer")
+            if kind not in _CLASSES:
+                raise self.wrong(at, f"{kind.lower()}, which this language does not have")
+            if function is not None and function not in _OPERATORS and function not in FUNCTIONS:
+                raise self.wrong(at, f"the function {function!r}", f"one of {', '.join(FUNCTIONS)}")
+            if kind == "COLUMN_REF" and (name := _name(part)) not in self.concepts:
+                places.setdefault(given.get(name, name), at)
+            elif kind == "COLUMN_REF" and above not in _AROUND_CONCEPTS:
+                expected = "a concept, TRACK:CONCEPT or TRACK:CONCEPT > NUMBER, joined by and, or, not"
+                raise self.concepts[name].wrong("a concept as a value", expected)
+        return places
+
+    def _tree(self, text: str) -> Any:
+        found = self._database.execute("SELECT json_serialize_sql($1)", [f"{_BEFORE}{text}\n)"]).fetchall()
+        try:
+            return json.loads(found[0][0])
+        except RecursionError:
+            raise self.wrong(0, f"more than {_DEPTH} levels", "fewer") from None
+
+    def _shown(self, error: Exception) -> ConfigError:
+        message, _, place = str(error).partition("LINE 2: ")
+        shown, _, marks = place.partition("\n")
+        at = len(marks) - len(marks.lstrip()) - len("LINE 2: ")
+        if shown.startswith("..."):  # cut by DuckDB, where it is long
+            at += max(self._plain.find(shown.strip(".")), 0) - 3
+        found = message.partition(": ")[2].partition("\n")[0] or message
+        for name, alias in self._dotted.items():
+            found = found.replace(alias, name)
+        return self.wrong(at, found)
+
+
+def _wrong(text: str, at: int, found: str, expected: str, option: str) -> ConfigError:
     expected = expected or "an expression as in docs/subsets.md"
     return ConfigError(f"{option}, column {at + 1}", found, f"{expected}\n{text}\n{' ' * at}^")
 
 
-@dataclass(frozen=True)
-class _Word:
-    at: int
-    kind: str
-    text: str
-
-    def is_word(self, *texts: str) -> bool:
-        return self.kind in ("word", "mark") and self.text in texts
+def _at(node: Any) -> int:
+    return int(node.get("query_location") or 0) - len(_BEFORE)
 
 
-class _Parser:
-    def __init__(self, text: str, words: list[_Word], option: str) -> None:
-        self.text, self.words, self.option, self.at = text, words, option, 0
+def _name(node: Any) -> str:
+    return ".".join(node.get("column_names", ()))
 
-    @property
-    def next(self) -> _Word:
-        return self.words[self.at]
 
-    def wrong(self, expected: str, word: _Word | None = None) -> ConfigError:
-        word = word or self.next
-        found = word.text if word.kind == "end" else repr(word.text)
-        return wrong(self.text, word.at, found, expected, self.option)
+def _parts(node: Any, above: str = "", depth: int = 0) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """All that has a class, from the outside to the inside: with what it stands in, and how deep."""
+    if isinstance(node, dict):
+        if "class" in node:
+            yield node, above, depth
+            if depth > _DEPTH:
+                return
+            above, depth = node["type"] if node["class"] == "OPERATOR" else node["class"], depth + 1
+        node = list(node.values())
+    if isinstance(node, list):
+        for inner in node:
+            yield from _parts(inner, above, depth)
 
-    def take(self) -> _Word:
-        self.at += 1
-        return self.words[self.at - 1]
 
-    def took(self, *texts: str) -> bool:
-        """Whether the next word is one of these; it is then passed over."""
-        found = self.next.is_word(*texts)
-        self.at += found
-        return found
-
-    def either(self, depth: int) -> Where:
-        parts = [self.both(depth)]
-        while self.took("or"):
-            parts.append(self.both(depth))
-        return parts[0] if len(parts) == 1 else Where("or", tuple(parts))
-
-    def both(self, depth: int) -> Where:
-        parts = [self.one(depth)]
-        while self.took("and"):
-            parts.append(self.one(depth))
-        return parts[0] if len(parts) == 1 else Where("and", tuple(parts))
-
-    def one(self, depth: int) -> Where:
-        if depth > _DEPTH:
-            raise wrong(self.text, self.next.at, f"more than {_DEPTH} levels", "fewer", self.option)
-        bracket = self.next
-        if self.took("not"):
-            return Where("not", (self.one(depth + 1),))
-        if self.took("("):
-            inner = self.either(depth + 1)
-            if not self.took(")"):
-                raise self.wrong("and, or, or the ) of this bracket", self.next if self.next.kind != "end" else bracket)
-            return inner
-        return self.test()
-
-    def test(self) -> Where:
-        word = self.take()
-        plain = word.kind == "word" and word.text not in _KEYWORDS and _NAME.fullmatch(word.text)
-        if not plain and word.kind != "name":
-            raise self.wrong("a column, TRACK:CONCEPT, not, or (", word)
-        test = Where("column", name=word.text.strip('"'), at=word.at, text=self.text, option=self.option)
-        if self.took(":"):
-            label = self.take()
-            if label.kind not in ("word", "text", "name"):
-                raise self.wrong("the name of a concept, in quotes if it is no single word", label)
-            concept = replace(test, operator="concept", concept=label.text.strip("'\""))
-            if self.next.kind == "op":
-                concept = replace(concept, compare=self.take().text, values=(self.number(),))
-            return concept
-        if self.next.kind == "op":
-            return replace(test, compare=self.take().text, values=(self.value(),))
-        if self.took("is"):
-            no = self.took("not")
-            if not self.took("null"):
-                raise self.wrong("null, or not null")
-            null = replace(test, compare="null")
-            return Where("not", (null,)) if no else null
-        no = self.took("not")
-        if not self.took("in"):
-            raise self.wrong("in" if no else f": and a concept, one of {' '.join(OPERATORS)}, in, or is")
-        if not self.took("("):
-            raise self.wrong("( and values")
-        values = [self.value()]
-        while self.took(","):
-            values.append(self.value())
-        if not self.took(")"):
-            raise self.wrong(", or )")
-        found = replace(test, compare="in", values=tuple(values))
-        # Neither holds for null: a comparison with null is false.
-        known = Where("not", (replace(test, compare="null"),))
-        return Where("and", (known, Where("not", (found,)))) if no else found
-
-    def number(self) -> float:
-        word = self.take()
-        if word.kind != "word" or not _NUMBER.fullmatch(word.text):
-            raise self.wrong("a number", word)
-        return float(word.text)
-
-    def value(self) -> Value:
-        word = self.take()
-        if word.kind == "text":
-            return word.text[1:-1]
-        if word.kind == "word" and word.text in ("true", "false"):
-            return word.text == "true"
-        if word.kind == "word" and _NUMBER.fullmatch(word.text):
-            return int(word.text) if re.fullmatch(r"[+-]?\d+", word.text) else float(word.text)
-        raise self.wrong("a number, text in single quotes, true or false", word)
+def _bare(node: Any) -> Any:
+    """Without places."""
+    if isinstance(node, dict):
+        return {key: _bare(value) for key, value in node.items() if not key.startswith("query_location")}
+    return [_bare(value) for value in node] if isinstance(node, list) else node
 
 
 def _covered(parts: list[Intervals], wanted: int) -> Intervals:

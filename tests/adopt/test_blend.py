@@ -10,7 +10,7 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from tests.batch.compare import assert_same, plain_reader
 from tests.corpora import blended
 from tests.corpora.token_files import write_megatron
@@ -47,7 +47,7 @@ def test_a_view_of_adopted_and_joined_data(tmp_path: Path, packing: dict[str, in
     for k in range(2):
         adopt([write_megatron(tmp_path / f"c{k}", [[some] for some in documents[k::2]])], tmp_path / f"d{k}")
     cl.concat([tmp_path / "d0", tmp_path / "d1"], tmp_path / "all")
-    filter_dataset(tmp_path / "all", tmp_path / "view", FilterOptions(sql="tokens > 20 and document % 3 > 0"))
+    make_subsets(tmp_path / "all", tmp_path / "view", SubsetOptions(where="tokens > 20 and document % 3 > 0"))
     chosen = [some for k, some in enumerate(documents[0::2] + documents[1::2]) if len(some) > 20 and k % 3]
     adopt([write_megatron(tmp_path / "chosen", [[some] for some in chosen])], tmp_path / "copy")
     samples, batches = np.arange(100, dtype=np.uint64), []

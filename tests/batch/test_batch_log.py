@@ -76,7 +76,7 @@ def test_ranks_that_are_processes(config: Path) -> None:
     report = audited(config)
     assert report.difference is None
     assert (report.launches, report.steps, report.incomplete) == (4, (0, 13), [])
-    assert main(["audit", str(config), "--run-log", str(config.parent / "log")]) == 0
+    assert main(["trace", "--audit", str(config), "--run-log", str(config.parent / "log")]) == 0
 
 
 def run(config: Path, steps: int = 6, **options: Any) -> None:
@@ -132,7 +132,7 @@ def test_what_was_changed_is_found(config: Path, change: Callable[[dict[str, Any
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     difference = audited(config).difference
     assert (difference.step, difference.micro_batch, difference.dp_rank, difference.what) == (2, 1, 0, what)
-    assert main(["audit", str(config), "--run-log", str(config.parent / "log")]) == 1
+    assert main(["trace", "--audit", str(config), "--run-log", str(config.parent / "log")]) == 1
 
 
 def test_a_mask_that_was_another_one(config: Path) -> None:
@@ -189,8 +189,8 @@ def test_without_a_run_log_or_by_a_reader_that_has_none(config: Path) -> None:
     loader.close()
     with raises(ConfigError, "loader.batch_log", "SampleDataset"):
         cl.SampleDataset(config)[0]
-    with raises(ConfigError, "audit", "no --record and no --run-log"):
-        main_raises(["audit", str(config)])
+    with raises(ConfigError, "--audit", "no --record and no --run-log"):
+        main_raises(["trace", "--audit", str(config)])
 
 
 def main_raises(command: list[str]) -> None:
@@ -198,7 +198,7 @@ def main_raises(command: list[str]) -> None:
     from conceptloader.cli.output import Output
     from conceptloader.trace.commands import audit as module
 
-    module.run(make_parser(command[0]).parse_args(command), Output(False))
+    module.show_audit(make_parser(command[0]).parse_args(command), Output(False))
 
 
 def test_a_disk_that_is_full(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_a_subset_beside_its_source_is_named(data: Path, tmp_path: Path, capsys:
     more = {"some": 60, "other": 70}
     for name, tokens in more.items():
         words = ["--where", f"tokens > {tokens}", "--quiet"]
-        assert main(["filter", str(data / "web"), "--out", str(data / name), *words]) == 0
+        assert main(["subset", str(data / "web"), "--out", str(data / name), *words]) == 0
     datasets: dict[str, Any] = {name: {"path": str(data / name)} for name in ("web", "some", "other")}
     datasets["web"]["split"] = [0, 0.5]
     run = {"seq_len": 32, "weights": "by_size", "datasets": datasets}

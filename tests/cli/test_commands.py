@@ -61,7 +61,6 @@ def test_help_takes_two_screens(
         (["build", "--out", "OUT", "--finalize", "--tokenizer", "bytes"], "--finalize and --tokenizer"),
         (["build", "IN", "--out", "OUT", "--vocabulary-only", "--tokenizer", "bytes"], "--vocabulary-only and"),
         (["build", "--out", "OUT", "--vocabulary-only"], "--vocabulary-only and no INPUT"),
-        (["build", "--out", "OUT", "--from-dataset", "DS", "--chat"], "--from-dataset and --chat"),
         (["build", "IN", "--out", "OUT", "--preset", "fineweb-atlas", "--finalize"], "--preset and --finalize"),
         (["build", "IN", "IN", "--out", "OUT", "--preset", "fineweb-atlas", "--tokenizer", "bytes"], "found 2 INPUTs"),
     ],

@@ -156,12 +156,12 @@ def test_sample(shell: Shell, dataset: Path) -> None:
 
 def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = tmp_path / "stats.png"
-    found = shell.json("stats", dataset, "--plot", picture)
+    found = shell.json("inspect", dataset, "--stats", "--plot", picture)
     assert picture.read_bytes()[:4] == b"\x89PNG"
     most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))  # as on a disk that is full
     try:
-        shell("stats", dataset, "--plot", tmp_path / "half.png", code=2)
+        shell("inspect", dataset, "--stats", "--plot", tmp_path / "half.png", code=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
     assert "half.png: cannot be written" in shell.stderr
@@ -175,9 +175,9 @@ def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.
     assert found["document_lengths"] == {
         "0": 9, "10": 9, "25": 9, "50": 11, "75": 13, "90": 13, "99": 13, "100": 13,
     }  # fmt: skip
-    assert "animal" in shell("stats", dataset, "--track", "concepts")
+    assert "animal" in shell("inspect", dataset, "--stats", "--track", "concepts")
     monkeypatch.setattr("conceptloader.format.tools.stats._CHUNK", 5)  # spans cross the borders of pieces
-    again = shell.json("stats", dataset)
+    again = shell.json("inspect", dataset, "--stats")
     assert again == found
 
 
@@ -194,10 +194,10 @@ def test_verify(shell: Shell, dataset: Path) -> None:
 
 
 def test_join(shell: Shell, dataset: Path, tmp_path: Path) -> None:
-    found = shell.json("concat", dataset, dataset, "--out", tmp_path / "joined")
+    found = shell.json("subset", dataset, dataset, "--out", tmp_path / "joined")
     assert found["documents"] == 24
     assert shell.json("inspect", tmp_path / "joined", "--document-number", 12)["text"] == "A cat sat."
-    shell("concat", dataset, "--out", tmp_path / "joined", code=2)
+    shell("subset", dataset, dataset, "--out", tmp_path / "joined", code=2)
 
 
 def test_vocabulary(shell: Shell, source: Path, tmp_path: Path) -> None:

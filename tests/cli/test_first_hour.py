@@ -60,20 +60,6 @@ def test_init_overwrites_only_if_asked(shell: Shell, dataset: Path, tmp_path: Pa
     assert cl.load_config(run).seq_len == cl.open_dataset(dataset).num_tokens - 1
 
 
-def test_a_dry_run_tells_and_writes_nothing(shell: Shell, source: Path, tmp_path: Path) -> None:
-    names = tmp_path / "names.txt"
-    names.write_text("animal\nsize\n")
-    before = sorted(tmp_path.rglob("*"))
-    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--vocabulary", names, "--dry-run")
-    found = shell.json(*arguments)
-    assert found["tried"]["documents"] == len(source.read_text().splitlines())
-    assert found["bad"] == []
-    assert found["columns"]["text"] == "text"
-    assert (found["shards"], found["tracks"]) == (1, {"concepts": "concepts", "metadata": "msgpack"})
-    assert "nothing was written" in shell(*arguments)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_all_unknown_columns_are_named_before_anything_is_made(shell: Shell, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a", "url": 1}\n{"text": "b", "score": 2, "lang": "en"}\n')
@@ -123,7 +109,7 @@ def test_adopt_refuses_a_dataset_of_ours(shell: Shell, dataset: Path, tmp_path: 
     for path in (tokens, dataset):
         shell("adopt", path, "--kind", "flat", "--dtype", "uint16", "--out", tmp_path / "again", code=2)
         assert f"found a file of the dataset {dataset}" in shell.stderr
-        assert "conceptloader concat" in shell.stderr
+        assert "conceptloader subset" in shell.stderr
     assert not (tmp_path / "again").exists()
 
 

@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_read_is_not_left_out(folder: Path, capsys: pyte
         assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["annotate", "adopt", "concat", "init"])
+@pytest.mark.parametrize("command", ["annotate", "adopt", "subset", "init"])
 def test_a_full_disk_is_named_and_leaves_nothing(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     arguments = {
         "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--offset-unit", "characters"],
         "adopt": [str(folder / "corpus" / "a.npy"), "--dtype", "uint8"],
-        "concat": [data, data],
+        "subset": [data, data],
         "init": [data],
     }[command]
     before = sorted(folder.iterdir())
@@ -94,7 +94,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     assert "out" in said
     assert "cannot be written: File too large" in said
     left = sorted(folder.iterdir())
-    assert left == before or (command == "concat" and not list(out.iterdir()))
+    assert left == before or (command == "subset" and not list(out.iterdir()))
     assert main([command, *arguments, "--out", str(out)]) == 0
 
 

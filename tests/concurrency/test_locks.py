@@ -117,9 +117,7 @@ def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
-@pytest.mark.parametrize(
-    "name", ["build", "build --vocabulary-only", "annotate", "adopt", "concat", "build --from-dataset"]
-)
+@pytest.mark.parametrize("name", ["build", "build --vocabulary-only", "annotate", "adopt", "subset"])
 def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str) -> None:
     taken = tmp_path / "taken"
     if kind == "a link to nowhere":
@@ -136,8 +134,7 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
         "build --vocabulary-only": [named],
         "annotate": [ds, source, "--track", "new"],
         "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
-        "concat": [ds],
-        "build --from-dataset": [ds],
+        "subset": [ds, ds],
     }[name]
     assert main([*name.split(), *map(str, more), "--out", str(out)]) in (1, 2)
     assert str(taken) in capsys.readouterr().err

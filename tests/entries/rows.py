@@ -417,7 +417,7 @@ def _subset(corpus: Corpus) -> str:
     if not path.exists():
         from conceptloader.cli import main
 
-        assert main(["filter", corpus.path("a"), "--out", str(path), "--where", "tokens > 45"]) == 0
+        assert main(["subset", corpus.path("a"), "--out", str(path), "--where", "tokens > 45"]) == 0
     return str(path)
 
 

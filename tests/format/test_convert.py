@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 
 
@@ -45,14 +44,6 @@ def test_there_and_back_is_byte_identical(tmp_path: Path) -> None:
     for file in (tmp_path / "a").glob("0000?.*"):
         if file.suffix != ".json":
             assert file.read_bytes() == (tmp_path / "c" / file.name).read_bytes(), file.name
-
-
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build(tmp_path / "a", "dense")
-    assert (
-        main(["build", "--from-dataset", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--encoding", "spans"]) == 0
-    )
-    assert "concepts: spans" in capsys.readouterr().out
 
 
 def test_unknown_track(tmp_path: Path) -> None:

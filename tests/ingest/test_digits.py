@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.digits import cut_list, parse_digits
-from conceptloader.ingest.records.records import RecordParser
+from conceptloader.ingest.records.records import RecordParser, cut_list
+from conceptloader.kernels.digits import parse_digits
 
 SPACES = st.sampled_from(["", " ", "\t", "  "])
 

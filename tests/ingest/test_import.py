@@ -143,7 +143,6 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("build in --tokenizer bytes {chunks} --dry-run", "build: found chunks and --dry-run, expected one"),
         ("build in --tokenizer bytes {chunks} --ignore-column x", "found chunks and --ignore-column"),
         ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
@@ -157,7 +156,7 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_options_that_would_be_passed_over(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A build with chunks and --dry-run was made, say."""
+    """A build with chunks and --scores was made, say."""
     words = words.format(chunks='--chunks {"join":"doc"}')
     assert main([*words.split(), "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err

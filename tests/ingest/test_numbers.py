@@ -56,7 +56,7 @@ def test_it_weighs_the_loss_of_the_documents_tokens(tmp_path: Path) -> None:
 
 def test_documents_are_selected_by_it(tmp_path: Path) -> None:
     assert build(tmp_path, "jsonl", ROWS) == 0
-    words = ["filter", str(tmp_path / "out"), "--where", "quality > 0.3", "--out", str(tmp_path / "some")]
+    words = ["subset", str(tmp_path / "out"), "--where", "quality > 0.3", "--out", str(tmp_path / "some")]
     assert main(words) == 0
     with cl.open_dataset(tmp_path / "some") as dataset:
         assert [dataset.document_id(k) for k in range(dataset.num_documents)] == ["d0", "d2"]

@@ -21,7 +21,7 @@ from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.trace import Run, locate_document, trace_sample
 from tests.corpora.chunked import make
 from tests.corpora.records import content, in_characters, spans_of
@@ -83,7 +83,7 @@ def built(folder: Path) -> Path:
 
 def drop(folder: Path, source: str, out: str) -> None:
     ask = ["--spans", "not prefix:metadata"]
-    assert main(["filter", str(folder / source), *ask, "--out", str(folder / out)]) == 0
+    assert main(["subset", str(folder / source), *ask, "--out", str(folder / out)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -297,8 +297,8 @@ def test_trace_and_when(built: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_complementary_shares(built: Path) -> None:
     """No document twice: nine tenths with their prefix, the others without."""
-    filter_dataset(built / "with", built / "nine", FilterOptions(where="share < 0.9"))
-    filter_dataset(built / "with", built / "one", FilterOptions(where="share >= 0.9", spans="not prefix:metadata"))
+    make_subsets(built / "with", built / "nine", SubsetOptions(where="share < 0.9"))
+    make_subsets(built / "with", built / "one", SubsetOptions(where="share >= 0.9", spans="not prefix:metadata"))
     nine, one = (cl.open_dataset(built / name) for name in ("nine", "one"))
     ids = [ds.document_id(k) for ds in (nine, one) for k in range(len(ds))]
     assert sorted(ids, key=int) == [str(k) for k in range(COUNT)]

@@ -208,8 +208,6 @@ def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--overwrite" in capsys.readouterr().err
     assert build(first, out, "--overwrite") == 1  # a column that nobody named: found before anything is removed
     assert cl.open_dataset(out).num_documents == 1
-    assert build(first, out, "--metadata-column", "source", "--overwrite", "--dry-run") == 0
-    assert cl.open_dataset(out).num_documents == 1
     assert build(first, out, "--metadata-column", "source", "--overwrite") == 0
     assert cl.open_dataset(out).num_documents == 4
     assert cl.verify(out, full=True) == []
@@ -315,7 +313,7 @@ def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:
     write_dataset(out, random_documents(30, seed=1), shards=2)
     assert main(["index", str(out), "--quiet"]) == 0
     (out / "concepts.concept_index" / ".build.lock.tmp").touch()  # of a process that was killed
-    assert main(["filter", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
+    assert main(["subset", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
     for directory in (out, tmp_path / "view"):
         assert build(write_csv(tmp_path / "c.csv", ROWS), directory, "--metadata-column", "source", "--overwrite") == 0
         assert cl.open_dataset(directory).num_documents == 4

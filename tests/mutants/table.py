@@ -39,9 +39,9 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "ingest": (
         {
-            "lines": "lines bad_input", "digits": "digits", "overlap": "overlap",
+            "lines": "lines bad_input", "overlap": "overlap",
             "tokenizer": "tokenizer align lost edges",
-            "batch": "batches", "chat": "chat", "records": "batches bad_input column_names",
+            "batch": "batches", "chat": "chat", "records": "batches bad_input column_names digits",
             "table": "batches bad_input column_names",
             "documents": "bad_input build prefix numbers",
             "spans": "overlap tokenizer lost build", "align": "align",

@@ -11,7 +11,7 @@ import conceptloader as cl
 from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from tests.oracle.data import read
 
 VOCAB, EOS, CONCEPTS = 300, 7, 9
@@ -29,13 +29,13 @@ def write_all(folder: Path, seed: int) -> Path:
     for name in ("plain", "more", "documents", "bare"):
         write(folder / name, name, rng, block_tokens, types)
     cl.concat([folder / "more", folder / "plain"], folder / "joined")
-    filter_dataset(folder / "plain", folder / "whole", FilterOptions(where="share < 0.6 or document = 0", seed=seed))
-    filter_dataset(
+    make_subsets(folder / "plain", folder / "whole", SubsetOptions(where="share < 0.6 or document = 0", seed=seed))
+    make_subsets(
         folder / "plain",
         folder / "spans",
-        FilterOptions(spans="concepts:concept-1 or concepts:concept-2 or concepts:concept-3"),
+        SubsetOptions(spans="concepts:concept-1 or concepts:concept-2 or concepts:concept-3"),
     )
-    filter_dataset(folder / "documents", folder / "some", FilterOptions(where="share < 0.7 or document = 0", seed=seed))
+    make_subsets(folder / "documents", folder / "some", SubsetOptions(where="share < 0.7 or document = 0", seed=seed))
     cut(folder / "cut", folder / "joined", rng)
     cut(folder / "cut-again", folder / "cut", rng)
     rng.integers(0, VOCAB, int(rng.integers(200, 3000))).astype("<u2").tofile(folder / "flat.bin")

@@ -1,5 +1,6 @@
-"""An add-on can be deleted: a copy of the package without its folder reads, trains and resumes as before."""
+"""An add-on can be deleted: a copy of the package without its folder builds, reads, trains and resumes as before."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,52 +8,128 @@ from pathlib import Path
 import pytest
 
 from conceptloader.blend.add_ons import ADD_ONS
+from conceptloader.cli import COMMANDS
+
+# Folder -> the commands that go with it: its own, and those of the add-ons that need it.
+GONE = {
+    "metrics": "", "batch_log": "", "mixing": "", "remote": "",
+    "receipts": "receipt", "viewer": "viewer", "subset": "subset", "index": "index",
+    "trace": "trace locate exposure forget subset viewer receipt", "ingest/adopt": "adopt",
+    "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
+}  # fmt: skip
+WITHOUT = """
+import contextlib, importlib.util, io, itertools, json, sys
+import conceptloader as cl
+from conceptloader.cli import COMMANDS, main
+from conceptloader.errors import ConfigError
 from conceptloader.testing import random_documents, write_dataset
 
-CORE = "tests/loader/test_loader.py"
-OTHERS = {"remote": ["tests/storage/test_schemes.py"]}  # of what the add-on has, for an add-on of somebody else
-WITHOUT = """
-import importlib.util, itertools
-import pytest
-import conceptloader as cl
-from conceptloader.errors import ConfigError
+name, gone, keys = sys.argv[1], sys.argv[2].split(), json.loads(sys.argv[3])
+assert importlib.util.find_spec(name) is None
 
-CONFIG = {{"seq_len": 16, "datasets": {{"a": {{"path": {data!r}}}}}}}
 
-def test_it_is_gone():
-    assert importlib.util.find_spec({name!r}) is None
+def said(*words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            code = main([*words])
+        except SystemExit as end:
+            code = end.code
+    return code, out.getvalue()
 
-def test_a_run_that_is_logged_and_resumed(tmp_path):
-    loader = cl.batches(CONFIG, micro_batch_size=2)
-    loader.log_start(tmp_path, 0)
-    whole = [batch["sample_index"].tolist() for batch in itertools.islice(loader, 6)]
-    loader.load_state_dict(loader.state_dict_at(6))
-    assert [batch["sample_index"].tolist() for batch in itertools.islice(loader, 3)] == whole[3:]
 
-@pytest.mark.parametrize(("section", "key"), {keys!r})
-def test_its_key_says_what_is_missing(section, key):
-    given = {{"odm": {{}}}} if key == "mixing" else True
-    asked = {{key: given}} if section is None else {{section: {{key: given}}}}
-    with pytest.raises(ConfigError) as raised:
-        cl.batches({{**CONFIG, **asked}}, micro_batch_size=2)
-    assert str(raised.value).startswith(f"{{section}}.{{key}}:" if section else f"{{key}}:")
-    assert {name!r} in str(raised.value)
+def refused(call, *words):
+    try:
+        call()
+    except ConfigError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(words)
+
+
+# Builds, and what looks at them.
+with open("rows.jsonl", "w") as file:
+    for n in range(40):
+        row = {"id": f"d{n}", "text": "A cat sat. " * 3, "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}]}
+        file.write(json.dumps(row) + "\\n")
+for line in ("init rows.jsonl --tokenizer bytes --out build.yaml", "build --recipe build.yaml",
+             "verify data/rows --full", "inspect data/rows --stats", "inspect data/rows --document d3",
+             "init data/rows --out run.yaml --seq-len 16", "doctor run.yaml --seconds 0.05"):
+    code, text = said(*line.split())
+    assert code == 0, (line, text)
+
+# A run with a concept excluded, which is logged and resumed; a batch of tensors; what a notebook asks for.
+config = {"seq_len": 16, "datasets": {"rows": {"path": "data/rows"}}, "tracks": {"concepts": {}},
+          "exclude": [{"at": 8, "concept": {"track": "concepts", "name": "animal"}, "take": "own"}]}
+loader = cl.batches(config, micro_batch_size=2)
+loader.log_start("log", 0)
+whole = [cl.adapters.batch_digest(batch) for batch in itertools.islice(loader, 8)]
+loader.load_state_dict(loader.state_dict_at(8))
+assert [cl.adapters.batch_digest(batch) for batch in itertools.islice(loader, 4)] == whole[4:]
+assert next(iter(cl.make_dataloader(config, micro_batch_size=2)))["input_ids"].shape == (2, 16)
+shown = cl.open_dataset("data/rows")._repr_html_()
+assert (shown is None) == ("viewer" in gone)
+if shown is None:
+    refused(cl.open_dataset("data/rows").show, name)
+
+# Commands and keys.
+listed = said("--help")[1]
+for command, module in COMMANDS.items():
+    mine = f"conceptloader.{module}.".startswith(f"{name}.")
+    assert (f"\\n  {command} " in listed) != mine, command
+    code, text = said(command, "--help")
+    assert (code, command in gone) in ((0, False), (2, True)), text
+    assert code == 0 or "conceptloader." in text and "this add-on" in text, text
+for key in keys:
+    section, _, word = key.rpartition(".")
+    given = {"odm": {}} if key == "mixing" else True
+    asked = {section: {word: given}} if section else {word: given}
+    refused(lambda: cl.batches({**config, **asked}, micro_batch_size=2), f"{key}:", name)
+if name.endswith("chunks"):
+    with open("chunks.yaml", "w") as file:
+        json.dump({"inputs": ["rows.jsonl"], "out": "new", "tokenizer": "bytes", "chunks": {}}, file)
+    code, text = said("build", "--recipe", "chunks.yaml")
+    assert code == 2 and name in text, text
+if name.endswith("annotate"):
+    code, text = said("init", "data/rows", "rows.jsonl", "--out", "annotate.yaml")
+    assert code == 2 and name in text, text
+if name.endswith("batch_log"):
+    code, text = said("trace", "--audit", "--run-log", "log")
+    assert code == 2 and name in text, text
+if "subset" in gone or "viewer" in gone:
+    code, text = said("inspect", "data/rows", "--stats", "--plot", "stats.png")
+    assert (code == 2 and name in text) == ("viewer" in gone), text
+if name.endswith("remote"):
+    refused(lambda: cl.open_dataset("s3://bucket/data"), "s3", name)
+if name.endswith("integrations"):
+    from conceptloader.launch import install
+
+    refused(lambda: install("megatron"), "conceptloader.integrations")
 """
 
 
-@pytest.mark.parametrize("name", ["metrics", "batch_log", "mixing", "receipts", "remote"])
-def test_the_core_works_without(name: str, tmp_path: Path, checkout: Path) -> None:
-    tree, package = tmp_path / "tree", f"conceptloader.{name}"
-    (tree / "conceptloader").mkdir(parents=True)
-    links = [*(checkout / "conceptloader").iterdir(), *(checkout / each for each in ("tests", "setup.cfg"))]
-    for original in links:
-        if original != checkout / "conceptloader" / name:
-            (tree / original.relative_to(checkout)).symlink_to(original)
-    write_dataset(tmp_path / "data", random_documents(60, seed=1))
-    keys = [(None, *key.split("."))[-2:] for key, module in ADD_ONS.items() if module.startswith(package)]
-    text = WITHOUT.format(data=str(tmp_path / "data"), name=package, keys=keys)
-    (tree / "test_without.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_without.py", CORE]
-    command += OTHERS.get(name, [])
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+def without(folder: str, checkout: Path, tree: Path) -> None:
+    """Links to all of the package but for one folder."""
+    deep = checkout / "conceptloader" / folder
+    (tree / deep.parent.relative_to(checkout)).mkdir(parents=True)
+    for level in {checkout / "conceptloader", deep.parent}:
+        for original in level.iterdir():
+            link = tree / original.relative_to(checkout)
+            if original not in (deep, deep.parent):
+                link.symlink_to(original)
+
+
+@pytest.mark.parametrize("folder", GONE)
+def test_the_core_works_without(folder: str, tmp_path: Path, checkout: Path) -> None:
+    without(folder, checkout, tmp_path)
+    (tmp_path / "script.py").write_text(WITHOUT)
+    name = "conceptloader." + folder.replace("/", ".")
+    keys = [key for key, module in ADD_ONS.items() if module.startswith(name)]
+    command = [sys.executable, "script.py", name, GONE[folder], json.dumps(keys)]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_commands_of_add_ons_are_in_the_table() -> None:
+    own = {module.rpartition(".")[0].removesuffix(".commands").replace(".", "/") for module in COMMANDS.values()}
+    assert own <= {*GONE, "commands"}

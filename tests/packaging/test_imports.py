@@ -45,7 +45,7 @@ def test_training_needs_no_package_for_tables(tmp_path: Path, checkout: Path) ->
     data, view, config = (str(tmp_path / name) for name in ("data", "view", "run.yaml"))
     write_dataset(data, random_documents(60, seed=1))
     assert main(["index", data, "--quiet"]) == 0
-    assert main(["filter", data, "--where", "tokens > 3", "--out", view, "--quiet"]) == 0
+    assert main(["subset", data, "--where", "tokens > 3", "--out", view, "--quiet"]) == 0
     datasets = {"a": {"path": data, "weight": 1}, "b": {"path": view, "weight": 1}}
     Path(config).write_text(json.dumps({"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {}}}))
     script = READS.format(path=config)

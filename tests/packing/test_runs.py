@@ -194,7 +194,7 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
 
 def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], tmp_path: Path) -> None:
     path, picture = content["datasets"]["chat"]["path"], tmp_path / "packing.png"
-    asked = ["stats", path, "--packing", "--seq-len", "32", "64", "--bins", "4", "8"]
+    asked = ["inspect", path, "--packing", "32", "64", "--bins", "4", "8"]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         assert main([*asked, "--plot", str(picture), "--json"]) == 0

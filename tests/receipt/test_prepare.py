@@ -216,7 +216,7 @@ def test_other_kinds_of_datasets(ds: Path) -> None:
         root_of(folder / "twice")
     assert prepare(folder / "twice")
     assert json.loads((folder / "twice" / FILE).read_text())["document_roots"] == roots * 2
-    assert main(["filter", str(ds), "--where", "tokens > 9", "--out", str(folder / "view"), "--quiet"]) == 0
+    assert main(["subset", str(ds), "--where", "tokens > 9", "--out", str(folder / "view"), "--quiet"]) == 0
     with raises(FormatError, f"view: found a view of {ds}"):
         prepare(folder / "view")
     fsspec.filesystem("memory").put(str(ds), "/receipts/ds", recursive=True)

@@ -365,7 +365,7 @@ def test_what_was_masked_by_later_launches(copied: Path, verifier: ModuleType) -
     configure(copied, **given)
     every = [one.sample for one in locate_document(open_run(copied / "run.yaml"), "web-9", 1200)]
     assert seen == [sample for sample in every if sample < 400] != every
-    assert main(["audit", "--run-log", str(copied / "log")]) == 0
+    assert main(["trace", "--audit", "--run-log", str(copied / "log")]) == 0
     train(copied, early, ranks=1, size=8, steps=10, step=150)
     with raises(ConfigError, "run log"):
         stated_in(copied, 1200)
@@ -443,7 +443,7 @@ def test_runs_of_other_kinds(copied: Path, config: dict[str, Any], found: str) -
 
 def test_subsets_and_weights_that_were_set(copied: Path) -> None:
     shutil.rmtree(copied / "log")
-    assert main(["filter", str(copied / "data/web"), "--where", "tokens > 50", "--out", str(copied / "data/long")]) == 0
+    assert main(["subset", str(copied / "data/web"), "--where", "tokens > 50", "--out", str(copied / "data/long")]) == 0
     given: dict[str, Any] = {"phases": [], "exclude": [], "skip": []}
     configure(copied, datasets={"long": {"path": "data/long"}}, **given)
     train(copied, None, ranks=1, size=2, steps=3)

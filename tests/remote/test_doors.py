@@ -314,8 +314,8 @@ def test_passwords_in_urls_are_not_shown(
     opened = cl.open_dataset(url)
     assert "s3cr3t" not in repr(opened)
     assert "://me:***@" in repr(opened)
-    options = {"inspect": [], "stats": [], "inspect --random 1": ["--seq-len", "2"], "doctor": ["--seq-len", "2"]}
-    options["doctor"] += ["--seconds", "0.1"]
+    options = {"inspect": [], "inspect --stats": [], "inspect --random 1": ["--seq-len", "2"]}
+    options["doctor"] = ["--seq-len", "2", "--seconds", "0.1"]
     for command, more in options.items():
         for form in ([], ["--json"]):
             assert main([*command.split(), url, *more, *form]) == 0

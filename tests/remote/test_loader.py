@@ -25,7 +25,7 @@ from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ReadError
 from conceptloader.remote import objects, stores
 from conceptloader.remote.objects import RemoteObjects
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from tests.batch.cases import random_case
@@ -59,7 +59,7 @@ def test_views_and_packs_are_equal(
 ) -> None:
     """Blocks of documents are read through the store, and packed as from a local disk; a view is beside its source."""
     shutil.copytree(local, tmp_path / "ds")
-    filter_dataset(tmp_path / "ds", tmp_path / "view", FilterOptions(where="share < 0.5"))
+    make_subsets(tmp_path / "ds", tmp_path / "view", SubsetOptions(where="share < 0.5"))
     config = {"seq_len": 32, "packing": packing, "outputs": {"cu_seqlens": True}, "tracks": {"c": {}}}
     near, far = (
         open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": f"{path}/{name}"}}})))

@@ -18,7 +18,7 @@ from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
 from tests.batch.compare import assert_same, plain_reader
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
         write_dataset(folder / name, raw, shards=2)
-    filter_dataset(folder / "books", folder / "kept", FilterOptions(sql="document % 5 <> 0"))
-    filter_dataset(folder / "code", folder / "some", FilterOptions(where="document > 10"))
+    make_subsets(folder / "books", folder / "kept", SubsetOptions(where="document % 5 <> 0"))
+    make_subsets(folder / "code", folder / "some", SubsetOptions(where="document > 10"))
     return folder
 
 

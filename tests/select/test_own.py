@@ -14,7 +14,7 @@ from conceptloader.blend.exclude import Excluded
 from conceptloader.blend.mask import Holes, Mask
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.index.build import build_index
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import write_dataset
 from tests.corpora.twins import CONCEPT, IDS, NAMES, OUT, VOCAB, documents, write_twins
 from tests.raises import raises
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_twins(folder, what, mode)
         for number in (0, 1):
             source = folder / f"{what}-None-{number}"
-            filter_dataset(source, folder / f"{what}-view-{number}", FilterOptions(sql="document % 7 <> 5"))
+            make_subsets(source, folder / f"{what}-view-{number}", SubsetOptions(where="document % 7 <> 5"))
     return folder
 
 
@@ -160,7 +160,7 @@ def test_weights_have_the_same_bits_whatever_was_taken_out(folder: Path, isolate
 
 def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Path, caplog: Any) -> None:
     path = Path(write_dataset(tmp_path / "web", documents(False, True), shards=3, vocabularies=NAMES))
-    filter_dataset(path, tmp_path / "view", FilterOptions(sql="document % 3 <> 1"))
+    make_subsets(path, tmp_path / "view", SubsetOptions(where="document % 3 <> 1"))
     both = [config(one, [SPANS]) for one in (path, tmp_path / "view")]
     read = [cl.open_blend(one).excluded["web"].holes.own for one in both]
     assert len(caplog.records) == 2

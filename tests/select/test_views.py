@@ -19,7 +19,7 @@ from conceptloader.format.write.ladder import count_spans
 from conceptloader.format.write.view import write_view
 from conceptloader.index.build import build_index
 from conceptloader.order.progress.runlog import History
-from conceptloader.subset.views import FilterOptions, filter_dataset
+from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import RawDocument, random_documents, write_dataset
 from conceptloader.trace import Run
 from conceptloader.trace.concepts import Scanned
@@ -40,7 +40,7 @@ def folder(request: pytest.FixtureRequest, raw: list[RawDocument], tmp_path_fact
     folder: Path = tmp_path_factory.mktemp(request.param)
     how: dict[str, Any] = {"mode": "document"} if request.param == "document" else {"encoding": request.param}
     write_dataset(folder / "data", raw, shards=4, **how)
-    filter_dataset(folder / "data", folder / "view", FilterOptions(where="share < 0.6"))
+    make_subsets(folder / "data", folder / "view", SubsetOptions(where="share < 0.6"))
     chosen = numbers(folder / "view")
     assert 60 < len(chosen) < 120
     names = {
@@ -110,9 +110,9 @@ BASE: dict[str, Any] = {"seq_len": SEQ_LEN, "tracks": {"concepts": {}}}
 def test_views_of_views(folder: Path) -> None:
     """They are flat: what lies between may go."""
     shutil.copytree(folder / "view", folder / "between")
-    filter_dataset(folder / "between", folder / "flat", FilterOptions(where="tokens > 20"))
+    make_subsets(folder / "between", folder / "flat", SubsetOptions(where="tokens > 20"))
     shutil.rmtree(folder / "between")
-    filter_dataset(folder / "data", folder / "at_once", FilterOptions(where="share < 0.6 and tokens > 20"))
+    make_subsets(folder / "data", folder / "at_once", SubsetOptions(where="share < 0.6 and tokens > 20"))
     assert (folder / "flat/runs.bin").read_bytes() == (folder / "at_once/runs.bin").read_bytes()
     one, other = (json.loads((folder / name / "manifest.json").read_text()) for name in ("flat", "at_once"))
     assert one["source"] == other["source"] == {**one["source"], "path": "../data"}
@@ -121,11 +121,11 @@ def test_views_of_views(folder: Path) -> None:
 
 def test_spans(folder: Path) -> None:
     """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
-    ask = FilterOptions(spans="concepts:concept-1 or concepts:concept-3", where="tokens > 10")
+    ask = SubsetOptions(spans="concepts:concept-1 or concepts:concept-3", where="tokens > 10")
     with cl.open_dataset(folder / "data") as data:
         if data.mode == "document":
             with pytest.raises(ConfigError, match="only whole documents"):
-                filter_dataset(folder / "data", folder / "spans", ask)
+                make_subsets(folder / "data", folder / "spans", ask)
             return
         expected = []
         for number in range(len(data)):
@@ -137,7 +137,7 @@ def test_spans(folder: Path) -> None:
             borders = np.flatnonzero(np.diff(np.concatenate([[0], held, [0]])))
             if stop - start > 10:
                 expected += [(number, start + a, start + b) for a, b in borders.reshape(-1, 2).tolist()]
-        filter_dataset(folder / "data", folder / "spans", ask)
+        make_subsets(folder / "data", folder / "spans", ask)
         with cl.open_dataset(folder / "spans") as view:
             assert len(view) == len(expected)
             assert view.num_tokens == sum(b - a for _, a, b in expected)
@@ -164,7 +164,7 @@ def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
     write_dataset(tmp_path / "data", raw)
     first = 0 if asked.startswith("not") else 1
     for name in ("scanned", "indexed"):
-        filter_dataset(tmp_path / "data", tmp_path / name, FilterOptions(spans=asked))
+        make_subsets(tmp_path / "data", tmp_path / name, SubsetOptions(spans=asked))
         with cl.open_dataset(tmp_path / name) as view:
             assert view.runs is not None
             assert view.runs.source.tolist() == [12 * k + first for k in range(3)]
@@ -208,9 +208,10 @@ def test_doors(folder: Path) -> None:
         again = pickle.loads(pickle.dumps(view))
         assert again.tokens(0, 50).tolist() == view.tokens(0, 50).tolist()
         assert again.stream_fingerprint == view.stream_fingerprint
-    for command in (["concat"], ["build", "--track", "concepts", "--encoding", "dense", "--from-dataset"]):
-        assert main([*command, str(folder / "view"), "--out", str(folder / "no")]) in (1, 2)
-        assert not (folder / "no").exists()
+    assert main(["subset", str(folder / "view"), str(folder / "view"), "--out", str(folder / "no")]) in (1, 2)
+    with pytest.raises(FormatError, match="view"):
+        cl.reencode(folder / "view", folder / "no", {"concepts": "dense"})
+    assert not (folder / "no").exists()
     with pytest.raises(ConfigError, match="whose index is that of its source"):
         build_index(folder / "view")
     with cl.open_dataset(folder / "data") as data:
@@ -221,7 +222,7 @@ def test_doors(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the .* across shards"):
         cl.open_blend(config)
     inner = folder / "deep/inner"
-    filter_dataset(folder / "data", inner, FilterOptions(sql="true"))
+    make_subsets(folder / "data", inner, SubsetOptions(where="true"))
     with pytest.raises(FormatError, match="roots"):
         cl.open_dataset(inner)
     assert cl.open_dataset(inner, roots=[folder]).num_documents == 150
@@ -232,7 +233,7 @@ def test_doors(folder: Path) -> None:
 
 def test_views_of_one_source_share_its_files(folder: Path) -> None:
     """And its shard table in the kernels; a hundred cells of a mixture are as many manifests of one source."""
-    filter_dataset(folder / "data", folder / "cell", FilterOptions(by="document:0,50,100,150"))
+    make_subsets(folder / "data", folder / "cell", SubsetOptions(by="document:0,50,100,150"))
     paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
     config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
     blend = cl.open_blend(config)
@@ -247,7 +248,7 @@ def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
     """They say where the span of the source goes on, at the borders of runs as at those of the window."""
     spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
     write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
-    found = filter_dataset(tmp_path / "data", tmp_path / "view", FilterOptions(spans="concepts:concept-0"))
+    found = make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(spans="concepts:concept-0"))
     assert found.views == {str(tmp_path / "view"): (2, 6)}  # tokens [2, 5) and [6, 9)
     with cl.open_dataset(tmp_path / "data") as data:  # the same in pieces that touch
         (tmp_path / "touching").mkdir()

@@ -1,6 +1,7 @@
 """Expressions against a walk through every document and token: of columns, concepts, scores, of several tracks."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from conceptloader.index.build import build_index
 from conceptloader.subset.holds import DocumentTest, TokenTest
 from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
-from conceptloader.trace.where import OPERATORS, Where, parse_where
+from conceptloader.trace.where import OPERATORS
 
 COUNT = 60
 NAMES = ["law", "red wine", "not", "7"]
@@ -43,9 +44,10 @@ def record_of(number: int) -> dict[str, Any]:
     return record if number % 4 else {**record, "deep": {"flag": number % 8 == 0, "word": "a'b\u00e9"[number % 3 :]}}
 
 
-ROWS = [
-    {"id": f"doc-{k}", "n": None if k % 5 == 0 else k % 7, "x": None if k % 4 == 0 else k / 8, "word": "abc"[k % 3],
-     "flag": None if k % 6 == 0 else k % 2 == 0}
+ROWS: list[dict[str, Any]] = [
+    {"id": f"doc-{k}", "n": None if k % 5 == 0 else k % 7,
+     "x": [float("nan"), None][k // 4 % 2] if k % 4 == 0 else k / 8,
+     "word": "abc"[k % 3], "flag": None if k % 6 == 0 else k % 2 == 0}
     for k in range(0, COUNT, 2)
 ]  # fmt: skip
 
@@ -78,78 +80,96 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield found
 
 
-def quoted(name: str) -> str:
-    return name if name == "law" else f"'{name}'"
+Row = dict[str, Any]
+Test = tuple[str, Callable[[Row, list[Any]], bool | None]]
+"""An expression, and whether it holds of a row and of spans: (track, ids, scores) of a document or of a token."""
+
+
+def carries(track: str, name: str, op: str = "", score: float = 0) -> Test:
+    def holds(_: Row, spans: list[Any]) -> bool:
+        return any(
+            one == track and NAMES[id] == name and (not op or bool(OPERATORS[op](found, score)))
+            for one, ids, scores in spans
+            for id, found in zip(ids, scores, strict=True)
+        )
+
+    return f"{track}:{name if name == 'law' else repr(name)}" + f" {op} {score}" * bool(op), holds
+
+
+def of(text: str, name: str, holds: Callable[[Any], bool]) -> Test:
+    """A test of one column, which is null where that is."""
+    return text, lambda row, _: None if row.get(name) is None else holds(row[name])
+
+
+def null(name: str) -> Test:
+    return f"{name} is null", lambda row, _: row.get(name) is None
+
+
+def no(one: Test) -> Test:
+    def holds(row: Row, spans: list[Any]) -> bool | None:
+        found = one[1](row, spans)
+        return None if found is None else not found
+
+    return f"not ({one[0]})", holds
+
+
+def join(one: Test, word: str, two: Test) -> Test:
+    def holds(row: Row, spans: list[Any]) -> bool | None:
+        found, decides = (one[1](row, spans), two[1](row, spans)), word == "or"
+        return decides if decides in found else None if None in found else not decides
+
+    return f"({one[0]}) {word} ({two[0]})", holds
+
+
+def compare(name: str, op: str, value: float) -> Test:
+    return of(f"{name} {op} {value}", name, lambda found: bool(OPERATORS[op](found, value)))
 
 
 CONCEPTS = st.one_of(
-    st.builds(lambda name: f"plain:{quoted(name)}", st.sampled_from(NAMES)),
+    st.builds(carries, st.just("plain"), st.sampled_from(NAMES)),
     st.builds(
-        lambda name, op, score: f"scored:{quoted(name)} {op} {score}",
-        st.sampled_from(NAMES), st.sampled_from(sorted(OPERATORS)), st.sampled_from([0, 0.25, 0.5, 1]),
+        carries, st.just("scored"), st.sampled_from(NAMES), st.sampled_from(sorted(OPERATORS)),
+        st.sampled_from([0, 0.25, 0.5, 1]),
     ),
 )  # fmt: skip
+KEYS = [
+    of(f"{track}.{text}", f"{track}.{name}", holds)
+    for track in ("packed", "text")
+    for text, name, holds in (
+        ("n > 2.5", "n", lambda n: n > 2.5), ("n in (1, 4.0)", "n", lambda n: n in (1, 4)),
+        ("big = 9007199254740993", "big", lambda n: n == 2**53 + 1),
+        ("big < 9007199254740993", "big", lambda n: n < 2**53 + 1), ("deep.flag = true", "deep.flag", bool),
+        ("deep.word > 'b'", "deep.word", lambda word: word > "b"),
+        ("deep.word not in ('b\u00e9')", "deep.word", lambda word: word != "b\u00e9"), ("gone = 1", "gone", bool),
+    )
+]  # fmt: skip
 COLUMNS = st.one_of(
     st.builds(
-        lambda name, op, value: f"{name} {op} {value}",
-        st.sampled_from(["n", "x", "tokens", "document"]), st.sampled_from(sorted(OPERATORS)),
-        st.sampled_from([0, 3, 2.5, -1, "1e1"]),
+        compare, st.sampled_from(["n", "x", "tokens", "document"]), st.sampled_from(sorted(OPERATORS)),
+        st.sampled_from([0, 3, 2.5, -1, 1e1]),
     ),
-    st.sampled_from(["n is null", "x is not null", "word = 'b'", "word > 'a'", "flag = true", "flag != true"]),
-    st.builds(
-        lambda track, test: f"{track}.{test}",
-        st.sampled_from(["packed", "text"]),
-        st.sampled_from([
-            "n > 2.5", "n in (1, 4.0)", "n is null", "big = 9007199254740993", "big < 9007199254740993", "deep is null",
-            "deep.flag = true", "deep.word > 'b'", "deep.word not in ('b\u00e9')", "deep.word.gone is null", "gone = 1",
-        ]),
-    ),
-    st.sampled_from(["n in (1, 2, 6)", "n not in (1, 2, 6)", "word not in ('a')", "not n = 3", "id = 'doc-4'"]),
+    st.sampled_from(["n", "x", "packed.n", "text.deep", "packed.deep.word.gone"]).map(null),
+    st.sampled_from([
+        *KEYS, of("word = 'b'", "word", lambda word: word == "b"), of("word > 'a'", "word", lambda word: word > "a"),
+        of("upper(word) like 'B%'", "word", lambda word: word == "b"), of("flag != true", "flag", lambda on: not on),
+        of("n not in (1, 2, 6)", "n", lambda n: n not in (1, 2, 6)), of("id = 'doc-4'", "id", lambda id: id == "doc-4"),
+        of("n % 2 = 1", "n", lambda n: n % 2 == 1), of("x between 1 and 3", "x", lambda x: 1 <= x <= 3),
+    ]),
 )  # fmt: skip
 
 
-def expressions(tests: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+def expressions(tests: st.SearchStrategy[Test]) -> st.SearchStrategy[Test]:
+    words = st.sampled_from(["and", "or"])
     return st.recursive(
-        tests,
-        lambda inner: st.one_of(
-            inner.map(lambda one: f"not ({one})"),
-            st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(" ".join),
-            st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda three: f"({' '.join(three)})"),
-        ),
-        max_leaves=6,
+        tests, lambda inner: st.one_of(inner.map(no), st.builds(join, inner, words, inner)), max_leaves=6
     )
-
-
-def holds(where: Where, row: dict[str, Any], spans: list[Any]) -> bool:
-    """spans: (track, ids, scores) of a document or of a token."""
-    if where.operator in ("and", "or"):
-        inner = [holds(part, row, spans) for part in where.parts]
-        return all(inner) if where.operator == "and" else any(inner)
-    if where.operator == "not":
-        return not holds(where.parts[0], row, spans)
-    if where.operator == "concept":
-        return any(
-            track == where.name
-            and NAMES[id] == where.concept
-            and (not where.compare or bool(OPERATORS[where.compare](score, where.values[0])))
-            for track, ids, scores in spans
-            for id, score in zip(ids, scores, strict=True)
-        )
-    value = row.get(where.name)
-    if where.compare == "null":
-        return value is None
-    if value is None:
-        return False
-    if where.compare == "in":
-        return value in where.values
-    return bool(OPERATORS[where.compare](value, where.values[0]))
 
 
 @settings(max_examples=60)
 @given(expressions(st.one_of(COLUMNS, CONCEPTS)))
-def test_documents(dataset: cl.Dataset, text: str) -> None:
-    where = parse_where(text)
-    meta = {row["id"]: row for row in ROWS}
+def test_documents(dataset: cl.Dataset, asked: Test) -> None:
+    text, holds = asked
+    meta = {row["id"]: {key: None if value != value else value for key, value in row.items()} for row in ROWS}
     expected = []
     for number in range(COUNT):
         size, found = spans_of(number)
@@ -158,21 +178,21 @@ def test_documents(dataset: cl.Dataset, text: str) -> None:
         keys = {f"{track}.{key}": value for track in ("packed", "text") for key, value in flat.items()}
         row = {**keys, **meta.get(f"doc-{number}", {}), "id": f"doc-{number}", "tokens": size, "document": number}
         spans = [(track, ids, scores) for track, some in found.items() for _, _, ids, scores in some]
-        expected.append(holds(where, row, spans))
+        expected.append(holds(row, spans))
     columns = DocumentColumns(dataset, metadata=str(Path(dataset.path).parent / "meta.parquet"))
     test = DocumentTest(dataset, text, columns)
     for cuts in ((0, COUNT), (0, 1, 17, COUNT)):
         found_rows = []
         for low, high in itertools.pairwise(cuts):
             documents = np.arange(low, high)
-            found_rows += test(columns.table(documents, test.columns), *document_ranges(dataset, documents)).tolist()
+            found_rows += test(columns.table(documents, test.columns), *document_ranges(dataset, documents)).to_pylist()
         assert found_rows == expected
 
 
 @settings(max_examples=50)
 @given(expressions(CONCEPTS), st.sampled_from([40, 1 << 20]))
-def test_tokens(dataset: cl.Dataset, text: str, chunk: int) -> None:
-    where = parse_where(text)
+def test_tokens(dataset: cl.Dataset, asked: Test, chunk: int) -> None:
+    text, holds = asked
     expected = []
     for number in range(COUNT):
         size, found = spans_of(number)
@@ -180,7 +200,7 @@ def test_tokens(dataset: cl.Dataset, text: str, chunk: int) -> None:
             spans = [
                 (track, ids, scores) for track, some in found.items() for a, b, ids, scores in some if a <= token < b
             ]
-            expected.append(holds(where, {}, spans))
+            expected.append(holds({}, spans))
     test = TokenTest(dataset, text)
     test.sources.chunk = chunk
     for first, last in ((0, len(expected)), (5, len(expected) - 7)):

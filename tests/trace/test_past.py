@@ -240,7 +240,7 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         ["locate", "--document", ids.read_text(), "--samples", LAST * BATCH],
         ["exposure", "--until", LAST],
         ["forget", "--ids", ids, "--checkpoints", log],
-        ["audit"],
+        ["trace", "--audit"],
     ]
 
     def answers(*more: object) -> list[Any]:

@@ -105,7 +105,7 @@ def holds(where: Any, ids: dict[str, dict[int, float]]) -> bool:
     """Whether an expression of concepts called concept-N holds of a token with these, by track."""
     if where.operator == "concept":
         score = ids[where.name].get(int(str(where.concept).removeprefix("concept-")))
-        return score is not None and (not where.compare or bool(OPERATORS[where.compare](score, where.values[0])))
+        return score is not None and (not where.compare or bool(OPERATORS[where.compare](score, where.score)))
     inner = [holds(part, ids) for part in where.parts]
     return not inner[0] if where.operator == "not" else (all if where.operator == "and" else any)(inner)
 

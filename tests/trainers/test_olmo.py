@@ -104,7 +104,7 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
         capsys.readouterr()
         assert main(["trace", "--run-log", log, "--step", str(step), "--json"]) == 0
         assert [one["sample"] for one in json.loads(capsys.readouterr().out)["samples"]] == samples
-    assert main(["audit", "--run-log", log]) == 0
+    assert main(["trace", "--audit", "--run-log", log]) == 0
 
 
 def test_an_epoch_of_several_batch_sizes_ends_with_a_whole_step(tmp_path: Path) -> None:

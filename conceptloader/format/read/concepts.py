@@ -14,7 +14,7 @@ _CHUNK_TOKENS = 1 << 22
 
 
 def open_index(dataset: Dataset, track: str) -> Any:
-    """The ConceptIndex of a track (index/reader.py), None without one, and where that add-on is left out.
+    """The ConceptIndex of a track (index/reader.py), None without one, and where that add-on is missing.
 
     Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since; ReadError.
     """

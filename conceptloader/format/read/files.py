@@ -183,7 +183,7 @@ class FoundView(FormatError):
         self.source = roots.resolve(self.view.source.path)
         super().__init__(
             f"{roots.directory}: found a view of {self.source}, expected a dataset with files of its own; do this with "
-            "that one, then filter it again"
+            "that one, then write the subset again"
         )
         manifest = f"{self.view.source.path}/{fmt.MANIFEST}"
         roots.check([manifest], f"{head.where}: source.path")

@@ -140,6 +140,6 @@ def _runs(files: Files, view: FoundView) -> Runs:
         raise FormatError(
             view.roots.directory,
             f"found other tokens, documents or tracks in {view.source} than those which it was selected from",
-            fix="restore the source, or make the view again: conceptloader filter",
+            fix="restore the source, or make the view again: conceptloader subset",
         )
     return view.runs(manifest.num_tokens)

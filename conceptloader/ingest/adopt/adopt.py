@@ -140,7 +140,7 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
                 path,
                 f"a file of the dataset {folder}",
                 "tokens of another library",
-                "use the dataset as it is, or join it with others: conceptloader concat",
+                "use the dataset as it is, or join it with others: conceptloader subset",
             )
     more = {"flat": (dtype, document_end)}
     return [KINDS[found].describe(path, *more.get(found, ())) for found, path in chosen]

@@ -7,15 +7,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.format.spec.columns import as_field, offsets_of
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import LISTS, Columns
-from conceptloader.ingest.records.digits import cut_list
 from conceptloader.ingest.records.documents import Documents, each
 from conceptloader.ingest.records.lines import CsvRow
 from conceptloader.ingest.records.vocabulary import Concepts
+from conceptloader.kernels.digits import parse_digits
 
 _FAR = 1 << 62  # more than any text has characters
 
@@ -219,3 +220,26 @@ class SpanCollector:
         row, start, end = np.array(array("q", self._places)).reshape(-1, 3).T  # faster than of a list
         values = self._concepts.pairs(np.array(array("q", self._values)), self._scores)
         return RawSpans(row, start, end, Ragged(values, offsets_of(np.array(array("q", self._counts)))))
+
+
+def cut_list(line: bytes, key: bytes) -> tuple[bytes, NDArray[np.int64]] | None:
+    """(line with 0 in place of the list, integers of the list) for the only list called `key`; None if in doubt.
+
+    Most bytes of tokenized jsonl are such lists, which a kernel parses; in doubt the `json` module does, the reference.
+    key: a JSON string, quotes included. The caller parses the rest and checks that the 0 stands where it should: a
+    nested object may have the same key.
+    """
+    at = line.find(key)
+    if at < 0 or line.find(key, at + 1) >= 0:
+        return None
+    begin = line.find(b"[", at)
+    if begin < 0 or line[at + len(key) : begin].strip() != b":":
+        return None
+    end = line.find(b"]", begin)
+    if end < 0:
+        return None
+    out = np.empty((end - begin) // 2 + 1, np.int64)
+    count = parse_digits(np.frombuffer(line, np.uint8, end - begin - 1, begin + 1), out)
+    if count < 0:
+        return None
+    return line[:begin] + b"0" + line[end + 1 :], out[:count]

@@ -12,7 +12,7 @@ from conceptloader.trace.commands.runs import add_run_arguments, open_run
 DESCRIPTION = """\
 Count what was seen until a step, past or future, from the order and the launches of the run: a row per source, document
 or concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint that has seen
-them. Steps that were re-run after a restart count once. By source and columns of documents, as in `filter`, it is a
+them. Steps that were re-run after a restart count once. By source and columns of documents, as in `subset`, it is a
 summary of the training content whose rows sum to the totals:
 
   conceptloader exposure --run-log checkpoints --until 20000 --by source,metadata.domain,metadata.license

@@ -55,6 +55,14 @@ or draws. With --checkpoints, also the last one before these; --until is then by
 
   conceptloader trace run.yaml --run-log checkpoints --compare other.yaml --checkpoints checkpoints
 
+--audit compares the batch log of a run (`loader: {batch_log: true}`, or the --record of a BatchRecorder) with what the
+order of each launch and the data give: samples, datasets and checksums of the tokens of each micro batch. If they
+differ, it names the first step, micro batch and rank, with exit code 1. With --planned, or without a run log, it
+compares them with what the configuration gives.
+
+  conceptloader trace --audit --run-log checkpoints
+  conceptloader trace --audit --record run/record --run-log checkpoints
+
 --losses joins a loss log (conceptloader.trace.LossLog, one line in the trainer) with a step: its loss and the usual
 loss (the mean of the steps before), the documents that raised it most, and their concepts. `excess` is a document's
 part of the rise: its share of the sample times the sample's loss above the usual one.
@@ -74,7 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--steps", type=steps, metavar="A:B", help="table of steps A to B - 1")
     what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
     what.add_argument("--compare", metavar="OTHER", help="steps of which this other configuration changes a batch")
+    what.add_argument("--audit", action="store_true", help="the first step that differs from what was recorded")
     add_table_arguments(parser)
+    meaning = "with --audit: batch log that the ranks wrote (default: next to the run log)"
+    parser.add_argument("--record", metavar="DIR", help=meaning)
     parser.add_argument("--checkpoints", metavar="DIR", help="with --compare: where to find one to start again from")
     parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
     group = parser.add_argument_group("samples of ranks").add_argument
@@ -88,7 +99,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--track", default="concepts", metavar="NAME", help="track of the concepts (default: concepts)")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> None:
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.audit:
+        refuse_all_but("--audit", arguments, "config", "run_log", "planned", "record")
+        code: int = need_add_on("conceptloader.trace.commands.audit", "--audit").show_audit(arguments, output)
+        return code
+    refuse_without("--audit", arguments, "record")
+    _show(arguments, output)
+    return 0
+
+
+def _show(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.checkpoint is not None:
         refuse_all_but("--checkpoint", arguments, "config")
         return show_checkpoint(arguments, output)

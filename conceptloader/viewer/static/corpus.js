@@ -69,7 +69,7 @@ export async function statsView(parameters, about) {
   return h("article", {},
     h("div", { class: "tools" }, datasets(about, found.d, (d) => address("stats", { d }))),
     quiet(found.whole ? "All documents and spans were counted."
-      : "Estimated from some documents and windows, the same ones each time. conceptloader stats counts all."),
+      : "Estimated from some documents and windows, the same ones each time. conceptloader inspect --stats counts all."),
     card(`${plural(found.documents, "document")}, ${plural(found.tokens, "token")}`,
       h("h3", {}, "Tokens of a document"), lengths(found.document_lengths)),
     Object.entries(found.tracks).map(track));

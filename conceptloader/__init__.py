@@ -7,7 +7,6 @@ Open batch/loader.py first; docs/architecture.md has the way from there to the b
 """
 
 import os
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from conceptloader.format.tools.reencode import reencode
     from conceptloader.format.tools.verify import verify
     from conceptloader.ingest.adopt.adopt import adopt
-    from conceptloader.ingest.annotate.annotate import annotate
+    from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
     from conceptloader.ingest.build.simple import build
     from conceptloader.order.mixture import Mixture
     from conceptloader.order.phases import Phase
@@ -55,7 +54,7 @@ _HOMES = {
     "format.tools.reencode": "reencode",
     "format.tools.verify": "verify",
     "ingest.adopt.adopt": "adopt",
-    "ingest.annotate.annotate": "annotate",
+    "ingest.annotate.annotate": "AnnotateOptions annotate",
     "ingest.build.simple": "build",
     "order.mixture": "Mixture",
     "order.phases": "Phase",
@@ -72,24 +71,23 @@ _HOMES = {
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses", "DistributedSampler", "EpochSampler",
-    "EvaluationLoader", "FillInMiddle", "GrainSource", "Loader", "Mixture", "MixtureSampler", "NumpyLoader", "Phase",
-    "SampleDataset", "TensorBatch", "TrainedLoader", "__version__", "adapters", "adopt", "annotate", "batches", "build",
-    "collate_fn", "concat", "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics",
-    "mixing", "open_blend", "open_dataset", "reencode", "testing", "trace", "verify", "writing",
+    "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
+    "DistributedSampler", "EpochSampler", "EvaluationLoader", "FillInMiddle", "GrainSource", "Loader",
+    "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
+    "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "concat", "concepts",
+    "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
+    "open_dataset", "reencode", "testing", "trace", "verify", "writing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
-            from conceptloader.base.packages import unknown_name
+        from conceptloader.base.packages import need_add_on, unknown_name
 
+        if name not in __all__:
             raise unknown_name(__name__, name)
         try:
-            if name in _MODULES:
-                return import_module(f"{__name__}.{name}")
-            return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+            module = need_add_on(f"{__name__}.{_PUBLIC.get(name, name)}", f"{__name__}.{name}")
         except ModuleNotFoundError as error:
             if str(error.name).partition(".")[0] != "torch":
                 raise
@@ -98,6 +96,7 @@ if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
             raise MissingPackageError(
                 f"conceptloader.{name}: the torch package is not installed; pip install torch"
             ) from error
+        return module if name in _MODULES else getattr(module, name)
 
 
 def __dir__() -> list[str]:

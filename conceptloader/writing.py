@@ -1,15 +1,13 @@
-"""For authors of writers: datasets from documents that code makes, and the options of builds and annotations."""
+"""For authors of writers: datasets from documents that code makes, and the options of builds."""
 
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_writer, open_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.annotate.annotate import AnnotateOptions
 from conceptloader.ingest.records.columns import Columns
 
 __all__ = [
-    "AnnotateOptions",
     "BuildOptions",
     "Columns",
     "SpanAlignment",

@@ -13,7 +13,7 @@ A new one is a field of the schema, with `metrics` and `mixing` as examples, and
 
 from typing import Any
 
-from conceptloader.base.packages import need
+from conceptloader.base.packages import need_add_on
 
 ADD_ONS = {
     "mixing": "conceptloader.mixing.section",
@@ -25,4 +25,4 @@ ADD_ONS = {
 
 def add_on(key: str) -> Any:
     """The module of a key. Raises: ConfigError that names what is missing."""
-    return need(ADD_ONS[key], f"{key}: found in the configuration, and no {ADD_ONS[key]}, which carries it out")
+    return need_add_on(ADD_ONS[key], key)

@@ -80,6 +80,9 @@ for command, module in COMMANDS.items():
     code, text = said(command, "--help")
     assert (code, command in gone) in ((0, False), (2, True)), text
     assert code == 0 or "conceptloader." in text and "this add-on" in text, text
+for public, home in {**dict.fromkeys(cl._MODULES, None), **cl._PUBLIC}.items():
+    if f"conceptloader.{home or public}.".startswith(f"{name}."):
+        refused(lambda: getattr(cl, public), name)
 for key in keys:
     section, _, word = key.rpartition(".")
     given = {"odm": {}} if key == "mixing" else True

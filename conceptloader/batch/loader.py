@@ -436,6 +436,7 @@ class BaseLoader(Shown, Generic[B]):
         """Read on in another order, and what was prefetched from `start` on again."""
         self._reader.follow(order)
         if self._ahead is not None:
+            order.sample(start)  # builds the tree of the new phase here, where no threads compete for the interpreter
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
 
 

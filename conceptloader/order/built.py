@@ -3,14 +3,34 @@
 Compiled twins of what reference.py does with a PhaseOrder.
 """
 
+import threading
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
+from conceptloader.base.forks import hold_while_forking
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import reference
 from conceptloader.order.reference import PhaseOrder
+from conceptloader.order.tree import Tree, build_tree
+
+TREES = 64
+"""That stay built: of all steps of a ramp, and most phases of an order that has changed."""
+
+_tree = lru_cache(maxsize=TREES)(lambda weights: build_tree(list(weights)))
+_building = threading.Condition(threading.RLock())
+hold_while_forking(_building)
+
+
+def built_tree(weights: tuple[int, ...]) -> Tree:
+    """`build_tree`, remembered. Not to be changed.
+
+    Of threads that reach a phase together one builds, and the others wait: they would only share the processor.
+    """
+    with _building:
+        return _tree(weights)
 
 
 def counts_in(phase: PhaseOrder, g: int, block: int) -> list[int]:

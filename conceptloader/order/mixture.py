@@ -16,12 +16,11 @@ from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import reference
-from conceptloader.order.built import counts_in, draws_of, phase_arrays, positions_in
+from conceptloader.order.built import TREES, built_tree, counts_in, draws_of, phase_arrays, positions_in
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.phases import Phase, checked_phases, without_ramps
 from conceptloader.order.reference import PhaseOrder
 from conceptloader.order.skips import Skip, Skips
-from conceptloader.order.tree import TREES, built_tree
 from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1

@@ -11,7 +11,6 @@ Part of the definition of order version 1, and frozen like reference.py.
 import bisect
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 
 def went_left(j: int, p: int) -> int:
@@ -149,13 +148,3 @@ def build_tree(weights: list[int]) -> Tree:
     Deterministic on every platform: integers, and IEEE doubles in a fixed order of operations.
     """
     return min((_join_all(weights, lookahead) for lookahead in LOOKAHEADS), key=lambda tree: tree.deviation)
-
-
-TREES = 64
-"""That stay built: of all steps of a ramp, and most phases of an order that has changed."""
-
-
-@lru_cache(maxsize=TREES)
-def built_tree(weights: tuple[int, ...]) -> Tree:
-    """`build_tree`, remembered. Not to be changed."""
-    return build_tree(list(weights))

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.order import mixture
+from conceptloader.order.built import built_tree
 from conceptloader.order.phases import STEPS, Ramp, Shape, share_of_step, without_ramps
-from conceptloader.order.tree import Tree, built_tree
+from conceptloader.order.tree import Tree
 from tests.raises import raises
 
 A, B = {"a": 7, "b": 3}, {"b": 1, "c": 4}

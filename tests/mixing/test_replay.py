@@ -148,9 +148,9 @@ def test_a_run_with_a_ramp(config: Any, tmp_path: Path) -> None:
     phases = [{"start": 0, "weights": dict.fromkeys(SIZES, 1)}]
     phases.append({"start": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
     unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    ramped = {**config, "datasets": unweighted, "mixing": None, "phases": phases}
+    ramped = {**config, "datasets": unweighted, "replay": None, "phases": phases}
     cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
-    again = {**config, "datasets": unweighted, "mixing": {"replay": str(tmp_path / "ramped")}}
+    again = {**config, "datasets": unweighted, "replay": str(tmp_path / "ramped")}
     assert cl.open_blend(again).spec.phases == cl.open_blend(ramped).spec.phases
 
 

@@ -33,6 +33,9 @@ from conceptloader.order.weights import exact_weights, tempered
 # What may differ between ranks, besides where files lie: how they are read.
 _LOCAL = ("loader", "allowed_roots", "exclude", "continue_from")
 
+MAX_WEIGHTS = 1 << 18
+"""Of all phases that a replay or a ramp makes: each of them is in every state, which may have 16 MiB."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
@@ -260,6 +263,7 @@ def open_blend(
         order=config.order,
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
     )
+    _check_size(spec, config)
     return Blend(config=config, datasets=opened, excluded=excluded, spec=spec, unknown_ids=unknown_ids)
 
 
@@ -371,6 +375,17 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         tracks_fingerprint=ds.tracks_fingerprint,
         packing=packing,
     )
+
+
+def _check_size(spec: OrderSpec, config: Config) -> None:
+    count = sum(len(phase.weights) for phase in spec.phases)
+    if count > MAX_WEIGHTS and (config.replay or spec.ramps):
+        raise ConfigError(
+            "replay" if config.replay else "phases",
+            f"{len(spec.phases)} changes of weights, {count} weights in all; a ramp is 64 changes",
+            f"at most {MAX_WEIGHTS}, each of which is in every state",
+            "change them less often (odm: every), and without ramps",
+        )
 
 
 def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:

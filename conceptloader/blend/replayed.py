@@ -8,15 +8,12 @@ from conceptloader.order.phases import Phase
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec, link
 
-MAX_WEIGHTS = 1 << 18
-"""Of all phases: each of them is in every state, which may have 16 MiB."""
-
 
 def replayed_phases(config: Config) -> tuple[Phase, ...]:
     """The phases of the run that a configuration replays, the first at sample 0; () if it replays none.
 
     Raises:
-        ConfigError: There is no run, it has other datasets than here, or too many phases.
+        ConfigError: There is no run, or it has other datasets than here.
         FormatError: The log is corrupt, or lacks a phase.
         ReadError: The log cannot be read.
     """
@@ -35,14 +32,6 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
     if drawn != config.names:
         raise ConfigError(
             where, f"a run of {', '.join(drawn)} in {log.path}", f"one of the datasets here: {', '.join(config.names)}"
-        )
-    count = sum(len(phase.weights) for phase in phases)
-    if count > MAX_WEIGHTS:
-        raise ConfigError(
-            where,
-            f"{len(phases)} changes of weights in {log.path}, {count} weights in all",
-            f"at most {MAX_WEIGHTS}, each of which is in every state",
-            "let the run that learns change them less often (odm: every), or give phases",
         )
     return phases
 

@@ -8,7 +8,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ResumeError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import open_run
 from conceptloader.viewer import pages
@@ -120,3 +120,13 @@ def test_temperature_applies_to_both_ends(config: Any) -> None:
     ends = [even[0].shares, even[-1].shares]
     assert even[32].shares == pytest.approx({name: sum(one.get(name, 0) for one in ends) / 2 for name in "abc"})
     assert even[-1].weights["c"] / even[-1].weights["b"] == pytest.approx(3**0.5)
+
+
+def test_more_weights_than_states_have_room_for(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 2 + 63 * 3 + 2)
+    cl.open_blend(config)
+    monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 192)
+    with raises(ConfigError, "phases", "193 weights in all", "at most 192"):
+        cl.open_blend(config)
+    monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 3)
+    cl.open_blend({**config, "phases": [config["phases"][0], {"start": 40, "weights": AFTER}]})

@@ -1,4 +1,4 @@
-"""Names, shapes, types and memory of a batch: the contract between the reader, collation and adapters."""
+"""Where the arrays of a batch lie in its memory, as the rows of kernels/arrays.py and the configuration say."""
 
 import math
 import mmap

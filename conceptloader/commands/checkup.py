@@ -18,7 +18,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import open_writer
-from conceptloader.ingest.build.lost import read_losses
+from conceptloader.ingest.build.unaligned import read_losses
 from conceptloader.order.sequential import Sequential
 
 _BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at

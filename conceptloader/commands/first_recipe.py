@@ -15,9 +15,9 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
-from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.build.trial import try_rows
+from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.recipe import ROWS, Guess, guess, guess_annotations
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns

@@ -7,7 +7,7 @@ from conceptloader.cli.arguments import SPAN_RULES, positive, refuse_all_but, re
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.arguments import check_tokens, with_chunks
-from conceptloader.ingest.build.lost import finalize_within
+from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import MAIN_TRACK
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.names import count_names, require_new, write_names

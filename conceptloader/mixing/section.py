@@ -1,13 +1,14 @@
 """The section `mixing` of a configuration: a controller gets the losses of each step, and its weights are set."""
 
+import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
-from conceptloader.base.strict import Natural, Saved, plain, unknown
+from conceptloader.base.strict import Natural, Rule, Saved, convert, plain, unknown
 from conceptloader.blend import Blend, Config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, saved, shares
@@ -25,6 +26,7 @@ CONTROLLERS = {
     "file": "conceptloader.mixing.file:File",
 }
 """Those that have a short name in the configuration; others are named there as these are here."""
+Weight = Annotated[float, Rule(lambda weight: weight >= 0, "of at least 0")]
 _WITHOUT = 16
 """Steps in a row without losses after which a mixture that learns from them raises."""
 
@@ -77,6 +79,10 @@ def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, An
         raise ConfigError(f"mixing.{kind}", "no controller", "a class derived from conceptloader.mixing.Controller")
     if isinstance(options, str):
         options = {"path": options}
+    try:
+        inspect.signature(found).bind(weights, state, **options)
+    except TypeError as error:
+        raise ConfigError(f"mixing.{kind}", str(error), "weights, state and these options as its arguments") from error
     made = found(weights, state, **options)
     made.options = options if made.options is None else made.options
     return made
@@ -184,6 +190,7 @@ class Mixing:
         self.steps += 1
         if weights is None:
             return None
+        self._check(weights)
         if weights != rounded(weights):
             weights = rounded(shares(weights))
         same = exact_weights(weights, f"mixing.{self.kind}") == _by_dataset(blend.spec, blend.spec.phases[-1])
@@ -208,12 +215,26 @@ class Mixing:
     def state(self) -> dict[str, Any]:
         """See run/weights.py."""
         state = self.controller.state()
+        try:
+            json.dumps(state)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"mixing.{self.kind}: state", str(error), "plain JSON") from error
         return dict(vars(SavedMixing(kind=self.kind, steps=self.steps, state=state, options=self._options)))
 
     def loss_weights(self) -> dict[str, float]:
         """See run/weights.py."""
         self._asked = True
         return dict(self.controller.loss_weights() or dict.fromkeys(self.names, 1.0))
+
+    def _check(self, weights: Weights) -> None:
+        """Raise ConfigError unless a controller gave every dataset a number of at least 0."""
+        for name in sorted({*self.names, *weights}):
+            where = f"mixing.{self.kind}: the weight of {name}"
+            if name not in self.names:
+                raise unknown(where, name, self.names, "dataset")
+            if name not in weights:
+                raise ConfigError(where, "nothing", "a weight of each dataset")
+            convert(weights[name], Weight, where)
 
     def _learnt(self, losses: Weights | None) -> bool:
         """Whether there are losses to learn from.

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, get_args
 
+from conceptloader.base.strict import unknown
 from conceptloader.blend import Config
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.blend.schema import LoaderConfig
 from conceptloader.errors import ConfigError
+from conceptloader.kernels.arrays import Outputs
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Entry:
         name: For messages.
         carries: What it carries out; a configuration that asks for more raises.
         keys: Names that it gives to arrays of its own in a batch.
-        lacks: Keys of `outputs` that it has no place for, and why.
+        lacks: Keys of `outputs` that it has no place for, and why; other values than the default raise.
         allow: How accepted differences are given to it: {json} stands for a list of their names, {words} for the names.
         fix: What to do for what it does not carry out.
     """
@@ -45,6 +47,12 @@ class Entry:
     lacks: Mapping[str, str] = field(default_factory=dict)
     allow: str = "allow_changed={json}"
     fix: str = "omit it, or train with make_dataloader or an adapter that has it (docs/entries.md)"
+
+    def __post_init__(self) -> None:
+        for part in sorted(self.carries - {*get_args(Part)}):
+            raise unknown(f"Entry {self.name}: carries", part, get_args(Part), "part")
+        for name in sorted(self.lacks.keys() - vars(Outputs())):
+            raise unknown(f"Entry {self.name}: lacks", name, vars(Outputs()), "key of outputs")
 
     def allowing(self, names: Collection[str]) -> str:
         """How these differences are accepted here."""
@@ -64,7 +72,7 @@ class Entry:
             if given and part not in self.carries and os.environ.get("RANK", "0") == "0":
                 logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
         for name, why in self.lacks.items():
-            if getattr(config.outputs, name):
+            if getattr(config.outputs, name) != getattr(Outputs(), name):
                 raise ConfigError(f"outputs.{name}", f"found in a configuration for {self.name}", fix=f"omit it: {why}")
         for name in config.outputs.fields:
             if name in self.keys:

@@ -11,7 +11,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import open_writer
-from conceptloader.ingest.build.lost import TrackLoss, read_losses
+from conceptloader.ingest.build.unaligned import TrackLoss, read_losses
 from tests.corpora.records import build, content, write
 from tests.raises import raises
 

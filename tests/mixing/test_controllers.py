@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, check_losses
 from conceptloader.mixing.doremi import DoReMi
 from conceptloader.mixing.odm import ODM
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.testing.controllers import Greedy
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded.json").read_text())
 KINDS: dict[str, Any] = {"doremi": DoReMi, "odm": ODM}
@@ -151,3 +154,46 @@ def test_states_of_others(kind: Any) -> None:
     for change in changed:
         with pytest.raises(ResumeError):
             kind({"a": 1, "b": 1}, {**state, **change})
+
+
+class Wrong(Greedy):
+    """As its option says."""
+
+    def __init__(self, weights: Any, state: Any = None, *, returns: Any = None, keeps: bool = False) -> None:
+        super().__init__(weights, state)
+        self.returns, self.keeps = returns, keeps
+
+    def observe(self, step: int, seen: Any) -> Any:
+        return self.returns
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), **({"it": self} if self.keeps else {})}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"returns": {"a": 1.0}}, "the weight of b: found nothing"),
+        ({"returns": {"a": 1.0, "b": -1.0}}, "the weight of b"),
+        ({"returns": {"a": 1.0, "b": "x"}}, "the weight of b"),
+        ({"returns": {"a": 1.0, "b": 1.0, "c": 1.0}}, "the weight of c"),
+        ({"retruns": None}, "retruns"),
+        ({"keeps": True}, "state: found Object of type Wrong"),
+    ],
+)
+def test_a_controller_that_is_wrong(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    for name in "ab":
+        write_dataset(tmp_path / name, random_documents(30))
+    datasets = {name: {"path": str(tmp_path / name), "weight": 1} for name in "ab"}
+    config = {"seq_len": 8, "datasets": datasets, "mixing": {f"{__name__}:Wrong": options}}
+
+    def train() -> None:
+        loader = cl.batches(config, micro_batch_size=2)
+        next(iter(loader))
+        loader.observe({"a": 1.0, "b": 1.0})
+        loader.state_dict()
+
+    with pytest.raises(ConfigError) as raised:
+        train()
+    assert words in str(raised.value)
+    assert str(raised.value).startswith("mixing.")

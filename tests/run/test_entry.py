@@ -89,3 +89,22 @@ def test_samples_by_index_are_checked_when_they_are_read(config: Config) -> None
 def test_an_evaluation_is_no_training(config: Config) -> None:
     with raises(ConfigError, "metrics", "an evaluation"):
         EvaluationLoader({**config, "metrics": True}, micro_batch_size=2, num_samples=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "near"),
+    [
+        ({"carries": frozenset({"loses"})}, "Entry mine: carries", "losses"),
+        ({"lacks": {"cu_seqlen": "it makes them"}}, "Entry mine: lacks", "cu_seqlens"),
+    ],
+)
+def test_an_entry_of_words_that_nobody_knows(given: Config, path: str, near: str) -> None:
+    with raises(ConfigError, path, fix=near):
+        Entry(name="mine", **given)
+
+
+def test_what_a_front_end_lacks_raises_where_somebody_asked_for_it(config: Config) -> None:
+    entry = Entry(name="mine", lacks={"position_ids": "it makes them"})
+    entry.check(load_config(config))
+    with raises(ConfigError, "outputs.position_ids", "mine"):
+        entry.check(load_config({**config, "outputs": {"position_ids": "document"}}))

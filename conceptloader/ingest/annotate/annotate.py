@@ -30,7 +30,7 @@ from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
-from conceptloader.ingest.build.lost import Losses
+from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.database import database
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv

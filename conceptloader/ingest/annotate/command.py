@@ -20,7 +20,7 @@ from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build import arguments as building
-from conceptloader.ingest.build.lost import Losses, TrackLoss
+from conceptloader.ingest.build.unaligned import Losses, TrackLoss
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 

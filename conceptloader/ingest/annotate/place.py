@@ -18,7 +18,7 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import place_spans
 from conceptloader.ingest.annotate.rows import WHOLE, digest
 from conceptloader.ingest.annotate.text import Read, read_texts
-from conceptloader.ingest.build.lost import Losses
+from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.tokenizer import TextTokenizer

@@ -21,8 +21,8 @@ from conceptloader.format.write.build import (
     difference,
     open_writer,
 )
-from conceptloader.ingest.build.lost import Losses, read_losses
 from conceptloader.ingest.build.plan import Plan
+from conceptloader.ingest.build.unaligned import Losses, read_losses
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.storage.durable import sync_directory, temporary_name
 from conceptloader.storage.lock import LOCK, build_lock

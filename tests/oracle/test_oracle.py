@@ -432,7 +432,7 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
         "datasets": datasets if new else config["datasets"],
         "phases": phases,
         "skip": [skip for skip in config["skip"] if skip["at"] < at] + sorted(skips, key=lambda skip: skip["at"]),
-        "exclude": [entry for entry in config["exclude"] if entry["at"] < at or draw(st.booleans())],
+        "exclude": [entry for entry in config["exclude"] if entry.get("at", 0) < at or draw(st.booleans())],
     }
 
 
@@ -452,7 +452,7 @@ def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
 
 def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
     """The last batch of a run that ends after an exclusion, padded with samples from before it."""
-    end = max(entry["at"] for entry in config["exclude"]) + draw(st.integers(1, BATCH))
+    end = max(entry.get("at", 0) for entry in config["exclude"]) + draw(st.integers(1, BATCH))
     if config["order"] == "sequential":
         end = min(end, sum(oracle.sizes.values()))
     first, options = (end - 1) // BATCH * BATCH, {"num_samples": end, "last_batch": "wrap"}

@@ -184,15 +184,8 @@ class Blend(Shown):
         return OrderState(spec=spec, consumed=consumed, more=more)
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """What has to be equal on all ranks that read it: the release, the order, and all that shapes a batch.
-
-        Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of
-        what is excluded. more: JSON values of the trainer, such as the global batch size.
-        """
-        config = self.config.with_paths(lambda path, key: "-").to_dict()
-        for key in _LOCAL:
-            config.pop(key, None)
-        return {"conceptloader": __version__, "order": self.spec.to_dict(), "configuration": config, **more}
+        """What has to be equal on all ranks that read it; see `facts_of`."""
+        return facts_of(self.config, self.spec, **more)
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will.
@@ -206,6 +199,18 @@ class Blend(Shown):
         later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
         for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
             self.datasets[name].files.look()
+
+
+def facts_of(config: Config, spec: OrderSpec, **more: Any) -> dict[str, Any]:
+    """What has to be equal on all ranks that read an order: the release, the order, and all that shapes a batch.
+
+    Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what is
+    excluded. more: JSON values of the trainer, such as the global batch size.
+    """
+    shaping = config.with_paths(lambda path, key: "-").to_dict()
+    for key in _LOCAL:
+        shaping.pop(key, None)
+    return {"conceptloader": __version__, "order": spec.to_dict(), "configuration": shaping, **more}
 
 
 ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]

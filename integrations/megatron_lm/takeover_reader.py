@@ -15,7 +15,7 @@ from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Config, View
-from conceptloader.blend.blend import open_datasets
+from conceptloader.blend.blend import facts_of, open_datasets
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -106,6 +106,10 @@ class StockSplit:
         blend = {"blend": self.data.unique_description_hash} if isinstance(self.data, MappedBlend) else {}
         extra = {"megatron": {"datasets": each, "samples": len(self.data), **blend}}
         return OrderSpec(seed=self.config.seed, block=1, members=members, order="megatron", extra=extra)
+
+    def facts(self) -> dict[str, Any]:
+        """As Blend.facts."""
+        return facts_of(self.config, self.spec)
 
     def state(self, consumed: int | None, **more: Any) -> OrderState:
         """What a checkpoint at `consumed` samples keeps of the order, and `more`."""

@@ -439,7 +439,7 @@ ROWS: dict[str, Row] = {
         row("seed", {"seed": 6}),
         row("seq_len", {"seq_len": 32}),
         row("block", {"block": 8}),
-        row("order", lambda c: _weightless(c, order="sequential")),
+        row("order", lambda c: _weightless(c, order="sequential"), leaves=()),
         row("datasets.*.path", lambda c: _of("a", path=c.path("other-a"))),
         row("datasets.*.weight", _of("a", weight=6)),
         row("datasets.*.split", _of("a", split=[0.5, 1])),

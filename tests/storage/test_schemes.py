@@ -124,5 +124,6 @@ def test_a_dataset_rebuilt_there_in_use(near: Path) -> None:
 
 def test_a_scheme_that_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, REMOTE, None)
+    monkeypatch.delitem(SCHEMES, "made-up", raising=False)
     with raises(ConfigError, found=f"made-up://host/ds: found the scheme made-up, and no {REMOTE}"):
         cl.open_dataset("made-up://host/ds")

@@ -14,8 +14,8 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import Build, create_writer, open_writer
 from conceptloader.ingest.align.rules import check_fraction
 from conceptloader.ingest.build.builder import IngestOptions, format_options
-from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.build.shard import Rows, ShardFiller
+from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
 from conceptloader.ingest.records.tokenizer import load_tokenizer

@@ -46,7 +46,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "documents": "bad_input build prefix numbers",
             "spans": "overlap tokenizer lost build", "align": "align",
             "columns": "batches bad_input edges column_names",
-            "lost": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
+            "unaligned": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
             "detect": "build changed_inputs column_names", "vocabulary": "byte_order_marks bad_input build",
             "builder": "build lost bad_input edges changed_inputs interrupted", "plan": "edges build interrupted",
             "complete": "interrupted build", "trial": "build bad_input",

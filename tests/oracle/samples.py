@@ -332,7 +332,7 @@ class Oracle:
 
 
 def excluded(entry: Config, data: Data) -> set[int]:
-    """Tokens of a dataset that an entry of `exclude` takes out: documents by id, all that a view lacks, or spans."""
+    """Tokens of a dataset that an entry of `exclude` takes out: documents, what a view lacks, spans, or ranges."""
     documents = zip(data.documents, data.ids, strict=True)
     found = {p for (a, e), id in documents if id in entry.get("ids", ()) for p in range(a, e)}
     if "concept" in entry:
@@ -341,6 +341,7 @@ def excluded(entry: Config, data: Data) -> set[int]:
         found |= {
             p for s in spans if concept in meaning(data.codecs[track], s.record)[0] for p in range(s.start, s.end)
         }
+    found |= set(range(*entry.get("tokens", (0, 0))))
     if "subset" in entry:
         kept = {p for a, n in read(Path(entry["subset"])).runs for p in range(a, a + n)}
         place = [p for a, n in data.runs or [(0, len(data.tokens))] for p in range(a, a + n)]

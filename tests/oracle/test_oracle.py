@@ -145,6 +145,10 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
             entries.append({"at": at, "dataset": name, "subset": str(view), "take": take})
         elif track in data.spans and any(excluded(by_concept, data)) and draw(st.booleans()):
             entries.append({"at": at, **by_concept, "take": draw(st.sampled_from(["own", "own", "labels", "sample"]))})
+        elif draw(st.integers(0, 2)) == 0:
+            first = draw(st.integers(0, len(data.tokens) - 1))
+            tokens = [first, draw(st.integers(first + 1, len(data.tokens)))]
+            entries.append({"at": at, "dataset": name, "tokens": tokens, "take": take})
         elif ids:
             entries.append({"at": at, "ids": some(draw, ids, min_size=1, max_size=4), "take": take})
             entries[-1] |= {"dataset": name} if draw(st.booleans()) else {}

@@ -385,7 +385,7 @@ class Config(Section):
                 )
             ranges = given[0] in ("tokens", "token_file")
             if out.dataset is None and (ranges or out.subset is not None):
-                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset that the {given[0]} is of")
+                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}")
             if out.at is None and (not ranges or out.take != "sample"):
                 expected = "the sample from which on; without it only tokens and token_file, with take: sample"
                 raise ConfigError(f"{where}.at", "nothing", expected)

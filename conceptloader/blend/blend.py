@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -28,7 +29,10 @@ from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import LoggedPhase, Member, OrderSpec, PackingRule
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import MAX_SKIPPED, Skips
 from conceptloader.order.weights import exact_weights, tempered
+
+logger = logging.getLogger(__name__)
 
 # What may differ between ranks, besides where files lie: how they are read.
 _LOCAL = ("loader", "allowed_roots", "exclude", "continue_from")
@@ -194,7 +198,8 @@ class Blend(Shown):
 
         Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
         """
-        current = sum(phase.start <= consumed for phase in self.spec.phases) - 1
+        now_at = Skips(self.spec.skips).global_index(consumed)
+        current = sum(phase.start <= now_at for phase in self.spec.phases) - 1
         now = set(self.spec.phases[current].weights) if self.spec.phases else set()
         later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
         for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
@@ -269,6 +274,11 @@ def open_blend(
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
     )
     _check_size(spec, config)
+    starts = np.array([phase.start for phase in config.phases if phase.start < MAX_SKIPPED], np.int64)
+    for start, at in zip(starts, Skips(spec.skips).trainer_indices(starts), strict=True):
+        if at != start:  # the one key that counts what is skipped, since states of 0.2.0 do
+            where = "skip passes over it" if at < 0 else f"after skip it is the trainer's sample {at}"
+            logger.warning("phases: start %d is a global sample: %s", start, where)
     return Blend(config=config, datasets=opened, excluded=excluded, spec=spec, unknown_ids=unknown_ids)
 
 

@@ -68,6 +68,17 @@ def test_blend_of_windows(load):
     assert build_mixture(config, blend.datasets).phases == mixture.phases
 
 
+def test_what_a_start_of_a_phase_is_after_a_skip_is_said(load, caplog):
+    phases = [{"start": start, "weights": {"web": 1}} for start in (5, 12, 40)]
+    open_blend(load(phases=phases))
+    assert not caplog.messages
+    open_blend(load(phases=phases, skip=[{"at": 10, "count": 8}]))
+    assert caplog.messages == [
+        "phases: start 12 is a global sample: skip passes over it",
+        "phases: start 40 is a global sample: after skip it is the trainer's sample 32",
+    ]
+
+
 def test_spec_holds_no_paths_and_no_loader_options(load, corpora):
     spec = open_blend(load(loader={"num_threads": 7})).spec
     assert spec == open_blend(load()).spec

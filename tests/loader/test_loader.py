@@ -200,3 +200,7 @@ def test_files_of_a_dataset_that_joins_later_are_looked_at_when_starting(config,
     with pytest.raises((ReadError, FormatError)):
         blend.look_ahead(69)
     blend.look_ahead(70)
+    jumped = cl.open_blend({**config, "skip": [{"at": 50, "count": 20}]})
+    with pytest.raises((ReadError, FormatError)):
+        jumped.look_ahead(49)
+    jumped.look_ahead(50)  # which reads global sample 70

@@ -110,6 +110,41 @@ if name.endswith("integrations"):
     refused(lambda: install("megatron"), "conceptloader.integrations")
 """
 
+EACH = """
+import importlib, pkgutil, sys
+from conceptloader import integrations
+from conceptloader.errors import MissingPackageError
+
+HOME = f"{integrations.__name__}."
+modules = [module.name for module in pkgutil.walk_packages(integrations.__path__, HOME)]
+gone = ""
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if f"{name}.".startswith(gone):
+            raise ModuleNotFoundError(f"{name} was deleted", name=name)
+
+
+sys.meta_path.insert(0, Finder)
+imported = dict[str, set[str]]()
+for gone in ["nothing", *(f"{name}." for name in modules if name.count(".") == 2)]:
+    for name in [name for name in sys.modules if name.startswith(HOME)]:
+        del sys.modules[name]
+    found = imported[gone] = set()
+    for name in modules:
+        try:
+            found.add(importlib.import_module(name).__name__)
+        except MissingPackageError as error:  # of a framework, which is not installed here
+            assert "deleted" not in str(error), (gone, name, error)
+        except ModuleNotFoundError:
+            assert name.startswith(gone.removesuffix(".")), (gone, name)
+    lost = {name for name in imported["nothing"] if f"{name}.".startswith(gone)}
+    assert found == imported["nothing"] - lost, (gone, found ^ imported["nothing"])
+assert len(imported) == 11 and len(imported["nothing"]) > 20, imported
+"""
+
 
 def without(folder: str, checkout: Path, tree: Path) -> None:
     """Links to all of the package but for one folder."""
@@ -130,6 +165,11 @@ def test_the_core_works_without(folder: str, tmp_path: Path, checkout: Path) -> 
     keys = [key for key, module in ADD_ONS.items() if module.startswith(name)]
     command = [sys.executable, "script.py", name, GONE[folder], json.dumps(keys)]
     done = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_adapter_can_go_alone(checkout: Path) -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", EACH], cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -131,6 +131,7 @@ sys.meta_path.insert(0, Finder)
 imported = dict[str, set[str]]()
 for gone in ["nothing", *(f"{name}." for name in modules if name.count(".") == 2)]:
     for name in [name for name in sys.modules if name.startswith(HOME)]:
+        vars(integrations).pop(name.removeprefix(HOME), None)
         del sys.modules[name]
     found = imported[gone] = set()
     for name in modules:

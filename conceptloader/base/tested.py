@@ -4,7 +4,6 @@ import logging
 import os
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 # Package -> the oldest and the newest version that is known: for the last two, by their contract. setup.py's extras
 # begin at the oldest, and end before the next major one.
@@ -32,6 +31,8 @@ def warn_untested(package: str, found: str = "") -> None:
 
     found: its version, where a package may be a checkout; by default, that of the package as it is installed.
     """
+    from importlib.metadata import PackageNotFoundError, version  # a third of the time that --help takes
+
     try:
         found = found or version(package)
     except PackageNotFoundError:

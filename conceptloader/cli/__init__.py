@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conceptloader.base.packages import need_add_on
-from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.cli.recipe import with_recipe
@@ -79,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         parser.exit(2)
     if not given[0].startswith("-") and given[0] not in COMMANDS:
+        from conceptloader.base.strict import unknown
+
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
     try:
         arguments = parser.parse_args(with_recipe(given, parser))

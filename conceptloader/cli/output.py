@@ -1,4 +1,7 @@
-"""What all commands share: results to stdout, logs to stderr, JSON or text."""
+"""What all commands share: results to stdout, logs to stderr, JSON or text.
+
+Every command pays for what is imported here, --help too: what only some need is imported where they do.
+"""
 
 import io
 import json
@@ -7,15 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any
-
-import numpy as np
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any
 
 from conceptloader.base.terminal import masked, printable, printable_json
 from conceptloader.errors import ConceptloaderError, ConfigError
-from conceptloader.format.spec.manifest import Manifest
-from conceptloader.storage.durable import write_file
+
+if TYPE_CHECKING:
+    from conceptloader.format.spec.manifest import Manifest
 
 
 class Output:
@@ -33,7 +34,7 @@ class Output:
         for line in text:
             print(printable(line))
 
-    def manifest(self, name: str, manifest: Manifest, more: Mapping[str, Any] = {}, line: str = "") -> None:
+    def manifest(self, name: str, manifest: "Manifest", more: Mapping[str, Any] = {}, line: str = "") -> None:
         """Print the new dataset, by its `name` on the command line. more: for JSON; line: as text."""
         value = {
             "path": os.path.abspath(name),
@@ -55,7 +56,7 @@ class Output:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (np.generic, np.ndarray)):
+    if hasattr(value, "tolist"):  # numbers and arrays of numpy
         return value.tolist()
     if isinstance(value, (bytes, memoryview)):
         return bytes(value).hex()
@@ -97,6 +98,8 @@ class _Handler(logging.Handler):
     """Logs lines above a progress bar, if any."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
         tqdm.write(masked(printable(self.format(record), keep="\n")), file=sys.stderr)
 
 
@@ -111,6 +114,8 @@ def configure_logging(verbose: bool, quiet: bool) -> None:
 @contextmanager
 def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, int], None]]:
     """Yield progress(done, total), shown as a bar on terminals."""
+    from tqdm import tqdm
+
     with tqdm(unit=unit, disable=quiet or not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:
@@ -122,6 +127,8 @@ def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, in
 
 def save_picture(figure: Any, path: str) -> None:
     """Write a matplotlib Figure atomically. Raises: ConfigError."""
+    from conceptloader.storage.durable import write_file
+
     picture = io.BytesIO()
     try:
         figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)

@@ -5,8 +5,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from conceptloader.base.strict import unknown
-from conceptloader.base.yamlfile import read_yaml
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
@@ -34,6 +32,8 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
         return list(given)
     if len(recipes) > 1:
         raise ConfigError("--recipe", f"{len(recipes)} files", "one", "put all options into one of them")
+    from conceptloader.base.yamlfile import read_yaml  # which few command lines need
+
     (file,) = recipes
     found = read_yaml(file)
     if not isinstance(found, dict):
@@ -62,6 +62,8 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     known = {option[2:]: action for option, action in command._option_string_actions.items() if option[:2] == "--"}
     action = known.get(str(key))
     if action is None or key in ("recipe", "help"):
+        from conceptloader.base.strict import unknown
+
         raise unknown(f"{file}: {key}", key, {*known, INPUTS} - {"recipe", "help"}, "option")
     path = f"{file}: {key}"
     if action.nargs == 0:

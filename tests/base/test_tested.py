@@ -1,10 +1,10 @@
 """Versions of trainers that nobody has tried yet."""
 
+import importlib.metadata
 import logging
 
 import pytest
 
-from conceptloader.base import tested
 from conceptloader.base.packages import imported
 from conceptloader.base.tested import TESTED, warn_untested
 
@@ -18,7 +18,7 @@ def test_a_newer_version_is_one_warning_that_names_both(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     oldest, newest = TESTED["lightning"]
-    monkeypatch.setattr(tested, "version", lambda package: "99.1.0.dev2")
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "99.1.0.dev2")
     for _ in range(3):
         with imported("lightning_lm", "pip install lightning", "lightning"):
             pass

@@ -2,6 +2,8 @@
 # ruff: noqa: F811
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,16 @@ def test_a_vocabulary_is_of_concepts_or_of_the_track_that_is_named(
     twice = "--vocabulary", named[1], "--vocabulary", f"concepts={named[1]}"
     assert main([*map(str, (*words, "other", *twice))]) == 2
     assert "--vocabulary: found two files for track 'concepts'" in capsys.readouterr().err
+
+
+def test_the_list_of_commands_imports_little() -> None:
+    heavy = ("numpy", "yaml", "tqdm", "dataclasses", "importlib.metadata", "torch")
+    script = f"import sys, atexit; atexit.register(lambda: print({{*{heavy}}} & {{*sys.modules}})); " + (
+        "from conceptloader.cli import main; main(['--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "annotate" in done.stdout
+    assert done.stdout.endswith("set()\n"), done.stdout
 
 
 @pytest.mark.parametrize("command", ["build", "annotate"])

@@ -1,4 +1,4 @@
-"""Parquet row groups to batches, column by column."""
+"""Parquet and Arrow files of a build's input: row groups to batches, column by column."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,7 @@
 """Parquet files of the package itself: the same bytes however their rows come, pages compared with a checksum.
 
-Those of a build's input are read in ingest/records/table.py."""
+Those of a build's input are read in ingest/records/table.py.
+"""
 
 import os
 from bisect import bisect_left, bisect_right

@@ -94,7 +94,7 @@ demo: $(VENV)/.stamp-demo
 
 # The pages of docs/ as a site in build/site, with a reference of every public name.
 docs: $(VENV)/.stamp-docs
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -q
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # The peers' pins contradict each other: they go in without their dependencies, which are listed apart.
 $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchmarks/requirements-deps.txt

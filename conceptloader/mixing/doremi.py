@@ -53,18 +53,18 @@ class DoReMi(Controller):
         average: The mean of all weights so far, the first ones included: what DoReMi trains the final model with.
     """
 
-    def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **given: Any) -> None:
-        self.options = options = build(DoReMiOptions, given, "doremi")
-        if options.reference is not None and sorted(options.reference) != sorted(weights):
+    def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:
+        self.options = given = build(DoReMiOptions, options, "doremi")
+        if given.reference is not None and sorted(given.reference) != sorted(weights):
             raise ConfigError(
                 "doremi.reference",
-                ", ".join(sorted(options.reference)),
+                ", ".join(sorted(given.reference)),
                 f"a loss for each of {', '.join(sorted(weights))}",
             )
         self.weights = self.average = self._sampling = shares(weights)
-        self.excess, self.updates = dict.fromkeys(weights, options.initial_excess), 1
+        self.excess, self.updates = dict.fromkeys(weights, given.initial_excess), 1
         if state is not None:
-            saved, (self.weights, self.average, self.excess) = saved_rows(SavedDoReMi, state, weights, options.apply)
+            saved, (self.weights, self.average, self.excess) = saved_rows(SavedDoReMi, state, weights, given.apply)
             self.updates = saved.updates
 
     def observe(self, step: int, seen: Weights) -> dict[str, float] | None:

@@ -1,5 +1,6 @@
 """What the Hugging Face libraries leave on a disk: repositories of the hub, in its cache; saved datasets."""
 
+import glob
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -12,27 +13,28 @@ TOKENIZER_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 
 
 def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
-    """The folder of `hub:OWNER/NAME[/FOLDER][@REVISION]` in the hub's cache on this machine, fetched if need be.
+    """What `hub:OWNER/NAME[/PATH][@REVISION]` is in the hub's cache on this machine, fetched if need be, and no more.
 
-    Any other name is returned as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError,
-    InputError.
+    PATH: of a folder or a file of the repository. Any other name is returned as it is. kind: "dataset" or "model";
+    patterns: of its files. Raises: ConfigError, InputError.
     """
     if not name.startswith(PREFIX):
         return name
     hub = need("huggingface_hub", f"{name}: found no huggingface_hub package to fetch it with")
     path, _, revision = name.removeprefix(PREFIX).partition("@")
-    owner, repository, *folder = f"{path}/".split("/")
+    parts = [part for part in path.split("/") if part]
+    repository, below = "/".join(parts[:2]), "/".join(parts[2:])
+    inside = glob.escape(below)
+    wanted = [inside, *(f"{inside}/{pattern}" for pattern in patterns)] if inside else list(patterns)
     try:
-        found = hub.snapshot_download(
-            f"{owner}/{repository}", repo_type=kind, revision=revision or None, allow_patterns=list(patterns)
-        )
+        found = hub.snapshot_download(repository, repo_type=kind, revision=revision or None, allow_patterns=wanted)
     except Exception as error:  # of the hub, or of the network below it
         raise InputError(
             name,
             f"cannot be fetched ({type(error).__name__}: {str(error).splitlines()[0]}), expected a {kind} of the hub",
             fix="check name, network and login, or fetch it yourself and give its folder",
         ) from error
-    return os.path.join(found, *filter(None, folder))
+    return os.path.join(found, below) if below else str(found)
 
 
 class ArrowFile:
@@ -50,6 +52,30 @@ class ArrowFile:
         self._batches = reader.read_all().to_batches() if footer else list(reader)
         self.schema_arrow, self.metadata = reader.schema, self
         self.num_row_groups = len(self._batches)
+        self._check_whole(footer)
+
+    def _check_whole(self, footer: bool) -> None:
+        """The file is one stream up to its end mark, whatever pyarrow, which takes any end for one, made of it.
+
+        Raises: OSError.
+        """
+        import pyarrow as pa
+
+        stream = self._map
+        stream.seek(8 if footer else 0)
+        for _ in pa.ipc.MessageReader.open_stream(stream):
+            pass
+        at, size, mark = stream.tell(), stream.size(), b"\xff\xff\xff\xff\0\0\0\0"
+        legacy = stream.read_at(4, 8 if footer else 0) != mark[:4]  # of before Arrow 0.15
+        mark = mark[4:] if legacy else mark
+        if at < len(mark) or stream.read_at(len(mark), at - len(mark)) != mark:
+            raise OSError("the stream has no end mark: it was cut, or its writer did not close it")
+        if footer:
+            at += int.from_bytes(stream.read_at(4, size - 10), "little") + 10
+        while at < size and not footer and not stream.read_at(1 << 20, at).strip(b"\0"):
+            at = min(size, at + (1 << 20))
+        if at != size:
+            raise OSError("more follows the end of the stream, as of another one")
 
     def __enter__(self) -> "ArrowFile":
         return self

@@ -23,6 +23,7 @@ def build(
     inputs: Path | Sequence[Path],
     out: Path,
     *,
+    split: str | None = None,
     tokenizer: str | None = None,
     vocab_size: int | None = None,
     eos: str | int | None = None,
@@ -48,6 +49,7 @@ def build(
     Args:
         inputs: Files, or directories of files.
         out: Directory of the dataset.
+        split: Of directories with several splits, that to read, such as "train"; "all" for every one.
         tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens as input their vocab_size.
         vocab_size: For tokens as input, how many ids there are.
         eos: Token, or id, that ends a document.
@@ -81,7 +83,7 @@ def build(
         raise ConfigError("build: token_dtype", repr(token_dtype), f"one of {', '.join(TOKEN_DTYPES)}")
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError("build: eos", repr(eos), "an id, since there is no tokenizer to look it up")
-    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
+    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, split)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos)
     if columns is None and chat is None:
         strict = on_bad is None

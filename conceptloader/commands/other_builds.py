@@ -14,7 +14,7 @@ from conceptloader.ingest.records.names import count_names, require_new, write_n
 
 _OF_PRESETS = (
     "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_dtype", "encoding", "mode",
-    "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "overwrite", *SPAN_RULES,
+    "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "unique_ids", "overwrite", *SPAN_RULES,
 )  # fmt: skip
 
 

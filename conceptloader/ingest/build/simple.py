@@ -41,6 +41,7 @@ def build(
     shard_input_bytes: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     workers: int = 1,
+    unique_ids: bool = False,
     overwrite: bool = False,
     on_bad: Callable[[str, str, str], None] | None = None,
 ) -> Summary:
@@ -67,6 +68,7 @@ def build(
         shard_input_bytes: Input of a shard, in bytes; see `IngestOptions`.
         max_line_bytes: Longest line of a text file, in bytes.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
+        unique_ids: Raise if a document has no id, or that of another one.
         overwrite: Replace the dataset or the build in `out`, once the new one is complete.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
 
@@ -107,6 +109,7 @@ def build(
         token_type=None if token_dtype is None else TOKEN_DTYPES[token_dtype],
         shard_input_bytes=shard_input_bytes,
         max_line_bytes=max_line_bytes,
+        unique_ids=unique_ids,
     )
     return build_dataset(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
 

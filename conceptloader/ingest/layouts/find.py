@@ -24,6 +24,8 @@ ALL = "all"  # as in `datasets`
 _HUB = ("*.jsonl", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
 _MANIFESTS = ("README.md", "*state.json", "*dataset_dict.json", "*dataset_info.json", "*_delta_log/*.json", "*_SUCCESS")
 
+_KNOWN = "README.md", "state.json", "dataset_info.json", "dataset_dict.json"
+
 
 @dataclass(frozen=True)
 class InputFile:
@@ -44,7 +46,7 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
     """
     found: list[InputFile] = []
     directories = 0
-    for given in map(os.fspath, inputs):
+    for given in [os.fspath(one) for one in inputs]:
         path, own = fetched_dataset(given)
         if os.path.isdir(path):
             directories += 1
@@ -117,7 +119,8 @@ def _say_what_is_skipped(tree: Tree, found: Found) -> None:
     taken = {*found.names()}
     left = [name for name in tree.names if name not in taken]
     records = [name for name in left if kind_of(name)[0] and not name.endswith(".json")]
-    others = [name for name in left if name not in {*records} and not is_hidden(name)]
+    known = {*records, *(name for name in left if is_hidden(name) or name.rpartition("/")[2] in _KNOWN)}
+    others = [name for name in left if name not in known]
     for kind, names in (("that are no data of this directory", records), ("of other kinds", others)):
         if names:
             log.warning("%s: skipped %d files %s, such as %s", tree.root, len(names), kind, tree.path(names[0]))

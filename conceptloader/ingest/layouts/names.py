@@ -65,8 +65,11 @@ def stem_of(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark, `datasets` and others overlook the file: a part of its path begins with a dot or underscore."""
-    return any(part.startswith((".", "_")) for part in name.split("/"))
+    """Whether Spark, `datasets` and others overlook the file: a part of its path begins with a dot or underscore.
+
+    So does what `datasets` has not completed.
+    """
+    return any(part.startswith((".", "_")) or part.endswith(".incomplete") for part in name.split("/"))
 
 
 def usual_split(split: str) -> str:

@@ -107,7 +107,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = N
     files = input_files(inputs, split)
     paths = [file.path for file in files]
     if not paths:
-        named = ", ".join(map(os.fspath, inputs))
+        named = ", ".join(os.fspath(one) for one in inputs)
         raise InputError(f"inputs {named}", "an empty corpus", f"files that end in {EXPECTED}")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None

@@ -28,12 +28,10 @@ def open_parquet(path: str) -> Any:
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        file = (
-            ArrowFile(path)
-            if path.endswith(".arrow")
-            else parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
-        )
-        if not path.endswith(".arrow"):
+        if path.endswith(".arrow"):
+            file: Any = ArrowFile(path)
+        else:
+            file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
             _check_plain(path, file.metadata.serialized_size)
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:

@@ -108,16 +108,16 @@ WORDS = {
     ),
     kinds.NO_LIST: Words(
         "{value} bytes as record {place} of track {track}",
-        "a list of {items}, each of {limit} bytes",
+        "a list of concept ids, each of {limit} bytes with its score",
     ),
     kinds.NO_NUMBER: Words(
         "{value} bytes as record {place} of track {track}",
         "a single number of {limit} bytes",
-        f"{DAMAGED}; of several numbers a span a manifest has the most (conceptloader.reencode), or set layout: records",
+        f"{DAMAGED}, or set layout: records",
     ),
     kinds.LARGE_RECORD: Words("{value} bytes as record {place} of track {track}", "at most {limit} bytes"),
     kinds.MANY_CONCEPTS: Words(
-        "{value} {items} in record {place} of track {track}", "at most {limit} as the manifest says", _RESTORE
+        "{value} concepts in record {place} of track {track}", "at most {limit} as the manifest says", _RESTORE
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(
@@ -156,10 +156,6 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
             "vocabulary": "the vocabulary" if dataset.tokenizer else "as no tokenizer is known",
             "ascending": "non-decreasing" if column == DOCUMENTS else "ascending",
             "track": next((track.track for track in layout.read_tracks[int(state["track"]) :]), ""),
-            "items": next(
-                ("concepts" if track.holds_concepts else "numbers" for track in layout.read_tracks[int(state["track"]) :]),
-                "",
-            ),
             "field": next((field.field for field in layout.fields if field.name == LOSS_WEIGHT), ""),
         }
     text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"

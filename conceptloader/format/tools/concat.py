@@ -139,9 +139,9 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
 
     _agree(having, f"track {name!r}", definition)
     tracks = [manifest.tracks[name] for _, manifest in having]
-    items = ((found.tracks[name].max_items, int(found.shards.tracks[name].records.sum())) for _, found in having)
+    items = [track.max_items for track in tracks if track.max_items is not None]
     spans = tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True)))
-    return replace(tracks[0], max_spans=spans, max_items=most_items(items))
+    return replace(tracks[0], max_spans=spans, max_items=max(items, default=None))
 
 
 def _end_to_end(parts: Sequence[Any], **given: Any) -> Any:

@@ -92,7 +92,7 @@ def _assemble(build: Build, reports: list[ShardReport]) -> Manifest:
             parameters=options.parameters,
             vocabulary=build.vocabularies.get(name),
             max_spans=tuple(max(counts) for counts in zip(*(entry.max_spans for entry in facts), strict=True)),
-            max_items=most_items((entry.max_items, entry.records) for entry in facts),
+            max_items=max(entry.max_items or 0 for entry in facts) if options.codec == "concepts" else None,
         )
     table = ShardTable(
         path=[build.shard_name(shard) for shard in range(build.num_shards)],

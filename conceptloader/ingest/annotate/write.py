@@ -64,8 +64,8 @@ class ShardTracks:
         self.column.encoding[shard] = encoding
         self.column.records[shard], self.column.entries[shard] = found["records"], found["entries"]
         self.max_spans = tuple(map(max, self.max_spans, found["max_spans"]))
-        before = int(self.column.records.sum()) - found["records"]
-        self.max_items = most_items([(self.max_items, before), (found["max_items"], found["records"])])
+        if self.max_items is not None:
+            self.max_items = max(self.max_items, found["max_items"])
         for kind in KINDS:
             spool = writer.files[kind]
             spool.commit()

@@ -1,12 +1,14 @@
 """From what a user names to files: a file, a directory of some layout, a repository of the hub; of one split."""
 
+import glob
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.hub import fetched
+from conceptloader.ingest.hub import PREFIX, HubName
 from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Tree
 from conceptloader.ingest.layouts.names import (
     beside_each_other,
@@ -21,7 +23,7 @@ from conceptloader.ingest.layouts.names import (
 log = logging.getLogger(__name__)
 
 ALL = "all"  # as in `datasets`
-_HUB = ("*.jsonl", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
+_HUB = ("*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
 _MANIFESTS = ("README.md", "*state.json", "*dataset_dict.json", "*dataset_info.json", "*_delta_log/*.json", "*_SUCCESS")
 
 _KNOWN = "README.md", "state.json", "dataset_info.json", "dataset_dict.json"
@@ -47,18 +49,17 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
     found: list[InputFile] = []
     directories = 0
     for given in [os.fspath(one) for one in inputs]:
-        path, own = fetched_dataset(given)
-        if os.path.isdir(path):
-            directories += 1
-            found += _of_directory(path, own or split)
-        elif not os.path.exists(path):
-            raise ConfigError(f"input {path}", "no such file or directory", "one", "check the path")
-        elif own is not None:
-            raise ConfigError(f"input {given}", f"split {own!r} of a file", "a directory for it", "omit the split")
-        elif not kind_of(path)[0]:
-            raise unknown_kind(path)
+        tree, own, hub = _opened(given)
+        if tree is None:
+            if own is not None:
+                raise ConfigError(f"input {given}", f"split {own!r} of a file", "a directory for it", "omit the split")
+            found.append(InputFile(_checked(given if hub is None else hub.fetch(hub.below(())))))
         else:
-            found.append(InputFile(path))
+            directories += 1
+            files = _of_tree(tree, own or split)
+            if hub is not None:
+                _fetch(hub, tree, files)
+            found += [InputFile(tree.path(name), columns_of(name)) for name in files]
     if split is not None and not directories:
         raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
     for path, first in beside_each_other([file.path for file in found]):
@@ -66,24 +67,48 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
     return found
 
 
-def fetched_dataset(name: str) -> tuple[str, str | None]:
-    """(path, split) of an input, which is fetched if it is one of the hub."""
-    if not name.startswith("hub:"):
-        return name, None
-    rest, at, revision = name.partition("@")
-    rest, _, split = rest.partition(":")[2].partition(":")
-    return fetched(f"hub:{rest}{at}{revision}", "dataset", (*_HUB, *_MANIFESTS)), split or None
+def _opened(given: str) -> tuple[Tree | None, str | None, HubName | None]:
+    """(the directory that an input is, None for a file; its own split; if its files are to be fetched, from where)."""
+    if not given.startswith(PREFIX):
+        return _tree(given), None, None
+    hub = HubName.parse(given, "dataset")
+    names = hub.names()
+    if not names:
+        return _tree(hub.fetch(hub.below((*_HUB, *_MANIFESTS)))), hub.split, hub
+    if names == [hub.path]:
+        return None, hub.split, hub
+    root = hub.fetch(glob.escape(name) for name in names if name.rpartition("/")[2] in _KNOWN)
+    return Tree(root, [name.removeprefix(f"{hub.path}/") for name in names]), hub.split, hub
 
 
-def _of_directory(folder: str, split: str | None) -> list[InputFile]:
-    paths = files_below(folder)
-    tree = Tree(folder, sorted(os.path.relpath(path, folder).replace(os.sep, "/") for path in paths))
-    layout = next(layout for layout in LAYOUTS if layout.holds(tree))
-    found = layout.find(tree)
-    files = _choose(folder, found, split)
-    check_numbered(folder, files)
+def _tree(path: str) -> Tree | None:
+    if not os.path.isdir(path):
+        return None
+    return Tree(path, sorted(os.path.relpath(one, path).replace(os.sep, "/") for one in files_below(path)))
+
+
+def _checked(path: str) -> str:
+    """The path of a file of records. Raises: ConfigError."""
+    if not os.path.exists(path):
+        raise ConfigError(f"input {path}", "no such file or directory", "one", "check the path")
+    if not kind_of(path)[0]:
+        raise unknown_kind(path)
+    return path
+
+
+def _fetch(hub: HubName, tree: Tree, files: Sequence[str]) -> None:
+    """Fetch those of the files that are not here, by few patterns, since the hub's library tries all on every file."""
+    missing = [name for name in files if not os.path.exists(tree.path(name))]
+    if missing:
+        hub.fetch(hub.below({re.sub(r"\d", "[0-9]", glob.escape(name)): None for name in missing}))
+
+
+def _of_tree(tree: Tree, split: str | None) -> list[str]:
+    found = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
+    files = _choose(tree.root, found, split)
+    check_numbered(tree.root, files)
     _say_what_is_skipped(tree, found)
-    return [InputFile(tree.path(name), columns_of(name)) for name in files]
+    return files
 
 
 def _choose(folder: str, found: Found, split: str | None) -> list[str]:
@@ -99,8 +124,9 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
             shown = files[""][0]
             log.warning("%s: read files of no split, such as %s, beside split %r", folder, shown, named[0])
             return sorted(name for some in files.values() for name in some)
-        fix = f"name it (--split {next((name for name in named if usual_split(name) == 'train'), named[0])})"
-        raise ConfigError(f"input {folder}", _listed(files), "one split", f"{fix}, or take all of them (--split {ALL})")
+        usual = next((name for name in named if "train" in name.lower()), named[0])
+        fix = f"name it (--split {usual}), or take all of them (--split {ALL})"
+        raise ConfigError(f"input {folder}", _listed(files), "one split", fix)
     known = {**found.more, **files}
     same = [name for name in known if name and (name == split or usual_split(name) == usual_split(split))]
     if split in known or len(same) == 1:

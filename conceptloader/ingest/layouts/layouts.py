@@ -11,7 +11,7 @@ from typing import Any
 
 from conceptloader.base.yamlfile import parse_yaml
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.layouts.names import is_hidden, kind_of, split_names
+from conceptloader.ingest.layouts.names import is_hidden, kind_of, split_names, unknown_kind
 
 Files = dict[str, list[str]]  # by split, "" for none
 
@@ -231,7 +231,10 @@ class Repository(Layout):
                     "those of the repository",
                     "fetch them, or name the files that are meant one by one",
                 )
-            found |= dict.fromkeys(kept)
+            records = [name for name in kept if kind_of(name)[0]]
+            if not records:
+                raise unknown_kind(tree.path(kept[0]))
+            found |= dict.fromkeys(records)
         return [*found]
 
     def _bad(self, tree: Tree, found: object) -> InputError:

@@ -93,7 +93,7 @@ class ArrowFile:
         self._check_whole(footer)
 
     def _check_whole(self, footer: bool) -> None:
-        """The file is one stream up to its end mark, whatever pyarrow, which takes any end for one, made of it.
+        """The file is one stream up to its end mark. pyarrow takes any end of a file for one.
 
         Raises: OSError.
         """

@@ -63,6 +63,7 @@ def saved(folder: Path, *found: str, **state: Any) -> Path:
 # Names of files -> their splits, "" for none.
 NAMES: list[dict[str, str]] = [
     {"train.jsonl": "train", "test.jsonl": "test", "a/dev.jsonl": "dev"},
+    {"train.parquet/part-0.parquet": "train", "test.parquet/part-0.parquet": "test"},
     {"train/1.jsonl": "train", "validation/test-notes.jsonl": "validation"},
     {"training_notes.jsonl": "", "test_plans.jsonl": "", "essay.jsonl": ""},
     {"testimony.jsonl": "", "evaluations.jsonl": "", "development.jsonl": "", "trainspotting.jsonl": ""},
@@ -97,7 +98,7 @@ def test_splits_are_never_merged_unless_all_are_named(tmp_path: Path, caplog: py
         find_sources([folder])
     (folder / "eval.jsonl").unlink()
     assert len(texts(folder)) == 3  # nothing that is there to be tested with
-    assert "read files of no split, such as more/x.jsonl, beside split 'train'" in caplog.text
+    assert "read files of no split, such as more/x.jsonl, with split 'train'" in caplog.text
     assert texts(folder / "more", "train") == ["x"]  # as `datasets` calls what is of no split
     with raises(ConfigError, "split", "'train'"):
         find_sources([folder / "more" / "x.jsonl"], "train")
@@ -277,7 +278,7 @@ def test_files_that_may_be_the_same_records(tmp_path: Path, caplog: pytest.LogCa
     lines(tmp_path / "a.jsonl")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
     assert len(texts(tmp_path)) == 2
-    assert f"{tmp_path}/a.jsonl.gz: found it beside {tmp_path}/a.jsonl" in caplog.text
+    assert f"{tmp_path}/a.jsonl.gz: found it next to {tmp_path}/a.jsonl" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -304,10 +305,8 @@ def test_columns_that_stand_in_the_names_of_folders(tmp_path: Path, format: str)
     columns = cl.writing.Columns(metadata_columns=["lang"], ignored=["year"])
     cl.build(tmp_path / "in", tmp_path / "out", tokenizer="bytes", columns=columns)
     data = cl.open_dataset(tmp_path / "out")
-    found = {
-        chr(data.tokens(*data.document_range(n))[0]): data.spans("metadata", *data.document_range(n)).decode()[0]["lang"]
-        for n in range(3)
-    }
+    places = [data.document_range(n) for n in range(3)]
+    found = {chr(data.tokens(*at)[0]): data.spans("metadata", *at).decode()[0]["lang"] for at in places}
     assert found == {"a": "en", "b": "de/x", "c": None}
     with pytest.raises(InputError, match="found columns 'lang', 'year'"):  # not of the first records alone
         cl.build(tmp_path / "in", tmp_path / "no", tokenizer="bytes", columns=cl.writing.Columns())

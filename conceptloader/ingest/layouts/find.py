@@ -63,7 +63,7 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
     if split is not None and not directories:
         raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
     for path, first in beside_each_other([file.path for file in found]):
-        log.warning("%s: found it beside %s; records that are in both are there twice", path, first)
+        log.warning("%s: found it next to %s; records that are in both are there twice", path, first)
     return found
 
 
@@ -122,7 +122,7 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
             return [name for some in files.values() for name in some]
         if [*map(usual_split, named)] == ["train"]:
             shown = files[""][0]
-            log.warning("%s: read files of no split, such as %s, beside split %r", folder, shown, named[0])
+            log.warning("%s: read files of no split, such as %s, with split %r", folder, shown, named[0])
             return sorted(name for some in files.values() for name in some)
         usual = next((name for name in named if "train" in name.lower()), named[0])
         fix = f"name it (--split {usual}), or take all of them (--split {ALL})"

@@ -110,7 +110,7 @@ class Lake(Layout):
 
 
 class SavedDataset(Layout):
-    """What `datasets.Dataset.save_to_disk` wrote: state.json lists the files, whatever else is there by now."""
+    """What `datasets.Dataset.save_to_disk` wrote: state.json lists the files, and others may be there."""
 
     def holds(self, tree: Tree) -> bool:
         return isinstance(tree.json("state.json").get("_data_files"), list)
@@ -177,11 +177,9 @@ class Repository(Layout):
         if head is None or not re.search(r"^configs:", head[1], re.MULTILINE):
             return []
         try:
-            found = parse_yaml(head[1])["configs"]
+            found = parse_yaml(head[1])["configs"] or []
         except ConfigError as error:
             raise error.within(tree.path("README.md")) from error
-        except (KeyError, TypeError):
-            found = None
         if not isinstance(found, list) or not all(isinstance(one, dict) and "config_name" in one for one in found):
             raise self._bad(tree, found)
         return [one for one in found if "data_files" in one or "data_dir" in one]

@@ -96,8 +96,7 @@ def split_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _parts(name: str) -> list[str]:
-    *folders, last = name.split("/")
-    last = stem_of(last)
+    *folders, last = map(stem_of, name.split("/"))  # a folder may be train.parquet, too
     found = _NUMBERED.match(last)
     return [*folders, found[1] if found else last]
 

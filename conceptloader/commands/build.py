@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, or directories of files")
     add_out(add)
+    building.add_split(add)
     building.add_workers(add)
     building.add_token_arguments(parser)
 
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         refuse_beside("chunks", arguments, *names)
         code: int = building.with_chunks().build(arguments, output)
         return code
-    sources = find_sources(arguments.inputs)
+    sources = find_sources(arguments.inputs, arguments.split)
     if rules:
         columns = Columns(ignored=arguments.ignored)
     else:

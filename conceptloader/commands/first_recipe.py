@@ -45,7 +45,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
         if path.endswith(_OF_TOKENS):
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
-    sources = find_sources(arguments.inputs)
+    sources = find_sources(arguments.inputs, arguments.split)
     rows = _first_rows(sources)
     found = guess(rows)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
@@ -56,7 +56,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
     names = _vocabularies(arguments, sources, found)
     _try(sources, found, arguments.tokenizer, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
-    recipe: dict[str, Any] = {"inputs": arguments.inputs, "out": f"data/{stem}"}
+    recipe: dict[str, Any] = {"inputs": arguments.inputs, **_split(arguments), "out": f"data/{stem}"}
     if arguments.tokenizer is not None:
         recipe["tokenizer"] = arguments.tokenizer
     recipe |= found.options | ({"vocabulary": names} if names else {})
@@ -67,7 +67,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
 def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, arguments.split)
     rows = _first_rows(sources)
     manifest, _ = load_manifest(dataset, arguments.root)
     found = guess_annotations(rows, ids=bool((manifest.shards.files["documents.hash"].size > 0).any()))
@@ -81,7 +81,8 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     names = _vocabularies(arguments, sources, found)
     free = (f"concepts{number}" for number in chain([""], count(2)))
     track = next(name for name in free if name not in manifest.tracks)
-    recipe: dict[str, Any] = {"inputs": inputs, "out": f"{dataset.rstrip('/')}-{track}", "track": track}
+    out = f"{dataset.rstrip('/')}-{track}"
+    recipe: dict[str, Any] = {"inputs": inputs, **_split(arguments), "out": out, "track": track}
     recipe |= {"root": arguments.root} if arguments.root else {}
     recipe |= {"tokenizer": arguments.tokenizer} if arguments.tokenizer is not None else {}
     recipe |= found.options | ({"vocabulary": names["concepts"]} if names else {})
@@ -93,6 +94,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         ignored=recipe.get("ignore-column", ()),
         columns=recipe.get("column", {}),
         overlap=recipe.get("overlap", "error"),
+        split=arguments.split,
     )
     losses, bad = Losses(), list[tuple[str, str, str]]()
     try:
@@ -102,6 +104,10 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
     where = f"the first {len(rows):,} rows of {sources[0].path}"
     _write(f"annotate {dataset}", arguments.out, where, found, recipe, None, output)
+
+
+def _split(arguments: argparse.Namespace) -> dict[str, str]:
+    return {} if arguments.split is None else {"split": arguments.split}
 
 
 def _first_rows(sources: list[Source]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from conceptloader.commands.first_recipe import write_annotate_recipe, write_rec
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt
+from conceptloader.ingest.build import arguments as building
 from conceptloader.storage.durable import write_file
 
 DESCRIPTION = """\
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"of a configuration (default: {_SEQ_LEN}, or less for small datasets)",
     )
+    building.add_split(add)
     add("--overwrite", action="store_true", help="replace an existing FILE")
     add_root(add)
 
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
         write_recipe(arguments, output)
     else:
-        refuse_beside("datasets", arguments, "tokenizer", "vocabulary")
+        refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "split")
         _write_configuration(arguments, out, output)
 
 

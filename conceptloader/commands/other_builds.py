@@ -14,7 +14,7 @@ from conceptloader.ingest.records.names import count_names, require_new, write_n
 
 _OF_PRESETS = (
     "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_dtype", "encoding", "mode",
-    "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "overwrite", *SPAN_RULES,
+    "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "unique_ids", "overwrite", *SPAN_RULES,
 )  # fmt: skip
 
 
@@ -63,12 +63,15 @@ def finalize(arguments: argparse.Namespace, output: Output) -> int:
 
 def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
     """Write concept names, the most frequent first; they depend on the records only."""
-    refuse_all_but("--vocabulary-only", arguments, "inputs", "out", "track", "column", "min_count", "max_line_bytes")
+    refuse_all_but(
+        "--vocabulary-only", arguments, "inputs", "out", "split", "track", "column", "min_count",
+        "max_line_bytes",
+    )  # fmt: skip
     if len(arguments.track) > 1:
         raise ConfigError("build --vocabulary-only", f"{len(arguments.track)} tracks", "one", "collect them one by one")
     require_new(arguments.out)
     track, limit = (arguments.track or [MAIN_TRACK])[0], arguments.max_line_bytes
-    names = count_names(find_sources(arguments.inputs), track, dict(arguments.column), limit)
+    names = count_names(find_sources(arguments.inputs, arguments.split), track, dict(arguments.column), limit)
     kept, rarer = write_names(arguments.out, names, arguments.min_count)
     value: dict[str, Any] = {"file": arguments.out, "names": kept, "left_out": rarer}
     output.result(value, [f"{arguments.out}: {kept:,} names, {rarer:,} rarer ones skipped"])

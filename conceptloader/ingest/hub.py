@@ -1,6 +1,9 @@
 """What the Hugging Face libraries leave on a disk: repositories of the hub, in its cache; saved datasets."""
 
+import glob
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,28 +14,65 @@ PREFIX = "hub:"
 TOKENIZER_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
 
 
-def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
-    """The folder of `hub:OWNER/NAME[/FOLDER][@REVISION]` in the hub's cache on this machine, fetched if need be.
+@dataclass(frozen=True)
+class HubName:
+    """`hub:OWNER/NAME[/PATH][:SPLIT][@REVISION]`. kind: "dataset" or "model"; path: of a folder or a file in it."""
 
-    Any other name is returned as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError,
-    InputError.
+    given: str
+    kind: str
+    repository: str
+    path: str
+    split: str | None
+    revision: str | None
+
+    @classmethod
+    def parse(cls, given: str, kind: str) -> "HubName":
+        name, _, revision = given.removeprefix(PREFIX).partition("@")
+        name, _, split = name.partition(":")
+        parts = [part for part in name.split("/") if part]
+        return cls(given, kind, "/".join(parts[:2]), "/".join(parts[2:]), split or None, revision or None)
+
+    def names(self) -> list[str]:
+        """The files at its path, sorted; empty if the hub does not answer: what this machine has is read then."""
+        try:
+            hub = need("huggingface_hub", "")
+            found = hub.HfApi().repo_info(self.repository, repo_type=self.kind, revision=self.revision).siblings
+        except Exception:  # of the hub, or of the network below it: `fetch` says it, unless the files are here
+            return []
+        names = sorted(one.rfilename for one in found or ())
+        return [name for name in names if f"{name}/".startswith(f"{self.path}/" if self.path else "")]
+
+    def fetch(self, patterns: Iterable[str]) -> str:
+        """Where its path is in the cache of this machine, with the files of these patterns. Raises: InputError."""
+        hub = need("huggingface_hub", f"{self.given}: found no huggingface_hub package to fetch it with")
+        try:
+            found = hub.snapshot_download(
+                self.repository, repo_type=self.kind, revision=self.revision, allow_patterns=[*patterns]
+            )
+        except Exception as error:  # of the hub, or of the network below it
+            raise InputError(
+                self.given,
+                f"cannot be fetched ({type(error).__name__}: {str(error).splitlines()[0]}), expected a {self.kind} of "
+                "the hub",
+                fix="check name, network and login, or fetch it yourself and give its folder",
+            ) from error
+        return os.path.join(found, self.path) if self.path else str(found)
+
+    def below(self, patterns: Iterable[str]) -> list[str]:
+        """Patterns of files at its path, and of the file itself if it is one."""
+        inside = glob.escape(self.path)
+        return [inside, *(f"{inside}/{pattern}" for pattern in patterns)] if inside else [*patterns]
+
+
+def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
+    """What a `HubName` is in the hub's cache on this machine, fetched if need be; any other name as it is.
+
+    patterns: of the files that are wanted. Raises: ConfigError, InputError.
     """
     if not name.startswith(PREFIX):
         return name
-    hub = need("huggingface_hub", f"{name}: found no huggingface_hub package to fetch it with")
-    path, _, revision = name.removeprefix(PREFIX).partition("@")
-    owner, repository, *folder = f"{path}/".split("/")
-    try:
-        found = hub.snapshot_download(
-            f"{owner}/{repository}", repo_type=kind, revision=revision or None, allow_patterns=list(patterns)
-        )
-    except Exception as error:  # of the hub, or of the network below it
-        raise InputError(
-            name,
-            f"cannot be fetched ({type(error).__name__}: {str(error).splitlines()[0]}), expected a {kind} of the hub",
-            fix="check name, network and login, or fetch it yourself and give its folder",
-        ) from error
-    return os.path.join(found, *filter(None, folder))
+    hub = HubName.parse(name, kind)
+    return hub.fetch(hub.below(patterns))
 
 
 class ArrowFile:
@@ -50,6 +90,35 @@ class ArrowFile:
         self._batches = reader.read_all().to_batches() if footer else list(reader)
         self.schema_arrow, self.metadata = reader.schema, self
         self.num_row_groups = len(self._batches)
+        self._check_whole(footer)
+
+    def _check_whole(self, footer: bool) -> None:
+        """The file is one stream up to its end mark. pyarrow takes any end of a file for one.
+
+        Raises: OSError.
+        """
+        import pyarrow as pa
+
+        stream, size = self._map, self._map.size()
+        at = 8 if footer else 0
+        mark = 8 if stream.read_at(4, at) == b"\xff\xff\xff\xff" else 4  # bytes; 4 before Arrow 0.15
+        stream.seek(at)
+        try:
+            for _ in pa.ipc.MessageReader.open_stream(stream):
+                at = stream.tell()
+        except (pa.ArrowException, OSError):
+            if footer:  # as polars writes files: no stream, but the footer was right
+                return
+            raise
+        if stream.tell() - at != mark:
+            raise OSError("the stream has no end mark: it was cut, or its writer did not close it")
+        at += mark
+        if footer:
+            at += int.from_bytes(stream.read_at(4, size - 10), "little") + 10
+        while at < size and not footer and not stream.read_at(1 << 20, at).strip(b"\0"):
+            at += 1 << 20
+        if at < size:
+            raise OSError("more follows the end of the stream, as of another one")
 
     def __enter__(self) -> "ArrowFile":
         return self

@@ -21,7 +21,7 @@ from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
-from conceptloader.ingest.records.inputs import files_below
+from conceptloader.ingest.layouts.find import files_below
 from conceptloader.storage.durable import Spool
 
 

@@ -63,6 +63,7 @@ class AnnotateOptions(SpanAlignment):
         sort_bytes: Memory for sorting, in addition to some 100 MB of rows that are read; the rest goes to temporary
             files in `out`.
         max_line_bytes: Longest line of a text file, in bytes.
+        split: Of directories with several ones, that to read.
     """
 
     track: str
@@ -78,6 +79,7 @@ class AnnotateOptions(SpanAlignment):
     joined: Mapping[str, Any] | None = None
     sort_bytes: int = 256 << 20
     max_line_bytes: int = MAX_LINE_BYTES
+    split: str | None = None
 
     def check(self) -> TrackOptions:
         options = TrackOptions(
@@ -128,7 +130,7 @@ def annotate(
         ReadError: A file cannot be read.
     """
     track = options.check()
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, options.split)
     manifest, allowed = load_manifest(dataset, roots)
     with (
         closing(Files(manifest, allowed)) as files,
@@ -184,7 +186,7 @@ def try_annotations(
         TemporaryDirectory() as working,
         database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
     ):
-        placed = _Placed(Ranges(files), opened, find_sources(inputs), options, on_bad, rows)
+        placed = _Placed(Ranges(files), opened, find_sources(inputs, options.split), options, on_bad, rows)
         for _ in placed:
             pass
     return placed.losses

@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("inputs", nargs="+", metavar="INPUT", help="files of annotations, or directories of files")
     add_out(add)
     add_recipe(parser)
+    building.add_split(add)
     building.add_workers(add)
 
     group = parser.add_argument_group("the track").add_argument
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         columns=dict(arguments.column) if arguments.chunks is None else {},
         sort_bytes=arguments.sort_memory,
         unit=arguments.offset_unit,
-        **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "max_line_bytes"),
+        **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "max_line_bytes", "split"),
     )
     joined = None
     if arguments.chunks is not None:

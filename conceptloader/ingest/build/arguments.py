@@ -36,6 +36,11 @@ def add_workers(add: Add) -> None:
     add("--workers", type=positive, metavar="N", help="processes (default: one per available CPU)")
 
 
+def add_split(add: Add) -> None:
+    meaning = "of directories with several splits, the one to read, such as train; `all`: every one"
+    add("--split", metavar="NAME", help=meaning)
+
+
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("tokens").add_argument
     add(
@@ -68,6 +73,7 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
     add_max_line_bytes(add)
     add_bad_records(add)
+    add("--unique-ids", action="store_true", help="raise if a document has no id, or that of another one")
     add("--overwrite", action="store_true", help="replace the dataset in --out at the end")
 
 
@@ -110,7 +116,7 @@ def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies
         vocabularies=vocabularies,
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode"),
         token_type=TOKEN_DTYPES.get(arguments.token_dtype),
-        **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
+        **chosen(arguments, "shard_input_bytes", "max_line_bytes", "unique_ids"),
     )
 
 
@@ -124,7 +130,7 @@ def summary_lines(summary: Summary, skipped: str | None) -> list[str]:
         lines.append(f"{summary.truncated:,} conversations exceeded --max-tokens; their last turns were dropped")
     if summary.prefix_tokens is not None:
         lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
-    lines += summary.losses.lines()
+    lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were skipped, see {skipped}")
     return lines

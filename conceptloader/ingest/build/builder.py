@@ -28,6 +28,7 @@ from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
+from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.trial import try_rows
@@ -64,6 +65,7 @@ class IngestOptions(SpanAlignment):
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
+    unique_ids: ids that are missing or there twice are an error, before there is a manifest.
     """
 
     columns: Columns
@@ -83,6 +85,7 @@ class IngestOptions(SpanAlignment):
     shard_input_bytes: int | None = None
     max_line_bytes: int = MAX_LINE_BYTES
     chat: ChatRules | None = None
+    unique_ids: bool = False
 
     @property
     def eos(self) -> int | None:
@@ -150,7 +153,7 @@ def build_dataset(
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended
-            return describe_complete(path, sources, content, plan, options.max_unaligned_spans)
+            return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
@@ -164,6 +167,9 @@ def build_dataset(
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
+            summary.ids = count_ids(build)
+            if options.unique_ids:
+                summary.ids.check(path)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             manifest, summary.lost_spans = finalize(path), summary.losses.lost

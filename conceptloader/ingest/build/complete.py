@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
@@ -21,6 +22,7 @@ from conceptloader.format.write.build import (
     difference,
     open_writer,
 )
+from conceptloader.ingest.build.ids import IdCounts, count_ids
 from conceptloader.ingest.build.plan import Plan
 from conceptloader.ingest.build.unaligned import Losses, read_losses
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
@@ -31,12 +33,22 @@ from conceptloader.storage.reads import named
 log = logging.getLogger(__name__)
 
 
+class Limits(Protocol):
+    """What a build is checked for, of its options."""
+
+    @property
+    def max_unaligned_spans(self) -> float: ...
+
+    @property
+    def unique_ids(self) -> bool: ...
+
+
 @dataclass
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    Bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
-    dataset.
+    ids: those that are missing or there twice; None for the shards of a task. Bad records, truncated conversations and
+    tokens of prefixes are those of this run, all else is of the whole dataset.
     """
 
     path: str
@@ -50,6 +62,7 @@ class Summary:
     seconds: float = 0.0
     truncated: int = 0
     prefix_tokens: int | None = None
+    ids: IdCounts | None = None
 
 
 def check_replaceable(path: str, sources: Sequence[Source]) -> None:
@@ -113,7 +126,7 @@ def replacing(path: str, sources: Sequence[Source], key: str) -> Iterator[str]:
 
 
 def describe_complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_unaligned_spans: float
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, rules: "Limits"
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one.
 
@@ -142,6 +155,9 @@ def describe_complete(
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)
-    losses.check(max_unaligned_spans, path, "the dataset is complete and stays as it is")
+    losses.check(rules.max_unaligned_spans, path, "the dataset is complete and stays as it is")
+    ids = count_ids(found)
+    if rules.unique_ids:
+        ids.check(path)
     shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
-    return Summary(path, shards, shards, documents, tokens, losses.lost, losses)
+    return Summary(path, shards, shards, documents, tokens, losses.lost, losses, ids=ids)

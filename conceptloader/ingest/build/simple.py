@@ -23,6 +23,7 @@ def build(
     inputs: Path | Sequence[Path],
     out: Path,
     *,
+    split: str | None = None,
     tokenizer: str | None = None,
     vocab_size: int | None = None,
     eos: str | int | None = None,
@@ -40,6 +41,7 @@ def build(
     shard_input_bytes: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     workers: int = 1,
+    unique_ids: bool = False,
     overwrite: bool = False,
     on_bad: Callable[[str, str, str], None] | None = None,
 ) -> Summary:
@@ -48,6 +50,7 @@ def build(
     Args:
         inputs: Files, or directories of files.
         out: Directory of the dataset.
+        split: Of directories with several splits, that to read, such as "train"; "all" for every one.
         tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens as input their vocab_size.
         vocab_size: For tokens as input, how many ids there are.
         eos: Token, or id, that ends a document.
@@ -65,6 +68,7 @@ def build(
         shard_input_bytes: Input of a shard, in bytes; see `IngestOptions`.
         max_line_bytes: Longest line of a text file, in bytes.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
+        unique_ids: Raise if a document has no id, or that of another one.
         overwrite: Replace the dataset or the build in `out`, once the new one is complete.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
 
@@ -81,7 +85,7 @@ def build(
         raise ConfigError("build: token_dtype", repr(token_dtype), f"one of {', '.join(TOKEN_DTYPES)}")
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError("build: eos", repr(eos), "an id, since there is no tokenizer to look it up")
-    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
+    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, split)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos)
     if columns is None and chat is None:
         strict = on_bad is None
@@ -105,6 +109,7 @@ def build(
         token_type=None if token_dtype is None else TOKEN_DTYPES[token_dtype],
         shard_input_bytes=shard_input_bytes,
         max_line_bytes=max_line_bytes,
+        unique_ids=unique_ids,
     )
     return build_dataset(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
 

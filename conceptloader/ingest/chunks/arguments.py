@@ -44,7 +44,7 @@ def _read_documents(arguments: argparse.Namespace) -> Documents:
         if name not in CONTENT or len(names) > 1:
             raise ConfigError("--column", f"{', '.join(names)} with chunks", "text or tokens")
     tokens, content = next(((name == "tokens", column) for name, column in names.items()), (False, "text"))
-    files, keep = parquet_files(arguments.inputs), getattr(arguments, "metadata_column", ())
+    files, keep = parquet_files(arguments.inputs, arguments.split), getattr(arguments, "metadata_column", ())
     prefix = getattr(arguments, "prefix", None)
     return Documents(files=files, content=content, tokens=tokens, keep=keep, prefix=prefix)
 

@@ -11,6 +11,7 @@ from typing import Any
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import ConceptTable
+from conceptloader.ingest.layouts.find import input_files
 
 DOCUMENTS, CHUNKS, CONCEPTS = "fineweb-atlas-documents", "fineweb-atlas-annotated", "fineweb-concept-atlas.parquet"
 KINDS = ("content", "tone", "document", "entity")
@@ -29,14 +30,11 @@ def atlas(directory: str | os.PathLike[str]) -> tuple[Documents, dict[str, Any]]
     }  # fmt: skip
 
 
-def parquet_files(paths: Sequence[str]) -> tuple[str, ...]:
-    """The parquet files that `paths` name, in that order, those of a directory by name. Raises: ConfigError."""
+def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, ...]:
+    """The parquet files that `paths` name, in that order, see `input_files`. Raises: ConfigError, InputError."""
     found: list[str] = []
     for path in paths:
-        if os.path.isdir(path):
-            some = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".parquet"))
-        else:
-            some = [path] if os.path.exists(path) and path.endswith(".parquet") else []
+        some = [file.path for file in input_files([path], split) if file.path.endswith(".parquet")]
         if not some:
             raise ConfigError(path, "no parquet file there", "one, or a directory of them")
         found += some

@@ -3,8 +3,8 @@
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
@@ -13,9 +13,10 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.hub import fetched
+from conceptloader.ingest.layouts.find import input_files
+from conceptloader.ingest.layouts.names import EXPECTED, kind_of
 from conceptloader.ingest.records.lines import is_csv, read_blocks
-from conceptloader.ingest.records.records import read_record
+from conceptloader.ingest.records.records import PlacedRow, read_record
 from conceptloader.ingest.records.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
 
@@ -23,10 +24,6 @@ log = logging.getLogger(__name__)
 
 TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
 
-_LINES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
-_EXPECTED = ".jsonl, .csv or .tsv (or one of these with .gz or .zst), .parquet or .arrow"
-_HUB = ("*.jsonl", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
-_COMPRESSED = {".gz": "gz", ".zst": "zst"}
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 14
 
 
@@ -39,6 +36,7 @@ class Source:
     file, else None.
     sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
     stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
+    columns: of one value each, which its path says.
     """
 
     path: str
@@ -48,6 +46,7 @@ class Source:
     size: int
     sample: str
     stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+    columns: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -88,91 +87,43 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
     Raises: InputError naming file and line.
     """
     if source.row_groups is not None:
-        yield from read_objects(source.path, column)
+        for number, record in read_objects(source.path, column):
+            yield number, {**source.columns, **record} if source.columns else record
         return
     for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
         for number, row in zip(numbers, rows, strict=True):
             try:
-                record = read_record(row)
+                record = read_record(PlacedRow(row, source.columns) if source.columns else row)
             except ValueError as error:
                 raise InputError(source.row_name(number), str(error)) from error
             yield number, record
 
 
-def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
-    """The files that `inputs` name, in the given order; a directory stands for all of its files, sorted by path.
+def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = None) -> list[Source]:
+    """The files that `inputs` name, see `input_files`.
 
-    `hub:OWNER/NAME`: the files of a dataset of the Hugging Face hub, see `fetched`.
-
-    Raises: ConfigError for a path that does not exist or a file of another kind, InputError if there is no file.
+    Raises: ConfigError and InputError as that does, and for a file twice or none at all.
     """
-    paths: list[str] = []
-    names = [fetched(os.fspath(path), "dataset", _HUB) for path in inputs]
-    for given in names:
-        if os.path.isdir(given):
-            found = files_below(given)
-            # .json is a usual name for other things too: such files are read only when they are named one by one
-            kept = [path for path in found if _kind(path)[0] and not path.endswith(".json")]
-            left = sorted(path for path in {*found} - {*kept} if not os.path.basename(path).startswith("."))
-            if left:
-                log.warning("%s: skipped %d files of other kinds, such as %s", given, len(left), left[0])
-            paths += kept
-        elif not os.path.exists(given):
-            raise ConfigError(f"input {given}", "no such file or directory", "one", "check the path")
-        elif not _kind(given)[0]:
-            raise ConfigError(
-                f"input {given}", "an unknown file name", f"one that ends in {_EXPECTED}", "rename the file"
-            )
-        else:
-            paths.append(given)
+    files = input_files(inputs, split)
+    paths = [file.path for file in files]
     if not paths:
-        raise InputError(f"inputs {', '.join(names)}", "an empty corpus", f"files that end in {_EXPECTED}")
+        named = ", ".join(os.fspath(one) for one in inputs)
+        raise InputError(f"inputs {named}", "an empty corpus", f"files that end in {EXPECTED}")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:
         raise ConfigError(f"input {repeated}", "it twice", "each file once", "remove one of the two")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
-    sources = [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
+    sources = [
+        replace(_describe(path, os.path.relpath(path, top), *kind_of(path)), columns=file.columns)
+        for path, file in zip(real, files, strict=True)
+    ]
     met: dict[tuple[int, ...], str] = {}
     for source in sources:
         first = met.setdefault(source.stamp[2:], source.path)
         if first != source.path:
             log.warning("%s: found the same file as %s; its records are there twice", source.path, first)
     return sources
-
-
-def files_below(folder: str) -> list[str]:
-    """Paths of all files below a folder, links followed, sorted.
-
-    Raises: InputError for a folder that cannot be looked into, or is met twice: os.walk would skip the one, and
-    repeat the other.
-    """
-
-    def unreadable(error: OSError) -> None:
-        raise InputError(
-            error.filename,
-            f"cannot be read: {error.strerror}",
-            fix="make it readable, or name the files that are meant",
-        ) from error
-
-    found, met = [], set()
-    for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
-        if os.path.realpath(root) in met:
-            raise InputError(root, "a link to a folder that is read already", "each once", "remove it")
-        met.add(os.path.realpath(root))
-        found += [os.path.join(root, name) for name in names]
-    return sorted(found)
-
-
-def _kind(path: str) -> tuple[str, str | None]:
-    """("lines" or "table", compression); ("", None) for a file of another kind."""
-    stem, suffix = os.path.splitext(path)
-    if suffix in (".parquet", ".arrow"):
-        return "table", None
-    compression = _COMPRESSED.get(suffix)
-    if compression:
-        suffix = os.path.splitext(stem)[1]
-    return ("lines", compression) if suffix in _LINES else ("", None)
 
 
 def _describe(path: str, name: str, kind: str, compression: str | None) -> Source:

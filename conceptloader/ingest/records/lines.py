@@ -243,6 +243,8 @@ def _expanded(file: BinaryIO, compression: str) -> Iterator[bytes]:
     stream: Any = new()  # of no byte: a file of none has been cut off, too
     while data := file.read(_STORED[compression]):
         while data:
+            if stream is None and compression == "gz" and not (data := data.lstrip(b"\0")):
+                break  # padding behind a member, which gzip skips, too
             stream = stream or new()
             yield stream.decompress(data)
             data = b""

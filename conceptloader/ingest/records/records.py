@@ -3,6 +3,7 @@
 import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,19 @@ from conceptloader.kernels.digits import parse_digits
 _FAR = 1 << 62  # more than any text has characters
 
 
-def read_record(row: bytes | CsvRow) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PlacedRow:
+    """A row of a file whose path says values of more columns; those of the row itself count before them."""
+
+    row: bytes | CsvRow
+    columns: Mapping[str, str | None]
+
+    def read(self) -> dict[str, Any]:
+        """Raises: ValueError."""
+        return {**self.columns, **read_record(self.row)}
+
+
+def read_record(row: bytes | CsvRow | PlacedRow) -> dict[str, Any]:
     """The record that a line of JSON or a row of CSV is. Raises: ValueError that says what is wrong with it."""
     return parse_json(row) if isinstance(row, bytes) else row.read()
 
@@ -91,7 +104,7 @@ def _renamed(span: Any, column: str, columns: Columns) -> Any:
     return found
 
 
-def _read_tokens(column: str, key: bytes, row: bytes | CsvRow) -> dict[str, Any]:
+def _read_tokens(column: str, key: bytes, row: bytes | CsvRow | PlacedRow) -> dict[str, Any]:
     """`read_record` with token ids as an array where the fast way works: 1.5 times less CPU time for a whole build."""
     cut = cut_list(row, key) if isinstance(row, bytes) else None
     if cut is not None:

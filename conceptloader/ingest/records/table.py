@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from conceptloader.ingest.records.documents import Documents, each
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
+_SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
 
 
@@ -26,11 +28,11 @@ def open_parquet(path: str) -> Any:
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        file = (
-            ArrowFile(path)
-            if path.endswith(".arrow")
-            else parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-        )
+        if path.endswith(".arrow"):
+            file: Any = ArrowFile(path)
+        else:
+            file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
+            _check_plain(path, file.metadata.serialized_size)
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
@@ -38,6 +40,17 @@ def open_parquet(path: str) -> Any:
     if len(set(names)) < len(names):
         raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
     return file
+
+
+def _check_plain(path: str, size: int) -> None:
+    """Raises: OSError for encrypted columns. pyarrow ends the process where it is asked for what their metadata say.
+
+    A footer in plain text ends with a signature then. size: of the footer without it.
+    """
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        if int.from_bytes(file.read(4), "little") == size + _SIGNATURE:
+            raise OSError("it has encrypted columns; decrypt it first")
 
 
 def row_group_sizes(path: str) -> tuple[int, ...]:
@@ -56,6 +69,15 @@ def column_types(path: str) -> dict[str, Any]:
         return {column.name: column.type for column in file.schema_arrow}
 
 
+def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
+    """A record batch with columns that have one value, those that it lacks."""
+    import pyarrow as pa
+
+    for name in [name for name in columns if name not in table.schema.names]:
+        table = table.append_column(name, pa.array([columns[name]] * table.num_rows, pa.string()))
+    return table
+
+
 def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of the row from 0, row as Python objects); column: the only one that is wanted, if it is there."""
     row = 0
@@ -72,8 +94,12 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
             ) from error
 
 
-def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) -> Iterator[tuple[Any, int, float]]:
+def read_row_groups(
+    path: str, begin: int, end: int, columns: Columns | None, more: Mapping[str, str | None] = MappingProxyType({})
+) -> Iterator[tuple[Any, int, float]]:
     """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all).
+
+    more: columns with one value that the file lacks.
 
     With each: the number (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
@@ -81,7 +107,7 @@ def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) ->
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
-        problem = columns.problem(names) if columns is not None else None
+        problem = columns.problem({*names, *more}) if columns is not None else None
         if problem:
             raise InputError(path, str(problem))
         wanted = [name for name in columns.wanted() if name in names] if columns is not None else names
@@ -92,7 +118,7 @@ def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) ->
             rows = max(1, min(1 << 16, _BATCH_BYTES * meta.num_rows // max(1, meta.total_byte_size)))
             try:
                 for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
-                    yield table, row, (row + table.num_rows - first) / sum(counts[begin:])
+                    yield with_columns(table, more), row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(

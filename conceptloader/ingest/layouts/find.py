@@ -1,0 +1,175 @@
+"""From what a user names to files: a file, a directory of some layout, a repository of the hub; of one split."""
+
+import glob
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.hub import PREFIX, HubName
+from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Tree
+from conceptloader.ingest.layouts.names import (
+    beside_each_other,
+    check_numbered,
+    columns_of,
+    is_hidden,
+    kind_of,
+    unknown_kind,
+    usual_split,
+)
+
+log = logging.getLogger(__name__)
+
+ALL = "all"  # as in `datasets`
+_HUB = ("*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
+_MANIFESTS = ("README.md", "*state.json", "*dataset_dict.json", "*dataset_info.json", "*_delta_log/*.json", "*_SUCCESS")
+
+_KNOWN = "README.md", "state.json", "dataset_info.json", "dataset_dict.json"
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """columns: values of more columns, that the path says."""
+
+    path: str
+    columns: dict[str, str | None] = field(default_factory=dict)
+
+
+def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = None) -> list[InputFile]:
+    """The files that `inputs` name, in the given order.
+
+    A directory stands for those that the library which wrote it would read, see `LAYOUTS`, of the split; "all" are all
+    splits. `hub:OWNER/NAME[/PATH][:SPLIT][@REVISION]`: a dataset of the Hugging Face hub, or a part of it.
+
+    Raises: ConfigError for a path that does not exist, a file of another kind, or several splits of which none is
+    named; InputError for a directory that is not complete.
+    """
+    found: list[InputFile] = []
+    directories = 0
+    for given in [os.fspath(one) for one in inputs]:
+        tree, own, hub = _opened(given)
+        if tree is None:
+            if own is not None:
+                raise ConfigError(f"input {given}", f"split {own!r} of a file", "a directory for it", "omit the split")
+            found.append(InputFile(_checked(given if hub is None else hub.fetch(hub.below(())))))
+        else:
+            directories += 1
+            files = _of_tree(tree, own or split)
+            if hub is not None:
+                _fetch(hub, tree, files)
+            found += [InputFile(tree.path(name), columns_of(name)) for name in files]
+    if split is not None and not directories:
+        raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
+    for path, first in beside_each_other([file.path for file in found]):
+        log.warning("%s: found it next to %s; records that are in both are there twice", path, first)
+    return found
+
+
+def _opened(given: str) -> tuple[Tree | None, str | None, HubName | None]:
+    """(the directory that an input is, None for a file; its own split; if its files are to be fetched, from where)."""
+    if not given.startswith(PREFIX):
+        return _tree(given), None, None
+    hub = HubName.parse(given, "dataset")
+    names = hub.names()
+    if not names:
+        return _tree(hub.fetch(hub.below((*_HUB, *_MANIFESTS)))), hub.split, hub
+    if names == [hub.path]:
+        return None, hub.split, hub
+    root = hub.fetch(glob.escape(name) for name in names if name.rpartition("/")[2] in _KNOWN)
+    return Tree(root, [name.removeprefix(f"{hub.path}/") for name in names]), hub.split, hub
+
+
+def _tree(path: str) -> Tree | None:
+    if not os.path.isdir(path):
+        return None
+    return Tree(path, sorted(os.path.relpath(one, path).replace(os.sep, "/") for one in files_below(path)))
+
+
+def _checked(path: str) -> str:
+    """The path of a file of records. Raises: ConfigError."""
+    if not os.path.exists(path):
+        raise ConfigError(f"input {path}", "no such file or directory", "one", "check the path")
+    if not kind_of(path)[0]:
+        raise unknown_kind(path)
+    return path
+
+
+def _fetch(hub: HubName, tree: Tree, files: Sequence[str]) -> None:
+    """Fetch those of the files that are not here, by few patterns, since the hub's library tries all on every file."""
+    missing = [name for name in files if not os.path.exists(tree.path(name))]
+    if missing:
+        hub.fetch(hub.below({re.sub(r"\d", "[0-9]", glob.escape(name)): None for name in missing}))
+
+
+def _of_tree(tree: Tree, split: str | None) -> list[str]:
+    found = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
+    files = _choose(tree.root, found, split)
+    check_numbered(tree.root, files)
+    _say_what_is_skipped(tree, found)
+    return files
+
+
+def _choose(folder: str, found: Found, split: str | None) -> list[str]:
+    """The files of a split. Raises: ConfigError if there are several, and none was named, or not one of them."""
+    files = {name: some for name, some in found.files.items() if some}
+    named = [name for name in files if name]
+    if split == ALL:
+        return list(dict.fromkeys(name for some in files.values() for name in some))
+    if split is None:
+        if len(files) <= 1:
+            return [name for some in files.values() for name in some]
+        if [*map(usual_split, named)] == ["train"]:
+            shown = files[""][0]
+            log.warning("%s: read files of no split, such as %s, with split %r", folder, shown, named[0])
+            return sorted(name for some in files.values() for name in some)
+        usual = next((name for name in named if "train" in name.lower()), named[0])
+        fix = f"name it (--split {usual}), or take all of them (--split {ALL})"
+        raise ConfigError(f"input {folder}", _listed(files), "one split", fix)
+    known = {**found.more, **files}
+    same = [name for name in known if name and (name == split or usual_split(name) == usual_split(split))]
+    if split in known or len(same) == 1:
+        return known[split if split in known else same[0]]
+    if not named and usual_split(split) == "train":  # what is of no split, `datasets` calls so
+        return files.get("", [])
+    raise ConfigError(f"input {folder}: split", repr(split), f"one of {_listed(known)}", "choose another")
+
+
+def _listed(files: Files) -> str:
+    return ", ".join(f"{name or 'of no split'} ({len(some)} files)" for name, some in files.items()) or "none"
+
+
+def _say_what_is_skipped(tree: Tree, found: Found) -> None:
+    """Warn of files that look like records but are none of the dataset, and of those of other kinds."""
+    taken = {*found.names()}
+    left = [name for name in tree.names if name not in taken]
+    records = [name for name in left if kind_of(name)[0] and not name.endswith(".json")]
+    known = {*records, *(name for name in left if is_hidden(name) or name.rpartition("/")[2] in _KNOWN)}
+    others = [name for name in left if name not in known]
+    for kind, names in (("that are no data of this directory", records), ("of other kinds", others)):
+        if names:
+            log.warning("%s: skipped %d files %s, such as %s", tree.root, len(names), kind, tree.path(names[0]))
+
+
+def files_below(folder: str) -> list[str]:
+    """Paths of all files below a folder, links followed, sorted.
+
+    Raises: InputError for a folder that cannot be looked into, or is met twice: os.walk would skip the one, and
+    repeat the other.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise InputError(
+            error.filename,
+            f"cannot be read: {error.strerror}",
+            fix="make it readable, or name the files that are meant",
+        ) from error
+
+    found, met = [], set()
+    for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        if os.path.realpath(root) in met:
+            raise InputError(root, "a link to a folder that is read already", "each once", "remove it")
+        met.add(os.path.realpath(root))
+        found += [os.path.join(root, name) for name in names]
+    return sorted(found)

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_chunks(group)
 
     group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
-    meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts or scores"
+    meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts, scores or surface"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as text=body or concepts=label")
     group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may lack")
     group("--metadata-column", action="append", default=[], metavar="NAME", help="add this column to the metadata")

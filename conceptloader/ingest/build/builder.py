@@ -204,6 +204,10 @@ def format_options(options: IngestOptions) -> BuildOptions:
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
         raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or omit it")
     columns, fields = options.columns, dict(options.columns.fields)
+    usual = "character" if columns.tokens is None else "token"
+    if options.span_unit not in (None, usual) and (columns.tokens is not None or options.chat is not None):
+        wanted = "none for conversations, which have no spans" if options.chat else "token for documents of tokens"
+        raise ConfigError("span_unit", repr(options.span_unit), wanted, "annotate the dataset with these spans later")
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
             raise ConfigError(what, f"track {unknown[0]!r}", f"one of {', '.join(columns.tracks) or 'none'}")
@@ -229,6 +233,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
             "ingest": {
                 **options.to_json(),
                 "append_eos": options.eos is not None,
+                **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),
                 "columns": columns.to_json(),
@@ -252,10 +257,10 @@ def _track(options: IngestOptions, track: str) -> TrackOptions:
 def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bool) -> ShardJob:
     """A job of a worker, but for the directory and the shard. Raises: ConfigError for text without a tokenizer."""
     tokenizer: bytes | str | None = None
-    if options.columns.text is not None or options.chat is not None:
-        if options.tokenizer is None:
-            raise ConfigError("tokenizer", "none", "one for input given as text")
+    if options.tokenizer is not None:
         tokenizer = options.tokenizer.definition or options.tokenizer.name
+    elif options.columns.text is not None or options.chat is not None:
+        raise ConfigError("tokenizer", "none", "one for input given as text")
     return ShardJob(
         directory="",
         shard=-1,

@@ -179,7 +179,7 @@ def _reading(
         if name != unit and all(_is(_cut(texts, name, decode, row, a, b), own) for row, a, b, own in spans):
             return f": offsets in {UNITS[name].plural}? (--span-unit {name})"
     for words, cut in _MISTAKES.items():
-        if texts is not None and all(_is(cut(texts[row], a, b), own) for row, a, b, own in spans):
+        if texts is not None and all(cut(texts[row], a, b) == own for row, a, b, own in spans):
             return f": {words}?"
     return "; they fit no unit: correct the offsets, or do not compare (--ignore-column COLUMN.FIELD)"
 

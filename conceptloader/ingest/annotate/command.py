@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--offset-unit", choices=["characters", "tokens"], help=meaning)
     group("--tokenizer", metavar="bytes|PATH", help="of the dataset's build (default: its copy in the dataset)")
     group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
-    meaning = "name of id, document, spans, start, end, concepts, scores, surface or value; with chunks, of text or tokens"
+    meaning = "name of id, document, spans, start, end, concepts, scores, surface, value; with chunks: text, tokens"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
     add_max_line_bytes(group)

@@ -38,8 +38,8 @@ class Columns:
         tokens: Column of documents that are tokenized already, or None.
         id: Column of the document's name.
         tracks: Column of the spans, by track.
-        span_fields: Names of `start`, `end`, `concepts`, `scores` and `surface`, a span's own text, in spans, where they
-            differ. Where concepts and scores have another name, one of them may stand without a list.
+        span_fields: Names of `start`, `end`, `concepts`, `scores` and `surface` (a span's own text) in spans, where
+            they differ. Where concepts and scores have another name, one of them may stand without a list.
         metadata: Column of a metadata object, or None.
         metadata_columns: Further columns that go into it.
         fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.

@@ -58,10 +58,9 @@ _MISTAKES: dict[str, Callable[[str, int, int], str | None]] = {
     "lengths instead of ends": lambda text, start, end: _CHARACTER.cut(text, start, start + end),
     "offsets of the stripped text": lambda text, start, end: _CHARACTER.cut(text.strip(), start, end),
     "offsets of the text with other line ends": lambda text, a, b: _CHARACTER.cut(text.replace("\r\n", "\n"), a, b),
-    **{
-        f"offsets of the text in {form}": lambda text, a, b, form=form: _CHARACTER.cut(_normal(form, text), a, b)
-        for form in ("NFC", "NFD", "NFKC", "NFKD")
-    },
+    "offsets of the text in NFC": lambda text, a, b: _CHARACTER.cut(_normal("NFC", text), a, b),
+    "offsets of the text in NFD": lambda text, a, b: _CHARACTER.cut(_normal("NFD", text), a, b),
+    "offsets of the text in NFKC": lambda text, a, b: _CHARACTER.cut(_normal("NFKC", text), a, b),
 }
 """What else offsets are found to be, for messages."""
 
@@ -165,10 +164,9 @@ def check_texts(
     raise BadRow(rows[first], problem, others)
 
 
-def fitting(texts: Sequence[str], spans: Sequence[tuple[int, int, int, str]]) -> list[str]:
-    """The units in which all of some spans (row, start, end, own text) have their texts."""
-    units = [name for name, unit in UNITS.items() if unit.codec is not None]
-    return [name for name in units if all(_is(UNITS[name].cut(texts[row], a, b), own) for row, a, b, own in spans)]
+def count_fitting(texts: Sequence[str], spans: Sequence[tuple[int, int, int, str]], unit: str) -> int:
+    """How many spans (row, start, end, own text) have their texts in a unit that is not the token."""
+    return sum(_is(UNITS[unit].cut(texts[row], start, end), own) for row, start, end, own in spans)
 
 
 def _reading(

@@ -1,5 +1,6 @@
 """New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -183,7 +184,12 @@ def annotate(
 
 
 def try_annotations(
-    dataset: str, inputs: Sequence[str], options: AnnotateOptions, roots: Sequence[str] | None, rows: int, on_bad: OnBad
+    dataset: str,
+    inputs: Sequence[str],
+    options: AnnotateOptions,
+    roots: Sequence[str] | None,
+    rows: float,
+    on_bad: OnBad,
 ) -> Losses:
     """Place the first `rows` of `inputs` as `annotate` would, and write nothing. Returns: what got no token."""
     manifest, allowed = load_manifest(dataset, roots)
@@ -206,7 +212,7 @@ class _Placed:
 
     def __init__(
         self, ds: Ranges, database: Any, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None,
-        first: int | None = None,
+        first: float | None = None,
     ) -> None:  # fmt: skip
         track = options.check()
         concepts = Concepts(track) if track.codec == "concepts" else None
@@ -241,9 +247,10 @@ class _Rows:
     """The rows of the files, or the first ones, as columns of `Annotations`. bad: those that were skipped."""
 
     def __init__(
-        self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None, first: int | None
+        self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None, first: float | None
     ) -> None:
-        self._sources, self._parser, self._limit, self._on_bad, self._first = sources, parser, limit, on_bad, first
+        self._sources, self._parser, self._limit, self._on_bad = sources, parser, limit, on_bad
+        self._first = None if first in (None, math.inf) else int(first or 0)
         self.bad = 0
 
     def __iter__(self) -> Iterator[Sequence[Any]]:

@@ -29,8 +29,9 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.build.trial import try_rows
+from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import Losses, check_losses
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
@@ -172,6 +173,16 @@ def build_dataset(
     return summary
 
 
+def estimate(sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool) -> Room:
+    """What `build_dataset` will need; nothing is written to `out`.
+
+    Raises: ConfigError, InputError, as it does for the first rows.
+    """
+    trial = try_rows(shard_job(sources, options, skip_bad=skip_bad), format_options(options))
+    total = sum(piece_bytes(source, whole(sources, number)) for number, source in enumerate(sources))
+    return room_of(os.path.abspath(out), trial, total)
+
+
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
     """The build in `path`, new or taken up.
 
@@ -293,9 +304,10 @@ def _write_shards(
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
-    if len(missing) == build.num_shards and sum(sizes) > LONG_BYTES:
+    if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
         try:
-            try_rows(job, build.options)
+            trial = try_rows(job, build.options)
+            room_of(build.path, trial, sum(sizes)).check()
         except BadRecord as error:
             remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
             raise InputError(f"{error}; no shard was begun: {remedy}") from error

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from tempfile import TemporaryDirectory
 
 from conceptloader.format.spec.options import BuildOptions
@@ -11,6 +10,9 @@ from conceptloader.format.write.build import create_writer
 from conceptloader.ingest.build.plan import Piece
 from conceptloader.ingest.build.shard import Progress, Rows, ShardJob, filler_of, read_piece
 from conceptloader.ingest.records.inputs import Source
+
+
+_BLOCKS = 32
 
 
 @dataclass
@@ -38,12 +40,13 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
     """
     count = len(job.sources)
     numbers = sorted({0, count // 2, count - 1}) if rows is None else [*range(count)]
-    blocks = 1 if rows is None else None
     trial = Trial(Progress())
     for number in numbers:
         with TemporaryDirectory() as directory:
             build = create_writer(directory, options)  # for the options; what is written is in one for each block
-            for some, consumed in islice(read_piece(job, build, whole(job.sources, number)), blocks):
+            for block, (some, consumed) in enumerate(read_piece(job, build, whole(job.sources, number))):
+                if rows is None and block and (consumed or block == _BLOCKS):
+                    break  # what was decompressed for the first block is at an end
                 trial.done.add(_place(job, options, some, consumed, trial))
                 if rows is not None and trial.done.documents + len(trial.done.bad) >= rows:
                     return trial

@@ -60,7 +60,8 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
     names = _vocabularies(arguments, sources, found)
     _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
-    recipe: dict[str, Any] = {"inputs": arguments.inputs, "out": f"data/{stem}"}
+    home = os.path.dirname(arguments.out)
+    recipe: dict[str, Any] = {"inputs": arguments.inputs, "out": os.path.join(home, "data", stem)}
     if arguments.tokenizer is not None:
         recipe["tokenizer"] = arguments.tokenizer
     recipe |= found.options | ({"vocabulary": names} if names else {})
@@ -216,6 +217,18 @@ def _doubt(found: Guess, losses: list[str], bad: Sequence[tuple[str, ...]], rows
         found.doubts.append(f"{more:,} more such rows of {rows:,}")
 
 
+def _from_recipe(out: str, key: str, value: Any) -> Any:
+    """An option as it stands in the recipe `out`, to which its paths are relative."""
+    if isinstance(value, list) and key in ("inputs", "root"):
+        return [_from_recipe(out, "out", one) for one in value]
+    if isinstance(value, dict) and key == "vocabulary":
+        return {track: _from_recipe(out, "out", one) for track, one in value.items()}
+    if not isinstance(value, str) or key not in ("out", "tokenizer", "vocabulary"):
+        return value
+    named = value == "bytes" or value.startswith("hub:") or "://" in value or os.path.isabs(value)
+    return value if named else os.path.relpath(value, os.path.dirname(out) or ".")
+
+
 def _write(
     command: str, out: str, where: str, found: Guess, recipe: dict[str, Any], missing: str | None, output: Output
 ) -> None:
@@ -230,6 +243,7 @@ def _write(
         *(f"#   {doubt}" for doubt in found.doubts),
         *([f"# {missing}"] if missing is not None else []),
     ]
+    recipe = {key: _from_recipe(out, key, value) for key, value in recipe.items()}
     text = "\n".join(comments) + "\n" + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
     write_file(os.path.abspath(out), text.encode())
     lines = [f"{out}: a recipe by {where}"]

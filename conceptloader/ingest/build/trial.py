@@ -11,7 +11,6 @@ from conceptloader.ingest.build.plan import Piece
 from conceptloader.ingest.build.shard import Progress, Rows, ShardJob, filler_of, read_piece
 from conceptloader.ingest.records.inputs import Source
 
-
 _BLOCKS = 32
 
 

@@ -19,6 +19,16 @@ Decode = Callable[[int, int, int], str | None]
 """The text of tokens [start, end) of a document of a batch, None where there are none."""
 
 
+@lru_cache(maxsize=4)
+def _encoded(text: str, codec: str) -> bytes:
+    return text.encode(codec)
+
+
+@lru_cache(maxsize=4)
+def _normal(form: Any, text: str) -> str:
+    return unicodedata.normalize(form, text)
+
+
 @dataclass(frozen=True)
 class Unit:
     """plural: in messages and manifests. beyond: the code points from which on a character is one longer.
@@ -63,16 +73,6 @@ _MISTAKES: dict[str, Callable[[str, int, int], str | None]] = {
     "offsets of the text in NFKC": lambda text, a, b: _CHARACTER.cut(_normal("NFKC", text), a, b),
 }
 """What else offsets are found to be, for messages."""
-
-
-@lru_cache(maxsize=4)
-def _encoded(text: str, codec: str) -> bytes:
-    return text.encode(codec)
-
-
-@lru_cache(maxsize=4)
-def _normal(form: Any, text: str) -> str:
-    return unicodedata.normalize(form, text)
 
 
 def in_characters(texts: Sequence[str], spans: RawSpans, unit: str, track: str) -> RawSpans:
@@ -121,7 +121,7 @@ def _positions(texts: Sequence[str], kind: Unit) -> tuple[Ints, Ints]:
 def check_texts(
     texts: Sequence[str] | None, spans: RawSpans, unit: str, track: str, decode: Decode | None = None
 ) -> None:
-    """What stands at a span is its own text, if it has one, but for case, white space and the form of Unicode.
+    """What stands at a span is its own text, if it has one, but for case, whitespace and the form of Unicode.
 
     Args:
         texts: Of the documents, None for tokens.

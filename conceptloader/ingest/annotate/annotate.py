@@ -83,7 +83,7 @@ class AnnotateOptions(SpanAlignment):
 
     @property
     def counted(self) -> str | None:
-        """What offsets count, if that is said."""
+        """What offsets count, if an option says it."""
         return self.span_unit or (None if self.unit is None else _UNITS[self.unit])
 
     def check(self) -> TrackOptions:

@@ -55,8 +55,8 @@ def room_of(path: str, trial: Trial, total: int) -> Room:
     """For a build in `path` of `total` bytes of input, of which a trial took some."""
     done = trial.done
     parts = total / max(1, done.bytes)
-    counts = (round(count * parts) for count in (done.documents, done.tokens, trial.written))
-    return Room(path, *counts, free=_free(path))
+    documents, tokens, written = (round(count * parts) for count in (done.documents, done.tokens, trial.written))
+    return Room(path, documents, tokens, written, _free(path))
 
 
 def _free(path: str) -> int:

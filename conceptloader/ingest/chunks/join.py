@@ -137,8 +137,8 @@ def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
     """All that can be known before anything is written to `path`, or removed. Raises: ConfigError, InputError."""
     need("duckdb", PROBLEM)
     if chunks.span_unit is not None and (chunks.span_unit == "token") != documents.tokens:
-        wanted = "token for documents of tokens" if documents.tokens else "character, utf16 or byte for text"
-        raise ConfigError("chunks: span_unit", repr(chunks.span_unit), wanted)
+        units = "token for documents of tokens" if documents.tokens else "character, utf16 or byte for text"
+        raise ConfigError("chunks: span_unit", repr(chunks.span_unit), units)
     for file in [*documents.files, path]:
         check_path(file)
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]

@@ -16,8 +16,8 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 class BadRow(Exception):
     """Row `row` of a batch, or with -1 the whole file, cannot be ingested.
 
-    Whoever knows the file turns this into an InputError. rows: what is wrong with each of several, for those who go on
-    without them.
+    Whoever knows the file turns this into an InputError. rows: what is wrong with each of several, for those who skip
+    them.
     """
 
     row: int

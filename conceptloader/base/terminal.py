@@ -7,6 +7,7 @@ Messages of errors, all that the command prints, and its JSON go through here.
 import json
 import re
 
+_JOINERS = "\u200c\u200d"  # zero width: not to be joined, and to be joined
 _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 
@@ -14,13 +15,21 @@ def printable(text: str, width: int | None = None, keep: str = "") -> str:
     """Text cut to `width`, with everything that is not plainly visible shown as an escape.
 
     Escaped are control characters and line feeds, marks of direction and of zero width, and halves of surrogate pairs,
-    except the characters of `keep`.
+    except the characters of `keep`, and joiners within what they join: words of Persian or Hindi, and emoji.
     """
     shown = text
     if not text.isprintable():
-        plain = (c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
-        shown = "".join(plain)
+        shown = "".join(
+            c if c.isprintable() or c in keep or _joins(text, at) else c.encode("unicode_escape").decode("ascii")
+            for at, c in enumerate(text)
+        )
     return shown if width is None or len(shown) <= width else shown[: max(0, width - 3)] + "..."
+
+
+def _joins(text: str, at: int) -> bool:
+    """Whether there is a joiner between two characters of scripts that have a use for it."""
+    around = text[at - 1 : at] + text[at + 1 : at + 2]
+    return text[at] in _JOINERS and len(around) == 2 and all(c > "\x7f" and c.isprintable() for c in around)
 
 
 def masked(text: str) -> str:

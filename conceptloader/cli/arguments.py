@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError
 T = TypeVar("T")
 Add = Callable[..., Any]  # add_argument of a parser or a group
 
-SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_unaligned_spans"
+SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_unaligned_spans", "span_unit"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _END = 1 << 63
 
@@ -162,6 +162,8 @@ def add_max_line_bytes(add: Add) -> None:
 
 def add_span_rules(add: Add) -> None:
     """Add the options of `SpanAlignment`."""
+    unit = "unit of start and end (default: characters of text, code points; tokens of documents of tokens)"
+    add("--span-unit", choices=["character", "utf16", "byte", "token"], help=unit)
     align = "a token belongs to the span with its first character (default), any, or more than half of its characters"
     add_choice(add, "--align", "first any majority", align)
     eos = "the eos token of a document belongs to no span (default), or to the span that ends last"

@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from conceptloader.cli.arguments import track_file
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
+_PATHS = "files", "path"  # keys of options that are an object
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +22,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """Return the command line with the options of its --recipe before its own.
 
+    Paths in the recipe are relative to it.
     Repeatable options are repeated for each item of a list, and for each KEY=VALUE of a mapping. Inputs of the command
     line replace those of the recipe.
 
@@ -42,7 +47,20 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     if not isinstance(inputs, list):
         raise ConfigError(f"{file}: {INPUTS}", repr(inputs), "a list of files or directories")
     options = [word for key, value in found.items() for word in _option(command, file, key, value)]
-    return [given[0], *options, *given[1:], *([] if _has_inputs(command, given[1:]) else map(str, inputs))]
+    inputs = [] if _has_inputs(command, given[1:]) else _beside(file, [*map(str, inputs)])
+    return [given[0], *options, *given[1:], *inputs]
+
+
+def _beside(file: str, path: Any) -> Any:
+    """Paths that stand in a recipe, as seen from there; what names no file stays as it is."""
+    if isinstance(path, dict):  # of options that are an object
+        paths = {key: _beside(file, one) for key, one in path.items() if key in _PATHS or isinstance(one, dict)}
+        return {**path, **paths}
+    if isinstance(path, list):
+        return [_beside(file, one) for one in path]
+    if not isinstance(path, str) or path == "bytes" or path.startswith("hub:") or "://" in path:
+        return path
+    return os.path.join(os.path.dirname(file), path)
 
 
 def _has_inputs(command: argparse.ArgumentParser, words: Sequence[str]) -> bool:
@@ -78,7 +96,7 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
         value = [f"{name}{separator}{item}" for name, item in value.items()]
     if isinstance(value, dict) and not many:
         try:
-            value = json.dumps(value)  # for options that are an object; others reject it
+            value = json.dumps(_beside(file, value))  # for options that are an object; others reject it
         except TypeError as error:  # a date, for instance
             raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error
     if isinstance(value, list) and not many:
@@ -86,4 +104,7 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     for item in value if isinstance(value, list) else [value]:
         if item is None or isinstance(item, (bool, list, dict)):
             raise ConfigError(path, repr(item), "text or a number", "omit the option, or put the text in quotes")
+        if isinstance(item, str) and re.search(r"\b(FILE|DIR|PATH)\b", str(action.metavar)):
+            track, name = track_file(item) if "TRACK=" in str(action.metavar) else ("", item)
+            item = f"{track}={_beside(file, name)}" if track else _beside(file, name)
         yield f"--{key}={item}"

@@ -9,7 +9,7 @@ from conceptloader.cli.recipe import add_recipe
 from conceptloader.commands import other_builds
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build import arguments as building
-from conceptloader.ingest.build.builder import build_dataset
+from conceptloader.ingest.build.builder import build_dataset, estimate
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.records.chat import ChatRules, load_rules
 from conceptloader.ingest.records.columns import Columns
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_chunks(group)
 
     group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
-    meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts or scores"
+    meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts, scores or surface"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as text=body or concepts=label")
     group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may lack")
     group("--metadata-column", action="append", default=[], metavar="NAME", help="add this column to the metadata")
@@ -78,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--pad-to-multiple-of", type=positive, metavar="N", help=meaning)
 
     building.add_build_arguments(parser)
+    meaning = "say how many documents, tokens and bytes there will be, by the first rows, and build nothing"
+    add("--dry-run", action="store_true", help=meaning)
     other_builds.add_arguments(parser)
     add_recipe(parser)
 
@@ -90,7 +92,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
-        names = "vocabulary", "scores", "track", "field", "number", "ignored"
+        names = "vocabulary", "scores", "track", "field", "number", "ignored", "dry_run"
         refuse_beside("chunks", arguments, *names)
         code: int = building.with_chunks().build(arguments, output)
         return code
@@ -111,6 +113,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     options = with_chat(options, rules)
+    if arguments.dry_run:
+        room = estimate(sources, arguments.out, options, arguments.bad_records is not None)
+        output.result(room.to_json(), [room.line()])
+        return 0 if room.enough else 1
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(
             sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),

@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
@@ -14,11 +16,13 @@ from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.format.read.files import load_manifest
+from conceptloader.ingest.align.rules import SPAN_UNITS
+from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.build.unaligned import Losses
-from conceptloader.ingest.recipe import ROWS, Guess, guess, guess_annotations
+from conceptloader.ingest.recipe import OWN_TEXT_ROLE, ROWS, Guess, guess, guess_annotations
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
@@ -32,6 +36,7 @@ from conceptloader.storage.durable import write_file
 _OF_TOKENS = ".bin", ".idx", ".ds", ".npy", ".u16", ".u32"
 _MANY = 10_000  # labels; more of them are likely to be no labels
 _SHOWN = 3
+_HELD = 10_000  # rows at most, from which columns are guessed
 _ANY = 1 << 31  # token ids, where nothing says how many there are
 _MISSING = {
     "text": "tokenizer: tokenizer.json    # the model's: that file, a transformers folder, hub:OWNER/NAME, or bytes",
@@ -46,17 +51,17 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
     sources = find_sources(arguments.inputs, arguments.split)
-    rows = _first_rows(sources)
-    found = guess(rows)
+    found, rows = _surveyed(arguments, sources, guess)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
         roles = ", ".join(rows[0] if rows else ())
         problem = f"found columns {roles or 'none'}: {found.doubts[0]}"
         raise InputError(sources[0].path, problem, fix="name it (build --column text=NAME or tokens=NAME)")
     names = _vocabularies(arguments, sources, found)
-    _try(sources, found, arguments.tokenizer, names)
+    _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
-    recipe: dict[str, Any] = {"inputs": arguments.inputs, **_split(arguments), "out": f"data/{stem}"}
+    home = os.path.dirname(arguments.out)
+    recipe: dict[str, Any] = {"inputs": arguments.inputs, **_split(arguments), "out": os.path.join(home, "data", stem)}
     if arguments.tokenizer is not None:
         recipe["tokenizer"] = arguments.tokenizer
     recipe |= found.options | ({"vocabulary": names} if names else {})
@@ -68,9 +73,9 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
     sources = find_sources(inputs, arguments.split)
-    rows = _first_rows(sources)
     manifest, _ = load_manifest(dataset, arguments.root)
-    found = guess_annotations(rows, ids=bool((manifest.shards.files["documents.hash"].size > 0).any()))
+    ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
+    found, rows = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
     if not found.roles:
         raise InputError(
             sources[0].path,
@@ -96,11 +101,28 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         overlap=recipe.get("overlap", "error"),
         split=arguments.split,
     )
-    losses, bad = Losses(), list[tuple[str, str, str]]()
-    try:
-        losses = add_on.try_annotations(dataset, inputs, options, arguments.root, ROWS, lambda *one: bad.append(one))
-    except ConceptloaderError as error:
-        found.doubts.append(str(error))
+    losses, bad = Losses(), list[tuple[str, ...]]()
+    number = ROWS if arguments.rows is None else arguments.rows
+    problems: list[str] = []
+    # Where texts of the spans say what offsets count, and it is not what the build counted, that is found out.
+    own = OWN_TEXT_ROLE in found.roles.values()
+
+    def on_bad(*one: str) -> None:
+        bad.append(one)
+
+    for unit in (None, *SPAN_UNITS) if own else (None,):
+        bad.clear()
+        given = replace(options, span_unit=unit)
+        try:
+            losses = add_on.try_annotations(dataset, inputs, given, arguments.root, number, on_bad)
+        except ConceptloaderError as error:
+            problems.append(str(error))
+            continue
+        if unit is not None:
+            recipe["span-unit"] = unit
+            problems = [f"offsets are in {UNITS[unit].plural}, by the texts of the spans"]
+        break
+    found.doubts += problems[:1]
     _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
     where = f"the first {len(rows):,} rows of {sources[0].path}"
     _write(f"annotate {dataset}", arguments.out, where, found, recipe, None, output)
@@ -110,9 +132,23 @@ def _split(arguments: argparse.Namespace) -> dict[str, str]:
     return {} if arguments.split is None else {"split": arguments.split}
 
 
-def _first_rows(sources: list[Source]) -> list[dict[str, Any]]:
-    numbered = chain.from_iterable(read_rows(source, MAX_LINE_BYTES) for source in sources)
-    return [row for _, row in islice(numbered, ROWS)]
+def _surveyed(
+    arguments: argparse.Namespace, sources: list[Source], look: Callable[[list[dict[str, Any]]], Guess]
+) -> tuple[Guess, list[dict[str, Any]]]:
+    """What `look` finds in the first rows, and these; rows that cannot be read are counted."""
+    bad: list[str] = []
+    numbered = chain.from_iterable(read_rows(source, MAX_LINE_BYTES, None, bad.append) for source in sources)
+    limit = int(min(arguments.rows or ROWS, _HELD))
+    rows = [row for _, row in islice(numbered, limit)]
+    found = look(rows)
+    _count(found, bad, "rows that cannot be read")
+    return found, rows
+
+
+def _count(found: Guess, bad: Sequence[str], what: str) -> None:
+    """Add how many are wrong, and the first ones, to the doubts."""
+    if bad:
+        found.doubts += [f"{len(bad):,} {what}, such as {bad[0]}", *bad[1:_SHOWN]]
 
 
 def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Guess) -> dict[str, str]:
@@ -127,7 +163,10 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
                 os.unlink(path)
         require_new(path)
         flat = "start" in found.roles.values()
-        names = count_names(sources, track, found.options.get("column", {}), MAX_LINE_BYTES, flat=flat)
+        bad: list[str] = []
+        columns = found.options.get("column", {})
+        names = count_names(sources, track, columns, MAX_LINE_BYTES, flat=flat, on_bad=bad.append)
+        _count(found, bad, f"rows of all without the names of track {track}")
         kept, _ = write_names(path, names)
         files[track] = path
         if kept > _MANY:
@@ -147,8 +186,9 @@ def _columns(sources: list[Source], found: Guess) -> Columns:
     )
 
 
-def _try(sources: list[Source], found: Guess, given: str | None, names: dict[str, str]) -> None:
-    """Place the first rows, and add what is wrong with them to the doubts. given: the tokenizer."""
+def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, names: dict[str, str]) -> None:
+    """Place the first rows, and add what is wrong with them to the doubts."""
+    given = arguments.tokenizer
     chat = "chat" in found.options
     if chat and given is None:
         return
@@ -165,20 +205,34 @@ def _try(sources: list[Source], found: Guess, given: str | None, names: dict[str
             vocabularies={track: load_vocabulary(path) for track, path in names.items()},
             scores=found.options.get("scores", {}),
             overlap=found.options.get("overlap", "error"),
+            span_unit=found.options.get("span-unit"),
         )
         options = with_chat(options, load_rules(str(given), None, None) if chat else None)
-        tried = try_rows(shard_job(sources, options, skip_bad=True), format_options(options))
+        job = shard_job(sources, options, skip_bad=True)
+        tried = try_rows(job, format_options(options), arguments.rows).done
     except ConceptloaderError as error:
         found.doubts.append(str(error))
         return
     _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
 
 
-def _doubt(found: Guess, losses: list[str], bad: Sequence[tuple[str, str, str]], rows: int) -> None:
+def _doubt(found: Guess, losses: list[str], bad: Sequence[tuple[str, ...]], rows: int) -> None:
     """Add what a trial of these rows found."""
     found.doubts += losses + [f"{path}: {where}: {problem}" for path, where, problem in bad[:_SHOWN]]
     if (more := len(bad) - _SHOWN) > 0:
         found.doubts.append(f"{more:,} more such rows of {rows:,}")
+
+
+def _from_recipe(out: str, key: str, value: Any) -> Any:
+    """An option as it stands in the recipe `out`, to which its paths are relative."""
+    if isinstance(value, list) and key in ("inputs", "root"):
+        return [_from_recipe(out, "out", one) for one in value]
+    if isinstance(value, dict) and key == "vocabulary":
+        return {track: _from_recipe(out, "out", one) for track, one in value.items()}
+    if not isinstance(value, str) or key not in ("out", "tokenizer", "vocabulary"):
+        return value
+    named = value == "bytes" or value.startswith("hub:") or "://" in value or os.path.isabs(value)
+    return value if named else os.path.relpath(value, os.path.dirname(out) or ".")
 
 
 def _write(
@@ -195,6 +249,7 @@ def _write(
         *(f"#   {doubt}" for doubt in found.doubts),
         *([f"# {missing}"] if missing is not None else []),
     ]
+    recipe = {key: _from_recipe(out, key, value) for key, value in recipe.items()}
     text = "\n".join(comments) + "\n" + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
     write_file(os.path.abspath(out), text.encode())
     lines = [f"{out}: a recipe by {where}"]

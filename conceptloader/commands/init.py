@@ -1,6 +1,7 @@
 """The command `conceptloader init`."""
 
 import argparse
+import math
 import os
 from collections.abc import Iterable
 from glob import glob
@@ -9,7 +10,7 @@ from itertools import chain, count
 import yaml
 
 from conceptloader.blend import load_config, open_blend
-from conceptloader.cli.arguments import add_root, positive, refuse_beside, track_file
+from conceptloader.cli.arguments import add_root, kind, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
 from conceptloader.commands.first_recipe import write_annotate_recipe, write_recipe
 from conceptloader.errors import ConfigError
@@ -43,6 +44,9 @@ USAGE = "FILE|DATASET [...] --out FILE [options]"
 _SEQ_LEN = 4096
 
 
+_rows = kind("a number of rows, or all", lambda text: math.inf if text == "all" else int(text), lambda rows: rows > 0)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     meaning = "raw files or their directories; datasets, also by URL; or a dataset and annotations"
@@ -59,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of a configuration (default: {_SEQ_LEN}, or less for small datasets)",
     )
     building.add_split(add)
+    meaning = "of raw files: try so many rows, or all, as a build takes them (default: some of up to three files)"
+    add("--rows", type=_rows, metavar="N|all", help=meaning)
     add("--overwrite", action="store_true", help="replace an existing FILE")
     add_root(add)
 
@@ -81,7 +87,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
         write_recipe(arguments, output)
     else:
-        refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "split")
+        refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "split", "rows")
         _write_configuration(arguments, out, output)
 
 
@@ -101,6 +107,9 @@ def _write_configuration(arguments: argparse.Namespace, out: str, output: Output
     paths = [path if "://" in path else os.path.abspath(path) for path in arguments.inputs]
     datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
     found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}
+    # Levels, for instance, that no span needed: whoever reads them has nothing to train on.
+    columns = [item for ds in datasets.values() for item in ds.manifest.shards.tracks.items()]
+    found = found & {name for name, column in columns if column.records.any()} or found
     room = min(ds.num_tokens - (ds.mode != "document") for ds in datasets.values())
     seq_len = arguments.seq_len or max(1, min(_SEQ_LEN, room))
     given: dict[str, object] = {

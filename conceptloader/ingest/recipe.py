@@ -7,8 +7,13 @@ from itertools import accumulate
 from typing import Any
 
 from conceptloader.format.spec.layout import name_problem
+from conceptloader.ingest.align.units import UNITS, count_fitting, lengths_in
+from conceptloader.ingest.records.columns import OWN_TEXT
 
 ROWS = 1000  # that are looked at
+OWN_TEXT_ROLE = "the spans' own texts, compared"
+_FEW = 10  # rows, one of which is a reason
+_MOST = 0.9  # of the values of a column, whose type is the column's
 
 # Names that columns and fields have in public corpora, the likeliest first.
 _TEXT = "text", "content", "body", "document", "raw_content", "article", "passage", "code"
@@ -20,6 +25,7 @@ _START = "start", "begin", "start_char", "char_start", "start_offset", "from"
 _END = "end", "stop", "end_char", "char_end", "end_offset", "to"
 _CONCEPTS = "concepts", "concept", "labels", "label", "tags", "tag", "entity", "entity_type", "type", "category", "name"
 _SCORES = "scores", "score", "confidence", "probability", "prob", "weight"
+_OWN = *OWN_TEXT, "mention", "surface_form", "span_text", "covered_text", "phrase", "form", "quote", "string", "value"
 _CHAT = {"messages"}, {"prompt", "completion"}, {"prompt", "chosen", "rejected"}
 
 
@@ -103,7 +109,7 @@ def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
     if flat := _span_fields(rest):
         lists: dict[Any, list[Any]] = {}
         for row in rows:
-            lists.setdefault(row.get(document), []).append({name: row.get(name) for name in rest})
+            lists.setdefault(str(row.get(document)), []).append({name: row.get(name) for name in rest})
         grouped = [{"spans": spans} for spans in lists.values()]
         _tracks(found, {"spans": [*lists.values()]}, {"spans": "objects"}, [None] * len(grouped), grouped, one=True)
         found.roles = {theirs: ours for ours, theirs in flat.items()}
@@ -127,7 +133,7 @@ def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
 def _lacking(found: Guess, values: Mapping[str, Sequence[Any]], rows: int) -> None:
     """Columns that some rows lack."""
     for name, role in found.roles.items():
-        if role != "ignored" and 0 < (there := len(values[name])) < rows:
+        if role != "ignored" and name in values and 0 < (there := len(values[name])) < rows:
             fix = ": --bad-records lists them" if role in ("text", "tokens") else ""
             found.doubts.append(f"{name}: {rows - there:,} of {rows:,} rows have none{fix}")
 
@@ -143,19 +149,27 @@ def _there(rows: Iterable[Mapping[str, Any]], name: str) -> list[Any]:
 
 def _kind(values: Sequence[Any]) -> str:
     """Of the values of a column, None apart: text, integer, number, integers, numbers, objects, object, other, none."""
-    if not values:
-        return "none"
-    types = {type(value) for value in values}
-    if types == {list}:
-        items = {type(item) for value in values for item in value}
-        kinds = {frozenset({int}): "integers", frozenset({dict}): "objects", frozenset(): "other"}
-        if items <= {int, float, bool} and items - {int}:
-            return "numbers"
-        return kinds.get(frozenset(items), "other")
-    simple = {frozenset({str}): "text", frozenset({int}): "integer", frozenset({dict}): "object"}
-    if types <= {int, float}:
-        return simple.get(frozenset(types), "number")
-    return simple.get(frozenset(types), "other")
+    kinds = Counter(map(_kind_of, values))
+    for narrow, wide in (("integer", "number"), ("integers", "numbers")):
+        if wide in kinds:
+            kinds[wide] += kinds.pop(narrow, 0)
+    empty = kinds.pop("empty", 0)
+    if not kinds:
+        return "other" if empty else "none"
+    kind, count = kinds.most_common(1)[0]
+    others = kinds.total() - count + (0 if kind in ("integers", "numbers", "objects") else empty)
+    return kind if others <= (1 - _MOST) * len(values) else "other"
+
+
+def _kind_of(value: Any) -> str:
+    if type(value) is not list:
+        return {str: "text", int: "integer", float: "number", dict: "object"}.get(type(value), "other")
+    items = Counter(type(item) for item in value if item is not None)
+    if not items:
+        return "empty"
+    if items.keys() <= {int, float, bool}:
+        return "integers" if items.keys() == {int} else "numbers"
+    return "objects" if items[dict] > items.total() / 2 else "other"
 
 
 def _first(names: Sequence[str], kinds: Mapping[str, str], *wanted: str) -> str | None:
@@ -166,7 +180,8 @@ def _first(names: Sequence[str], kinds: Mapping[str, str], *wanted: str) -> str 
 
 def _longest(values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> str | None:
     """The column with the longest texts, if they are longer than names and addresses are."""
-    sizes = {name: sum(map(len, values[name])) / len(values[name]) for name, kind in kinds.items() if kind == "text"}
+    texts = {name: [v for v in values[name] if type(v) is str] for name, kind in kinds.items() if kind == "text"}
+    sizes = {name: sum(map(len, some)) / len(some) for name, some in texts.items()}
     best = max(sizes, key=lambda name: sizes[name], default=None)
     return best if best is not None and sizes[best] > 80 else None
 
@@ -187,7 +202,8 @@ def _id(found: Guess, values: Mapping[str, Sequence[Any]], kinds: Mapping[str, s
         return
     found.call("id", name)
     found.roles[name] = "id"
-    if repeated := len(values[name]) - len(set(values[name])):
+    some = [value for value in values[name] if type(value) in (str, int)]
+    if repeated := len(some) - len(set(some)):
         found.doubts.append(f"{name}: {repeated:,} of {rows:,} rows have an id that was there before")
 
 
@@ -204,7 +220,7 @@ def _tracks(
     columns = [name for name, kind in kinds.items() if kind == "objects" and name not in found.roles]
     named: dict[str, str] | None = None
     for column in sorted(columns, key=lambda name: likely.get(name.lower(), len(likely))):
-        some = [span for spans in values[column] for span in spans]
+        some = [span for spans in values[column] for span in _objects(spans)]
         of_spans = {name: _kind(_there(some, name)) for name in dict.fromkeys(_names(some))}
         fields = _span_fields(of_spans)
         if fields is None:
@@ -223,16 +239,22 @@ def _tracks(
             found.call(ours, theirs)
         if "scores" in fields:
             found.options.setdefault("scores", {})[track] = "f4"
-        for name in of_spans.keys() - {*fields.values()}:
+        lists = [_objects(row.get(column)) for row in rows]
+        own = _own_text(found, column, fields, of_spans, lists, contents)
+        for name in of_spans.keys() - {*fields.values(), own}:
             found.add("ignore-column", f"{column}.{name}")
         labels = {type(label) for s in some for label in _listed(s.get(fields["concepts"]))}
         if str in labels:
             found.named.append(track)
         else:
             found.doubts.append(f"{column}: labels are numbers, which become ids of concepts without names")
-        _look_at(found, column, fields, [row.get(column) for row in rows], contents)
+        _look_at(found, column, fields, lists, contents)
         if one:
             return
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if type(one) is dict] if type(value) is list else []
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -250,26 +272,94 @@ def _span_fields(kinds: Mapping[str, str]) -> dict[str, str] | None:
     return fields | ({"scores": scores} if scores is not None else {})
 
 
+def _own_text(
+    found: Guess,
+    column: str,
+    fields: Mapping[str, str],
+    kinds: Mapping[str, str],
+    spans: Sequence[Sequence[Mapping[str, Any]]],
+    contents: Sequence[Any],
+) -> str | None:
+    """The field with the texts of the spans, and what these say of the offsets.
+
+    Of a name that is not usual only if most of the spans have such a text in some unit.
+    """
+    names = [name for name, kind in kinds.items() if kind == "text" and name not in fields.values()]
+    names.sort(key=lambda name: [*_OWN, name].index(name))
+    texts = [content if type(content) is str else "" for content in contents]
+    for name in names:
+        given = [
+            (row, one[fields["start"]], one[fields["end"]], one[name])
+            for row, some in enumerate(spans)
+            for one in some
+            if _sound(one, fields) and type(one.get(name)) is str
+        ]
+        fits = {unit: count_fitting(texts, given, unit) for unit in ("character", "utf16", "byte")}
+        best = max(fits, key=lambda unit: fits[unit])
+        if 2 * fits[best] <= len(given) and name not in OWN_TEXT:
+            continue
+        if name not in OWN_TEXT:
+            found.call("surface", name)
+        found.roles[f"{column}.{name}"] = OWN_TEXT_ROLE
+        if fits[best] and best != "character":
+            found.options["span-unit"] = best
+            found.doubts.append(f"{column}: offsets are in {UNITS[best].plural}, by {name} of {len(given):,} spans")
+        if any(texts) and fits[best] < len(given):
+            wrong = f"{len(given) - fits[best]:,} of {len(given):,} spans have another text than {name}"
+            found.doubts.append(f"{column}: {wrong}: correct them, or do not compare (ignore {column}.{name})")
+        return name
+    return None
+
+
+def _sound(span: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
+    start, end = span.get(fields["start"]), span.get(fields["end"])
+    return type(start) is int and type(end) is int and 0 <= start <= end
+
+
 def _look_at(
-    found: Guess, column: str, fields: Mapping[str, str], spans: Sequence[Any], contents: Sequence[Any]
+    found: Guess,
+    column: str,
+    fields: Mapping[str, str],
+    spans: Sequence[Sequence[Mapping[str, Any]]],
+    contents: Sequence[Any],
 ) -> None:
     """Spans that overlap, are beyond their document, or lack a label."""
     wrong: Counter[str] = Counter()
+    unit, overlapping = str(found.options.get("span-unit", "character")), 0
     for some, content in zip(spans, contents, strict=True):
-        places = [(s.get(fields["start"]), s.get(fields["end"])) for s in some or ()]
-        whole = sorted(place for place in places if None not in place)
-        furthest = [0, *accumulate((end for _, end in whole), max)]
-        wrong["lack start, end or label"] += sum(
-            None in place or s.get(fields["concepts"]) is None for place, s in zip(places, some or (), strict=True)
-        )
-        wrong["overlap"] += sum(start < before for (start, _), before in zip(whole, furthest, strict=False))
-        wrong["are beyond their document"] += sum(content is not None and end > len(content) for _, end in whole)
-    total = sum(len(some or ()) for some in spans)
+        limit = None
+        if isinstance(content, (str, list)):
+            limit = lengths_in([content], unit)[0] if isinstance(content, str) else len(content)
+        places: list[tuple[int, int]] = []
+        for one in some:
+            start: Any = one.get(fields["start"])
+            end: Any = one.get(fields["end"])
+            if None in (start, end, one.get(fields["concepts"])):
+                wrong["lack start, end or label"] += 1
+            elif not _sound(one, fields):
+                wrong["have no offsets from 0, the start before the end"] += 1
+            elif limit is not None and end > limit:
+                wrong["are beyond their document"] += 1
+            else:
+                places.append((start, end))
+        furthest = [0, *accumulate((end for _, end in sorted(places)), max)]
+        over = sum(start < before for (start, _), before in zip(sorted(places), furthest, strict=False))
+        wrong["overlap"] += over
+        overlapping += over > 0
+    total = sum(map(len, spans))
     for what, count in wrong.items():
         if count:
             found.doubts.append(f"{column}: {count:,} of {total:,} spans {what}")
-    if wrong["overlap"]:
+    having = sum(map(bool, spans))
+    # One row of many is more likely to be wrong than a reason for levels, which would be empty.
+    if overlapping > (having >= _FEW) and overlapping >= having / 100:
         found.options["overlap"] = "levels"
+
+
+def _alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Most of some lists are as long as others."""
+    same = [type(a) is type(b) is list and len(a) == len(b) for a, b in zip(values, others, strict=False)]
+    return sum(same) >= _MOST * max(len(values), len(others))
 
 
 def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]], tokens: str | None) -> None:
@@ -278,8 +368,8 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         found.roles[name] = "metadata"
         return
     numbers = kind in ("integers", "numbers") and tokens is not None
-    if numbers and [*map(len, values[name])] == [*map(len, values[str(tokens)])]:
-        flat = {item for value in values[name] for item in value}
+    if numbers and _alike(values[name], values[str(tokens)]):
+        flat = {item for value in values[name] if type(value) is list for item in value}
         code = "u1" if flat <= {0, 1} else "i4" if kind == "integers" else "f4"
         found.options.setdefault("field", {})[name] = code
         found.roles[name] = f"a number per token, {code}"
@@ -288,7 +378,8 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         found.options.setdefault("number", {})[name] = "f4"
         found.roles[name] = "a number per document, f4: to weigh and select by"
         return
-    if kind in ("text", "integer", "number", "other") and not any(isinstance(v, (list, dict)) for v in values[name]):
+    nested = any(isinstance(v, (list, dict)) for v in values[name])
+    if kind in ("text", "integer", "number") or (kind == "other" and not nested):
         found.add("metadata-column", name)
         found.roles[name] = "metadata, to select by"
     else:

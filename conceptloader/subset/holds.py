@@ -44,7 +44,7 @@ class DocumentTest:
         self._expression = Expression(text)
         self.columns = {*self._expression.columns}
         self._keys = {name: self._kind(known.first_of(name)) for name in self.columns if known.record_of(name)}
-        self._expression.check({**known.types, **self._keys})
+        self._expression.check({**known.types, **self._keys}, known.keys_of)
         named = Where("or", tuple(self._expression.concepts.values()))
         self._tests = with_ids({"": dataset}, named)[""].parts
         self._sources = Sources(dataset, Where("or", self._tests)) if self._tests else None

@@ -60,6 +60,14 @@ class DocumentColumns:
         known = name not in self.types and track != name and track in self.dataset.tracks
         return track if known and self.dataset.tracks[track].codec in _RECORDS else None
 
+    def keys_of(self, name: str) -> list[str]:
+        """Keys TRACK.NAME that one of the first documents has."""
+        tracks = [track for track, found in self.dataset.tracks.items() if found.codec in _RECORDS]
+        documents = np.arange(min(self.dataset.num_documents, _RANGE_OF_IDS))
+        start, stop = document_ranges(self.dataset, documents)
+        keys = [(track, f"{track}.{name}") for track in tracks]
+        return [key for track, key in keys if self._first(track, {key}, start, stop)[key].null_count < len(documents)]
+
     def table(self, documents: Ints, names: Collection[str]) -> Any:
         """Some columns of some documents, given by their numbers, ascending.
 

@@ -150,12 +150,16 @@ class Expression:
         what = "no concept" if column is None else f"the column {column!r}"
         raise self.wrong(self._places.get(column or "", _at(node)), what, "concepts of tokens, TRACK:CONCEPT")
 
-    def check(self, known: Mapping[str, Any]) -> None:
-        """Raises: ConfigError unless it is true or false. known: the columns that there are, by Arrow type."""
+    def check(self, known: Mapping[str, Any], keys: Callable[[str], list[str]] = lambda _: []) -> None:
+        """Raises: ConfigError unless it is true or false.
+
+        known: the columns that there are, by Arrow type. keys: those of records that end in a name.
+        """
         for name, at in self._places.items():
             if name not in known:
-                error = unknown("", name, known, "column")
-                raise self.wrong(at, error.found, "; ".join(filter(None, (error.expected, error.fix))))
+                error, meant = unknown("", name, known, "column"), " or ".join(keys(name))
+                fix = f"did you mean {meant}?" if meant else error.fix
+                raise self.wrong(at, error.found, "; ".join(filter(None, (error.expected, fix))))
         arrow = need("pyarrow", f"{self._option}: found no pyarrow package, which makes the tables")
         types = {**{name: known[name] for name in self.columns or list(known)[:1]}}
         types |= dict.fromkeys(self.concepts, arrow.bool_())

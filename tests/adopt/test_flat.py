@@ -29,6 +29,10 @@ def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head:
         path = Path(directory) / "x.npy"
         array = np.array(tokens, dtype)
         np.save(path, array) if head else array.tofile(path)
+        if 0 not in tokens:
+            with raises(InputError, "x.npy", "no token 0 in 1 files"):
+                adopt([path], Path(directory) / "ds", dtype=None if head else dtype, document_end=0)
+            return
         adopt([path], Path(directory) / "ds", dtype=None if head else dtype, document_end=0)
         with cl.open_dataset(Path(directory) / "ds") as ds:
             assert ds.tokens(0, len(tokens)).tolist() == tokens

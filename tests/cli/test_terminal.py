@@ -149,3 +149,20 @@ def test_what_a_stranger_types(dataset: Path, command: list[str], capsys: pytest
     assert code in (1, 2)
     assert "Traceback" not in capsys.readouterr().err
     assert not (dataset / "none.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\u0915\u094d\u200d\u0937",
+        "\U0001f469\u200d\U0001f469",
+        "\u2764\ufe0f\u200d\U0001f525",
+    ],
+)
+def test_joiners_within_words_stay(word: str) -> None:
+    assert printable(f"a {word} b") == f"a {word} b"
+    for joiner in "\u200c\u200d":
+        outside = f"{joiner}{word}", f"{word}{joiner}", f"a{joiner}b", f"{word}{joiner * 2}{word}", f"{word}{joiner} "
+        for text in outside:
+            assert joiner.encode("unicode_escape").decode() in printable(text)

@@ -11,6 +11,8 @@ import conceptloader as cl
 from conceptloader.errors import FormatError
 from conceptloader.remote import stores
 from conceptloader.remote.http import Http
+from conceptloader.storage.objects import Objects, Part
+from conceptloader.storage.source import Expected
 from tests.raises import raises
 from tests.remote.files import FileServer
 
@@ -69,3 +71,21 @@ def test_a_file_system_is_asked_again_for_versions(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(stores, "FRESH_S", 0.0)
     with raises(FormatError, expected="as when it was first read"):
         far.tokens(9, 20)
+
+
+class Proxied(Objects):
+    """A store that is asked through a proxy, which makes some of its ETags weak."""
+
+    tags = iter(['"a"', 'W/"a"', '"a"', 'W/"b"'])
+
+    def get(self, url: str, offset: int, size: int) -> Part:
+        return Part(b"x" * size, 8, next(self.tags))
+
+
+def test_a_weak_etag_is_that_of_the_same_object() -> None:
+    objects = Proxied(lambda _: True, check=False)
+    file = Expected("proxied://a", 8, "")
+    for _ in range(3):
+        assert objects.fetch(file, 0, 4) == b"xxxx"
+    with raises(FormatError, "proxied://a", 'version "b"'):
+        objects.fetch(file, 0, 4)

@@ -287,6 +287,7 @@ def test_other_expressions_are_refused(
         ),
         (["--where", "about.n in (3, 'x')"], "where, column 16: found Could not convert string 'x'"),
         (["--where", "quality.n = 3"], "an unknown column 'quality.n'"),
+        (["--where", "lang = 'en'"], "did you mean about.lang?"),
         (["--by", "about.lang:0,1"], "by: about.lang: found 'en' in a document, expected a number"),
         (["--by", "concepts.lang"], "expected a column with one value"),
         (["--where", "true", "--metadata", "/nowhere.parquet"], "expected a parquet or jsonl file"),

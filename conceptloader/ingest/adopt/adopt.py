@@ -18,8 +18,9 @@ from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
+from conceptloader.ingest.adopt.ids import Ids, look
 from conceptloader.ingest.adopt.megatron import megatron_file
-from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, noted_tokenizers, read_content
+from conceptloader.ingest.adopt.source import TokenFile, last_token, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.layouts.find import files_below
 from conceptloader.storage.durable import Spool
@@ -59,6 +60,7 @@ def adopt(
     loss_mask: bool = False,
     roots: Collection[str] = (),
     times: bool = True,
+    tell: Callable[[Ids], None] | None = None,
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
@@ -82,6 +84,7 @@ def adopt(
         loss_mask: Copy .ds files with the masks in their .ds.loss, as the field loss_mask.
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
         times: Record times of modification, so that a file with another one is refused; else size and sample decide.
+        tell: Called with the first ids of the file that has the greatest one.
 
     Returns:
         The manifest of the new dataset.
@@ -96,8 +99,11 @@ def adopt(
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
         raise InputError(files[0].path, f"no token in {len(files)} files", "some", "check the paths")
-    for file in files:
-        _check_ids(file, tokenizer)
+    found = [look(file, tokenizer is not None) for file in files]
+    for file, ids in zip(files, found, strict=True):
+        _check_ids(file, ids, tokenizer)
+    if tell is not None:
+        tell(max(found, key=lambda ids: ids.greatest))
     if loss_mask:
         return copy_with_loss(files, out, tokenizer, definition)
     with new_directory(out) as working:
@@ -212,19 +218,28 @@ def _called(source: str) -> str:
     return os.path.basename(os.path.abspath(source).removesuffix("/tokenizer.json"))
 
 
-def _check_ids(file: TokenFile, tokenizer: Tokenizer | None) -> None:
+def _check_ids(file: TokenFile, ids: Ids, tokenizer: Tokenizer | None) -> None:
     """Raise InputError if one of the first tokens is not of the tokenizer."""
-    if tokenizer is None:
-        return
-    with IndexFile(file.path) as source:
-        ids = source.array(f"<{file.token_type}", file.offset, 0, min(PIECE, file.tokens))
-    if len(ids) and (highest := int(ids.max())) >= tokenizer.vocab_size:
+    if tokenizer is not None and ids.greatest >= tokenizer.vocab_size:
         raise InputError(
             file.path,
-            f"token {highest}",
+            f"token {ids.greatest}",
             f"ids below {tokenizer.vocab_size}, as {tokenizer.name!r} has them",
             "name the tokenizer that made the tokens",
         )
+
+
+def _check_ends(files: Sequence[TokenFile], documents: Sequence[int]) -> None:
+    """Raise InputError if the token that ends documents is nowhere."""
+    ended = [(file, count) for file, count in zip(files, documents, strict=True) if file.document_end is not None]
+    if any(count > 1 or last_token(file) == file.document_end for file, count in ended) or not ended:
+        return
+    raise InputError(
+        ended[0][0].path,
+        f"no token {ended[0][0].document_end} in {len(ended)} files",
+        "one at the end of each document",
+        "name the token that ends documents (--document-end), or omit it",
+    )
 
 
 def _assemble(
@@ -235,6 +250,7 @@ def _assemble(
     layouts = [fmt.make_layout(token_type, {}, []) for token_type in dict.fromkeys(file.token_type for file in files)]
     types = [layout.token_type for layout in layouts]
     tables = [write_documents(os.path.join(working, name), file) for name, file in zip(names, files, strict=True)]
+    _check_ends(files, [documents for documents, _ in tables])
     # Behind the tables, for which some files are read: what was read is what the checksums are of.
     contents = [read_content(file, full) for file in files]
     table = ShardTable(

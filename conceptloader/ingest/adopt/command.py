@@ -1,12 +1,14 @@
 """The command `conceptloader adopt`."""
 
 import argparse
+from dataclasses import asdict
 
 from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.adopt.ids import Ids
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 DESCRIPTION = """\
@@ -19,7 +21,8 @@ Use existing token files as a dataset, in place. Only a manifest and a table of 
 PATH is the prefix (or either file) of Megatron's .bin and .idx, a .ds file, a flat file of tokens, or a directory of
 one of these, read in the order of names. Flat files do not describe themselves: name their --dtype, and --document-end,
 the token that ends each document; without it, documents are unknown. Tokens are read only to find these ends, and to
-check for negative ones in Megatron files of type int8 or int16.
+check for negative ones in Megatron files of type int8 or int16. Of the first ones of a flat file the greatest id and
+the commonest one are shown; a --dtype that they contradict, and a --document-end that is nowhere, are errors.
 
 Do not move or change the files: readers check the size, mtime and a spot checksum of each; `verify` checks the index,
 `verify --full` the tokens. A resume raises if the content changed: another spot checksum or mtime, or, with --full,
@@ -52,20 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     tokenizer, definition = _tokenizer(arguments)
+    ids: list[Ids] = []
     manifest = adopt(
         arguments.paths,
         arguments.out,
         tokenizer=tokenizer,
         definition=definition,
         tokenizer_source=arguments.tokenizer,
+        tell=ids.append,
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
     where = f"of {', '.join(kinds)}, in place" if kinds else "copied with their loss masks"
     files = f"{len(manifest.shards)} files {where}"
-    line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}"
-    output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
+    line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}" + (f"; {ids[0]}" if ids[0].tokens else "")
+    output.manifest(arguments.out, manifest, {"kinds": kinds, "ids": asdict(ids[0])}, line)
 
 
 def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes | None]:

@@ -57,6 +57,7 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
         token_type=token_type,
         tokens=tokens,
         offset=offset,
+        document_end=document_end,
         starts=None if document_end is None else lambda: _starts(path, offset, tokens, token_type, document_end),
     )
 

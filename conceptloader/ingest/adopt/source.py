@@ -30,7 +30,8 @@ class TokenFile:
 
     starts: gives the first token of each document in increasing order, in pieces of bounded size, and raises
     InputError for a corrupt index. None: the file says nothing about documents.
-    tokenizer: the name that the owning library noted next to the file, if it did.
+    tokenizer: the name that the owning library noted next to the file, if it did. document_end: the token that ends a
+    document, where that is what says where they begin.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class TokenFile:
     index: str | None = None
     starts: Callable[[], Iterator[Starts]] | None = None
     tokenizer: str | None = None
+    document_end: int | None = None
 
 
 def noted_tokenizers(files: Sequence[TokenFile]) -> dict[str, Any]:
@@ -120,6 +122,13 @@ class IndexFile:
         """(first item, items) of an array of `count` items."""
         for start in range(0, count, PIECE):
             yield start, self.array(dtype, offset, start, min(start + PIECE, count))
+
+
+def last_token(file: TokenFile) -> int | None:
+    """None for a file without tokens."""
+    with IndexFile(file.path) as stream:
+        last = stream.array(f"<{file.token_type}", file.offset, max(0, file.tokens - 1), file.tokens)
+    return int(last[0]) if len(last) else None
 
 
 def documents_of(file: TokenFile) -> Iterator[tuple[int, NDArray[Any], Ints]]:

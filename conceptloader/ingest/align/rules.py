@@ -9,6 +9,7 @@ from conceptloader.format.spec import layout as fmt
 ALIGNS = ("first", "any", "majority")
 EOS_SPANS = ("none", "last")
 OVERLAPS = ("error", "levels", "union")
+SPAN_UNITS = ("character", "utf16", "byte", "token")
 
 VERSION = 1
 
@@ -25,6 +26,9 @@ class SpanAlignment:
         overlap: How overlapping spans of a track are resolved, see `align.overlap.resolve`.
         levels: How many spans may lie over each other, where overlapping ones are put on levels.
         max_unaligned_spans: Share of a track's spans that may contain no token, in [0, 1].
+        span_unit: What starts and ends of spans count in the document: characters ("character", code points of
+            Unicode), UTF-16 code units ("utf16", as JavaScript and Java do), bytes of UTF-8 ("byte") or "token"; by
+            default characters of text, and tokens of documents that are tokenized already.
     """
 
     align: str = "first"
@@ -32,6 +36,7 @@ class SpanAlignment:
     overlap: str = "error"
     levels: int = 3
     max_unaligned_spans: float = 0.01
+    span_unit: str | None = None
 
     @property
     def rules(self) -> "SpanAlignment":
@@ -43,12 +48,17 @@ class SpanAlignment:
         for name, known in (("align", ALIGNS), ("eos_span", EOS_SPANS), ("overlap", OVERLAPS)):
             if getattr(self, name) not in known:
                 raise ConfigError(name, repr(getattr(self, name)), f"one of {', '.join(known)}")
+        if self.span_unit not in (None, *SPAN_UNITS):
+            raise ConfigError("span_unit", repr(self.span_unit), f"one of {', '.join(SPAN_UNITS)}")
         if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
             raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}")
         check_fraction(self.max_unaligned_spans)
 
     def to_json(self) -> dict[str, Any]:
-        """What determines the result, in the words of manifests, where an overlap that is an error is "refuse"."""
+        """What determines the result, in the words of manifests, where an overlap that is an error is "refuse".
+
+        But for the unit, of which what is read has a say.
+        """
         placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
         overlap = "refuse" if self.overlap == "error" else self.overlap
         return {**placing, "overlap": overlap, "levels": self.levels if self.overlap == "levels" else 1}

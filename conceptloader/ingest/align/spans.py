@@ -15,6 +15,7 @@ from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.align import find_places
 from conceptloader.ingest.align.overlap import resolve
 from conceptloader.ingest.align.rules import SpanAlignment
+from conceptloader.ingest.align.units import UNITS, Decode, check_texts, in_characters, lengths_in
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import METADATA_TRACK
 
@@ -52,17 +53,23 @@ def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
 
 
 def place(
-    batch: RowBatch, tokens: Ragged, places: Ints | None, eos: int | None, rules: SpanAlignment, dtype: Any = np.uint32
+    batch: RowBatch,
+    tokens: Ragged,
+    places: Ints | None,
+    eos: int | None,
+    rules: SpanAlignment,
+    dtype: Any = np.uint32,
+    decode: Decode | None = None,
 ) -> Placed:
     """tokens: of each document.
 
     places: of each token, see `TextTokenizer.encode`, for documents given as text. eos: the id to append to each
-    document, or None. dtype: of the written tokens.
+    document, or None. dtype: of the written tokens. decode: see `check_texts`.
 
     Raises: BadRow.
     """
     lengths = np.diff(tokens.offsets)
-    spans, lost = place_spans(batch, tokens.offsets, places, np.full(len(lengths), eos is not None), rules)
+    spans, lost = place_spans(batch, tokens.offsets, places, np.full(len(lengths), eos is not None), rules, decode)
     fields = batch.fields
     if eos is not None:
         ends = tokens.offsets[1:]
@@ -125,25 +132,34 @@ def _in_front(placed: Placed, front: Ragged, held: bool) -> Placed:
 
 
 def place_spans(
-    batch: RowBatch, offsets: Ints, places: Ints | None, eos: NDArray[np.bool_], rules: SpanAlignment
+    batch: RowBatch,
+    offsets: Ints,
+    places: Ints | None,
+    eos: NDArray[np.bool_],
+    rules: SpanAlignment,
+    decode: Decode | None = None,
 ) -> tuple[dict[str, BulkSpans], dict[str, Ints]]:
     """(spans of the batch in tokens, by track; those that were lost, see `Placed`).
 
-    offsets: of the documents' tokens, without the eos that those marked in `eos` end with. Raises: BadRow.
+    offsets: of the documents' tokens, without the eos that those marked in `eos` end with. decode: see `check_texts`.
+    Raises: BadRow.
     """
     lengths = np.diff(offsets)
-    found = None
-    if batch.texts is not None and places is not None and any(len(raw.row) for raw in batch.spans.values()):
-        found = find_places(batch.texts, offsets, places)
+    found, limits, texts = None, lengths, batch.texts
+    unit = "token" if texts is None or places is None else rules.span_unit or "character"
+    if texts is not None and places is not None and any(len(raw.row) for raw in batch.spans.values()):
+        decode = _decoder(texts, offsets, places)
+        if unit != "token":
+            found, limits = find_places(texts, offsets, places), lengths_in(texts, unit)
     spans: dict[str, BulkSpans] = {}
     lost: dict[str, Ints] = {}
     for track, raw in batch.spans.items():
-        if found is None:
-            check_spans(raw, lengths, track, "tokens")
+        check_texts(texts, raw, unit, track, decode)
+        check_spans(raw, limits, track, UNITS[unit].plural)
+        if found is None or texts is None:
             start, end = raw.start, raw.end
         else:
-            check_spans(raw, found.lengths, track, "characters")
-            start, end = found.tokens_of(raw, rules.align)
+            start, end = found.tokens_of(in_characters(texts, raw, unit, track), rules.align)
         if raw.whole is not None:  # tokens that stand for no character, too
             start, end = np.where(raw.whole, 0, start), np.where(raw.whole, (lengths + eos)[raw.row], end)
         some = start < end
@@ -155,6 +171,17 @@ def place_spans(
         for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):
             spans[name] = _finish(level, lengths, offsets, eos, last)
     return spans, lost
+
+
+def _decoder(texts: Sequence[str], offsets: Ints, places: Ints) -> Decode:
+    """The text at tokens of documents that are given as text."""
+
+    def decode(row: int, start: int, end: int) -> str | None:
+        if not 0 <= start < end <= offsets[row + 1] - offsets[row]:
+            return None
+        return texts[row][places[offsets[row] + start, 0] : places[offsets[row] + end - 1, 1]]
+
+    return decode
 
 
 def check_ids(tokens: Ragged, limit: int) -> None:

@@ -1,5 +1,6 @@
 """New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,6 +26,7 @@ from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
+from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.annotate.join import Annotations
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser
@@ -39,7 +41,7 @@ from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
 
 OnBad = Callable[[str, str, str], None]
-UNITS = ("tokens", "characters")
+_UNITS = {"characters": "character", "tokens": "token"}
 _BATCH_BYTES = 16 << 20
 
 
@@ -54,8 +56,8 @@ class AnnotateOptions(SpanAlignment):
         vocabulary: Names of the concepts, index = concept id (codec concepts only).
         groups: (name, number of concepts) of parts of the vocabulary, in the order of their ids.
         details: What else is known of each concept, objects of JSON.
-        unit: What offsets count, tokens or characters (code points) of the document; None: characters where the text of
-            the documents is known (see `known_text`), else tokens.
+        unit: "characters" or "tokens": the same as the `span_unit` "character" or "token". With none of both, offsets
+            count what those of the build did where the text of the documents is known (see `known_text`), else tokens.
         tokenizer: For characters, if the one that was kept next to the dataset is not meant.
         ignored: Columns that may be there.
         columns: What those of `RowParser` are called in the inputs.
@@ -81,6 +83,11 @@ class AnnotateOptions(SpanAlignment):
     max_line_bytes: int = MAX_LINE_BYTES
     split: str | None = None
 
+    @property
+    def counted(self) -> str | None:
+        """What offsets count, if an option says it."""
+        return self.span_unit or (None if self.unit is None else _UNITS[self.unit])
+
     def check(self) -> TrackOptions:
         options = TrackOptions(
             codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary,
@@ -88,9 +95,11 @@ class AnnotateOptions(SpanAlignment):
         )  # fmt: skip
         options.check(self.track)
         get_codec(options.codec, options.parameters, None, f"track {self.track!r}")
-        if self.unit not in (None, *UNITS):
-            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(UNITS)}")
-        if self.unit == "tokens" and self.tokenizer is not None:
+        if self.unit not in (None, *_UNITS):
+            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(_UNITS)}")
+        if self.unit is not None and self.span_unit not in (None, _UNITS[self.unit]):
+            raise ConfigError("unit", f"{self.unit} and span_unit {self.span_unit}", "one of them")
+        if self.counted == "token" and self.tokenizer is not None:
             raise ConfigError("unit", "tokens with a tokenizer", "one for offsets in characters only")
         self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
@@ -177,7 +186,12 @@ def annotate(
 
 
 def try_annotations(
-    dataset: str, inputs: Sequence[str], options: AnnotateOptions, roots: Sequence[str] | None, rows: int, on_bad: OnBad
+    dataset: str,
+    inputs: Sequence[str],
+    options: AnnotateOptions,
+    roots: Sequence[str] | None,
+    rows: float,
+    on_bad: OnBad,
 ) -> Losses:
     """Place the first `rows` of `inputs` as `annotate` would, and write nothing. Returns: what got no token."""
     manifest, allowed = load_manifest(dataset, roots)
@@ -200,7 +214,7 @@ class _Placed:
 
     def __init__(
         self, ds: Ranges, database: Any, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None,
-        first: int | None = None,
+        first: float | None = None,
     ) -> None:  # fmt: skip
         track = options.check()
         concepts = Concepts(track) if track.codec == "concepts" else None
@@ -210,19 +224,21 @@ class _Placed:
         annotations = Annotations(database, self.rows)
         _check_found(annotations, sources, parser)
         self._by_document, offsets = annotations.join(ds, sources), annotations.offsets
-        texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
+        unit = options.counted or ds.manifest.extra.get("ingest", {}).get("span_unit")
+        texts = known_text(ds, options.tokenizer, unit) if offsets and unit != "token" else None
         dtype = None if concepts is None else concepts.dtype
-        self._placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
-        self._sure = texts is None or options.unit is not None or options.tokenizer is not None
-        self.unit = None if not offsets else "characters" if texts else "tokens"
+        rules = replace(options.rules, span_unit=unit)
+        self._placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=rules, texts=texts)
+        self._sure = texts is None or unit is not None or options.tokenizer is not None
+        self.unit = UNITS[(unit or "character") if texts else "token"].plural if offsets else None
         self.losses = self._placer.losses
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
-        for items, records in self._by_document:
+        for items, records, own in self._by_document:
             if not self._sure and (items["stop"] != WHOLE).any():
                 self._placer.check_unit(items)
                 self._sure = True
-            yield from self._placer.place(items, records)
+            yield from self._placer.place(items, records, own)
 
 
 def _unsorted(out: str, problem: str) -> ReadError:
@@ -233,9 +249,10 @@ class _Rows:
     """The rows of the files, or the first ones, as columns of `Annotations`. bad: those that were skipped."""
 
     def __init__(
-        self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None, first: int | None
+        self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None, first: float | None
     ) -> None:
-        self._sources, self._parser, self._limit, self._on_bad, self._first = sources, parser, limit, on_bad, first
+        self._sources, self._parser, self._limit, self._on_bad = sources, parser, limit, on_bad
+        self._first = None if first in (None, math.inf) else int(first or 0)
         self.bad = 0
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
@@ -243,10 +260,10 @@ class _Rows:
         number = size = 0
         for k, source in enumerate(self._sources):
             for row, document, external, spans, content in self._parsed(source):
-                for start, stop, record in spans:
-                    found.append((number, document, external, start, stop, k, row, content, record))
+                for start, stop, record, own in spans:
+                    found.append((number, document, external, start, stop, k, row, content, record, own))
                     number += 1
-                    size += len(record) + 150
+                    size += len(record) + len(own or "") + 150
                 if size > _BATCH_BYTES:
                     yield [*zip(*found, strict=True)]
                     found, size = [], 0

@@ -44,7 +44,7 @@ The value is `concepts` for codec concepts, and `value` for other codecs. Docume
   conceptloader annotate data/web --recipe annotate.yaml    # `init data/web spans.jsonl --out annotate.yaml` writes one
 
 Offsets are in characters (Unicode code points) of the document's text if the dataset was built from text, else in
-tokens. --offset-unit states which; it is required where both are possible. The text is decoded from the tokens, which
+tokens. --span-unit states which; it is required where both are possible. The text is decoded from the tokens, which
 works for tokenizers that reproduce every text exactly.
 
 A recipe (--recipe) with `chunks`, as in build, reads files with a row per chunk of a document. INPUT are then the
@@ -73,11 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_span_rules(group)
 
     group = parser.add_argument_group("annotations").add_argument
-    meaning = "unit of start and end (default: characters if the text is known, as in build; else tokens)"
+    meaning = "older name of --span-unit character or token"
     group("--offset-unit", choices=["characters", "tokens"], help=meaning)
     group("--tokenizer", metavar="bytes|PATH", help="of the dataset's build (default: its copy in the dataset)")
     group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
-    meaning = "name of id, document, spans, start, end, concepts, scores or value; with chunks, of text or tokens"
+    meaning = "name of id, document, spans, start, end, concepts, scores, surface, value; with chunks: text, tokens"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
     add_max_line_bytes(group)

@@ -16,12 +16,12 @@ from conceptloader.ingest.records.inputs import Source
 
 COLUMNS = (
     "number BIGINT, document BIGINT, id VARCHAR, start BIGINT, stop BIGINT, source UINTEGER, row BIGINT, "
-    "content BIGINT, record BLOB"
+    "content BIGINT, record BLOB, own VARCHAR"
 )
-"""number: of the annotation, in the order of the input; document: None if it is named by its id."""
+"""number: of the annotation, in the order of the input; document: None if it is named by its id; own: its text."""
 
-Batch = tuple[NDArray[np.void], list[bytes]]
-"""Annotations (dtype ITEM), and their records."""
+Batch = tuple[NDArray[np.void], list[bytes], list[str | None] | None]
+"""Annotations (dtype ITEM), their records, and the texts that they say they have, None if none does."""
 
 _IDS = 1 << 20  # looked up at a time
 
@@ -87,4 +87,5 @@ def _items(table: Any) -> Batch:
     items = np.empty(len(table), ITEM)
     for name in ITEM.names or ():
         items[name] = table[name].to_numpy()
-    return items, table["record"].to_pylist()
+    own = table["own"]
+    return items, table["record"].to_pylist(), own.to_pylist() if own.null_count < len(own) else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from conceptloader.format.tools.concat import SOME_BOS
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import place_spans
+from conceptloader.ingest.align.units import UNITS, lengths_in
 from conceptloader.ingest.annotate.rows import WHOLE, digest
 from conceptloader.ingest.annotate.text import Read, read_texts
 from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.inputs import Source
-from conceptloader.ingest.records.tokenizer import TextTokenizer
+from conceptloader.ingest.records.tokenizer import TextTokenizer, kept_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +41,16 @@ class Placer:
     texts: TextTokenizer | None
     losses: Losses = field(default_factory=Losses)
 
-    def place(self, items: NDArray[np.void], records: Sequence[bytes]) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
-        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
+    def place(
+        self, items: NDArray[np.void], records: Sequence[bytes], own: Sequence[str | None] | None = None
+    ) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError.
+
+        own: see `RawSpans`.
+        """
         for shard, part in self._by_shard(items):
-            yield shard, self._place_shard(shard, items[part], [records[i] for i in part.tolist()])
+            texts = None if own is None else [own[i] for i in part.tolist()]
+            yield shard, self._place_shard(shard, items[part], [records[i] for i in part.tolist()], texts)
 
     def check_unit(self, items: NDArray[np.void]) -> None:
         """Offsets in characters could not have been meant as offsets in tokens.
@@ -70,7 +78,9 @@ class Placer:
             if len(part):
                 yield int(shard_of[part[0]]), part
 
-    def _place_shard(self, shard: int, items: NDArray[np.void], records: list[bytes]) -> dict[str, BulkSpans]:
+    def _place_shard(
+        self, shard: int, items: NDArray[np.void], records: list[bytes], own: list[str | None] | None
+    ) -> dict[str, BulkSpans]:
         documents, row = np.unique(items["document"], return_inverse=True)
         first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
         before = self._prefixes(shard, first, stop)
@@ -92,10 +102,11 @@ class Placer:
             first, base = first + before + more, self.ds.shard_starts[shard]
             read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
-        spans = self._raw(items, records, row, read)
+        spans = self._raw(items, records, row, read, own)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
-            placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules)
+            decode = partial(self._decode, read, first + self.ds.shard_starts[shard])
+            placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
             where = self.where(items[np.argmax(row == error.row)])
             raise InputError(where, str(error.problem)) from error
@@ -135,27 +146,45 @@ class Placer:
                     "annotate the dataset that was built from these documents",
                 )
 
-    def _raw(self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read) -> RawSpans:
+    @cached_property
+    def _kept(self) -> TextTokenizer | None:
+        return kept_tokenizer(self.ds)
+
+    def _decode(self, read: Read, first: Ints, row: int, start: int, end: int) -> str | None:
+        """The text of tokens of a document. Raises: BadRow if nobody knows it."""
+        if (tokenizer := self._kept) is None:
+            raise BadRow(
+                row,
+                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected one to "
+                "compare with; ignore the texts (--ignore-column)",
+            )
+        if not 0 <= start < end <= read.offsets[row + 1] - read.offsets[row]:
+            return None
+        return tokenizer.decode(self.ds.tokens(int(first[row]) + start, int(first[row]) + end).tolist())
+
+    def _raw(
+        self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read, own: list[str | None] | None
+    ) -> RawSpans:
         """The items as spans of the documents that were read; row: of each item."""
-        texts = read.texts
-        lengths = np.diff(read.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
+        texts, unit = read.texts, self.rules.span_unit or "character"
+        lengths = np.diff(read.offsets) if texts is None else lengths_in(texts, unit)
         whole = items["stop"] == WHOLE
         end = np.where(whole, lengths[row], items["stop"])
         outside = end > lengths[row]
-        if outside.any():
+        if outside.any() and own is None:
             i = int(np.argmax(outside))
             raise InputError(
                 self.where(items[i]),
                 f"[{items['start'][i]}, {end[i]})",
-                f"it within the {lengths[row[i]]} {'tokens' if texts is None else 'characters'} of the document",
-                "the offsets are of another text or tokenizer, or in another unit (--offset-unit)",
+                f"it within the {lengths[row[i]]} {UNITS['token' if texts is None else unit].plural} of the document",
+                "the offsets are of another text or tokenizer, or in another unit (--span-unit)",
             )
         if self.concepts is not None:
             sizes = np.array([len(record) for record in records]) // self.concepts.itemsize
             labels = Ragged(np.frombuffer(b"".join(records), self.concepts), offsets_of(sizes))
         else:
             labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))
-        return RawSpans(row, items["start"].astype(np.int64), end, labels, whole)
+        return RawSpans(row, items["start"].astype(np.int64), end, labels, whole, own)
 
     def _to_shard(self, spans: BulkSpans, offsets: Ints, first: Ints, records: Sequence[bytes]) -> BulkSpans:
         document = np.searchsorted(offsets, spans.start, "right") - 1

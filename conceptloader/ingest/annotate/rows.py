@@ -10,12 +10,13 @@ import xxhash
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
-from conceptloader.ingest.records.documents import check_id
+from conceptloader.ingest.records.columns import OWN_TEXT, own_text
+from conceptloader.ingest.records.documents import check_id, check_own
 from conceptloader.ingest.records.records import JSON
 from conceptloader.ingest.records.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
-Annotation = tuple[int, int, bytes]  # start, end, record
+Annotation = tuple[int, int, bytes, str | None]  # start, end, record, the text that it says it has
 ITEM = np.dtype(
     [
         ("document", "<i8"), ("start", "<i8"), ("stop", "<i8"), ("source", "<u4"), ("row", "<i8"), ("content", "<i8"),
@@ -40,7 +41,8 @@ class RowParser:
     document. V is `concepts`, a list of names or ids, for codec concepts, and `scores`, if the track has any; for other
     codecs it is `value`. columns: what these are called in the rows, where that differs; in columns that stand for
     `concepts` and `scores`, one may stand without a list, and in rows of CSV it does. `content`, only if named there,
-    is the text of the document, or the list of its tokens, to be compared with the dataset's.
+    is the text of the document, or the list of its tokens, to be compared with the dataset's. Next to start and end,
+    one of OWN_TEXT is the text of the span.
 
     Records of concepts are those of `Concepts.pairs`.
     """
@@ -53,7 +55,7 @@ class RowParser:
         self._concepts = concepts
         self._value = "value" if concepts is None else "concepts"
         self._keys = {"start", "end", "value"} if concepts is None else concepts.keys
-        ours = {"id", "document", "spans", *self._keys}
+        ours = {"id", "document", "spans", *self._keys, OWN_TEXT[0]}
         if unknown := sorted(columns.keys() - ours - {"content"}):
             raise ConfigError("columns", repr(unknown[0]), f"some of {', '.join(sorted(ours))}")
         self._label = "concepts" in columns  # which may hold a single one
@@ -62,7 +64,10 @@ class RowParser:
         self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
         self._known, self._ignored = frozenset({*ours, *columns}), frozenset(ignored)
         spans = columns.get("spans", "spans") + "."
-        self._ignored_fields = self._ignored | {name.removeprefix(spans) for name in ignored}
+        # A text that is ignored is that of the document, unless it says that it is a span's.
+        self._ignored_fields = self._ignored.difference(OWN_TEXT) | {
+            name.removeprefix(spans) for name in ignored if name.startswith(spans)
+        }
         self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
 
     def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
@@ -81,7 +86,8 @@ class RowParser:
         Raises: ValueError that says what is wrong.
         """
         row = self._renamed(row, self._ignored)
-        unknown = sorted(row.keys() - self._known)
+        texts = OWN_TEXT if row.get("end") is not None else ()
+        unknown = sorted(row.keys() - self._known.difference(OWN_TEXT).union(texts))
         if unknown:
             raise ValueError(
                 f"found column {unknown[0]!r}, expected some of id, document, spans, {self._expected(row)}; "
@@ -131,7 +137,7 @@ class RowParser:
         start, end = span.get("start"), span.get("end")
         if is_row and start is None and end is None:
             start, end = 0, WHOLE
-        elif not is_row and span.keys() != self._keys:
+        elif not is_row and span.keys() != self._keys and own_text(span, self._keys) is None:
             raise ValueError(f"found {span!r:.100}, expected exactly {self._expected(span)}")
         elif type(start) is not int or type(end) is not int or not 0 <= start < end < WHOLE:
             raise ValueError(f"found [{start!r:.50}, {end!r:.50}), expected integers 0 <= start < end")
@@ -150,4 +156,7 @@ class RowParser:
             raise ValueError(f"concepts: found {value!r:.100}, expected a list of names or ids")
         if len(record) > MAX_RECORD_BYTES:
             raise ValueError(f"found a record of {len(record)} bytes, expected at most {MAX_RECORD_BYTES}")
-        return start, end, record
+        names = [name for name in OWN_TEXT if span.get(name) is not None] if end != WHOLE else []
+        if names[1:]:
+            raise ValueError(f"found {' and '.join(names)}, expected one text of the span; omit one (--ignore-column)")
+        return start, end, record, check_own(span[names[0]], names[0]) if names else None

@@ -30,8 +30,9 @@ from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
 from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.build.trial import try_rows
+from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import Losses, check_losses
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
@@ -178,6 +179,16 @@ def build_dataset(
     return summary
 
 
+def estimate(sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool) -> Room:
+    """What `build_dataset` will need; nothing is written to `out`.
+
+    Raises: ConfigError, InputError, as it does for the first rows.
+    """
+    trial = try_rows(shard_job(sources, options, skip_bad=skip_bad), format_options(options))
+    total = sum(piece_bytes(source, whole(sources, number)) for number, source in enumerate(sources))
+    return room_of(os.path.abspath(out), trial, total)
+
+
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
     """The build in `path`, new or taken up.
 
@@ -210,6 +221,10 @@ def format_options(options: IngestOptions) -> BuildOptions:
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
         raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or omit it")
     columns, fields = options.columns, dict(options.columns.fields)
+    usual = "character" if columns.tokens is None else "token"
+    if options.span_unit not in (None, usual) and (columns.tokens is not None or options.chat is not None):
+        wanted = "none for conversations, which have no spans" if options.chat else "token for documents of tokens"
+        raise ConfigError("span_unit", repr(options.span_unit), wanted, "annotate the dataset with these spans later")
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
             raise ConfigError(what, f"track {unknown[0]!r}", f"one of {', '.join(columns.tracks) or 'none'}")
@@ -235,6 +250,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
             "ingest": {
                 **options.to_json(),
                 "append_eos": options.eos is not None,
+                **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),
                 "columns": columns.to_json(),
@@ -258,10 +274,10 @@ def _track(options: IngestOptions, track: str) -> TrackOptions:
 def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bool) -> ShardJob:
     """A job of a worker, but for the directory and the shard. Raises: ConfigError for text without a tokenizer."""
     tokenizer: bytes | str | None = None
-    if options.columns.text is not None or options.chat is not None:
-        if options.tokenizer is None:
-            raise ConfigError("tokenizer", "none", "one for input given as text")
+    if options.tokenizer is not None:
         tokenizer = options.tokenizer.definition or options.tokenizer.name
+    elif options.columns.text is not None or options.chat is not None:
+        raise ConfigError("tokenizer", "none", "one for input given as text")
     return ShardJob(
         directory="",
         shard=-1,
@@ -294,9 +310,10 @@ def _write_shards(
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
-    if len(missing) == build.num_shards and sum(sizes) > LONG_BYTES:
+    if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
         try:
-            try_rows(job, build.options)
+            trial = try_rows(job, build.options)
+            room_of(build.path, trial, sum(sizes)).check()
         except BadRecord as error:
             remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
             raise InputError(f"{error}; no shard was begun: {remedy}") from error

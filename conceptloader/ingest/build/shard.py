@@ -2,9 +2,9 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.unaligned import NOTE, Losses
-from conceptloader.ingest.records.batch import BadRecord, BadRow, RowBatch
+from conceptloader.ingest.records.batch import BadRecord, BadRow, Ragged, RowBatch
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source
@@ -33,7 +33,7 @@ from conceptloader.ingest.records.vocabulary import Concepts
 class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
-    tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos: the id to append
+    tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos: the id to append
     to each document, or None; bos: the one to put before it. skip_bad: skip records that cannot be ingested instead
     of raising. chat: how the input's conversations are rendered, None for documents.
     """
@@ -114,15 +114,18 @@ class Rows:
     numbers: Sequence[int]
     name: Callable[[int], str]
 
-    def without(self, row: int) -> "Rows":
-        kept = [i for i in range(len(self.numbers)) if i != row]
+    def without(self, rows: Collection[int]) -> "Rows":
+        kept = [i for i in range(len(self.numbers)) if i not in rows]
         content = [self.content[i] for i in kept] if isinstance(self.content, list) else self.content.take(kept)
         return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
 
 
 @dataclass(frozen=True)
 class ShardFiller:
-    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob."""
+    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob.
+
+    decode: the text of tokens [start, end) of one of some documents, where the tokenizer of rows of tokens is known.
+    """
 
     writer: ShardWriter
     tokenizer: TextTokenizer | None
@@ -131,6 +134,7 @@ class ShardFiller:
     skip_bad: bool
     losses: Losses = field(default_factory=Losses)
     bos: int | None = None
+    decode: Callable[[Ragged, int, int, int], str | None] | None = None
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -145,8 +149,9 @@ class ShardFiller:
                 where = rows.name(rows.numbers[error.row])
                 if not self.skip_bad:
                     raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error
-                progress.bad.append((rows.path, where, error.problem))
-                rows = rows.without(error.row)
+                bad = error.rows or {error.row: error.problem}
+                progress.bad += [(rows.path, rows.name(rows.numbers[row]), bad[row]) for row in sorted(bad)]
+                rows = rows.without(bad)
                 continue
             tokens = placed.tokens
             writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
@@ -172,7 +177,8 @@ class ShardFiller:
                 marked[spans.row] = True
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
         check_ids(tokens, options.token_limit)
-        placed = place(batch, tokens, places, self.eos, self.rules, np.dtype("<" + options.written_type))
+        dtype, decode = np.dtype("<" + options.written_type), self.decode and partial(self.decode, tokens)
+        placed = place(batch, tokens, places, self.eos, self.rules, dtype, decode)
         ids, first, shard = batch.ids, self.writer.documents, self.writer.name
         losses.note(
             batch,
@@ -187,8 +193,17 @@ class ShardFiller:
 
 def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
     """What adds the rows of a job to its shard."""
-    tokenizer = _tokenizer(job.tokenizer, job.eos)
-    return ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad, bos=job.bos)
+    given = job.columns.tokens is not None
+
+    def decode(tokens: Ragged, row: int, start: int, end: int) -> str | None:
+        ids = tokens.values[tokens.offsets[row] : tokens.offsets[row + 1]]
+        tokenizer = _tokenizer(job.tokenizer, job.eos)  # which few inputs of tokens need
+        return tokenizer.decode(ids[start:end].tolist()) if tokenizer and 0 <= start < end <= len(ids) else None
+
+    return ShardFiller(
+        writer, None if given else _tokenizer(job.tokenizer, job.eos), job.eos, job.rules, job.skip_bad, bos=job.bos,
+        decode=decode if given and job.tokenizer is not None else None,
+    )  # fmt: skip
 
 
 def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:

@@ -34,7 +34,10 @@ def _read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None
     careful = preset is None and arguments.bad_records is None
     default = {"wrong": "error" if careful else "unannotated"}
     chunks = convert(Chunks, {**default, **(preset or {}), **(arguments.chunks or {})}, where)
-    return replace(chunks, files=parquet_files(chunks.files))
+    unit = arguments.span_unit or chunks.span_unit
+    if chunks.span_unit not in (None, unit):
+        raise ConfigError(where, f"span_unit {chunks.span_unit} and --span-unit {unit}", "one of them")
+    return replace(chunks, files=parquet_files(chunks.files), span_unit=unit)
 
 
 def _read_documents(arguments: argparse.Namespace) -> Documents:

@@ -116,6 +116,7 @@ def build_chunked(
         groups={MAIN_TRACK: list(library.groups().items())},
         details={MAIN_TRACK: library.to_json()},
         scores={MAIN_TRACK: chunks.score_type} if chunks.scores else {},
+        span_unit=None,  # what is joined counts characters, or tokens
     )
     if overwrite:
         directory = f"{path}.joined"
@@ -169,6 +170,7 @@ def annotate_chunked(
             groups=list(library.groups().items()),
             details=library.to_json(),
             unit="tokens" if documents.tokens else "characters",
+            span_unit=None,
             columns={"id": chunks.join, "content": documents.content},
             ignored=documents.keep,
             joined=chunked.told(joined.to_json()),

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from conceptloader.base.checks import check_task
@@ -17,6 +18,7 @@ from conceptloader.base.packages import need
 from conceptloader.base.workers import Tell, run_all
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_columns, check_path
@@ -134,6 +136,9 @@ def join_chunks(
 def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
     """All that can be known before anything is written to `path`, or removed. Raises: ConfigError, InputError."""
     need("duckdb", PROBLEM)
+    if chunks.span_unit is not None and (chunks.span_unit == "token") != documents.tokens:
+        units = "token for documents of tokens" if documents.tokens else "character, utf16 or byte for text"
+        raise ConfigError("chunks: span_unit", repr(chunks.span_unit), units)
     for file in [*documents.files, path]:
         check_path(file)
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
@@ -266,6 +271,8 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     dealt = [os.path.join(task.directory, f"deal-{j:05d}", f"file={task.number}") for j in range(len(chunks.files))]
     opened.execute(sql.dealt([name for name in dealt if os.path.isdir(name)], chunks))
     concepts = os.path.join(task.directory, _LIBRARY)
+    cut = partial(_in_characters, chunks.span_unit)
+    opened.create_function(sql.IN_CHARACTERS, cut, ["VARCHAR", "BIGINT[]"], "BIGINT[]")
     for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path, concepts):
         opened.execute(statement)
     report = _report(task, opened, "wrong")
@@ -281,6 +288,12 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
         "missing": opened.execute(f"{count} cut ANTI JOIN chunks USING (id, number)").fetchone()[0],
         "by_status": {str(status): number for status, number in by_status},
     }
+
+
+def _in_characters(unit: str | None, text: str, offsets: list[int]) -> list[int]:
+    """Offsets in characters, from those in `unit`; -1 for one that is outside of the text or inside of a character."""
+    kind = UNITS[unit or "character"]
+    return [-1 if (cut := kind.cut(text, 0, offset)) is None else len(cut) for offset in offsets]
 
 
 def _report(task: Task, opened: Any, table: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Chunks(Section):
     stored as score_type ("f2" or "f4"); of a concept twice in a chunk the higher one.
     starts, number: column of the documents with the list of where each chunk begins, up to the next one or the
     document's end; column of a chunk's place in this list, from 0. Or start, end: columns of the chunks. All count
-    characters (code points) of text, or tokens where the documents are given as tokens.
+    what span_unit says, by default characters (code points) of text, and tokens of documents that are given as tokens.
     status, annotated: column of what became of a chunk, and the values of chunks that were annotated; others are "not
     annotated", which is not "no concept". text: column of a chunk's text, to be compared with the document's, white
     space at the ends apart.
@@ -53,6 +53,7 @@ class Chunks(Section):
     number: str | None = None
     start: str | None = None
     end: str | None = None
+    span_unit: Literal["character", "utf16", "byte", "token"] | None = None
     status: str | None = None
     annotated: tuple[str, ...] = ("ok",)
     text: str | None = None
@@ -97,6 +98,8 @@ class Chunks(Section):
         """Without the files."""
         found = {key: value for key, value in asdict(self).items() if key != "files"}
         del found["concepts"]["path"]
+        if self.span_unit is None:  # as before there were others
+            del found["span_unit"]
         ordered = {name: [list(pair) for pair in found[name].items()] for name in ("labels", "scores")}
         return {**found, **ordered, "annotated": list(self.annotated)}
 

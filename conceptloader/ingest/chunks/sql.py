@@ -10,6 +10,7 @@ from conceptloader.ingest.chunks.options import Chunks
 # What a chunk's text may have lost at its ends: all that Python's str.strip takes away.
 _SPACES = "".join(rf"\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
 MEMORY = "1GB"  # of a process
+IN_CHARACTERS = "in_characters"  # the function that makes offsets in characters of a text's others
 
 
 def text(value: str) -> str:
@@ -73,6 +74,9 @@ def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: st
     """
     size = f"len({name(content)})" if tokens else f"length({name(content)})"
     starts = f"coalesce({name(options.starts)}, [])" if options.starts else "[]"
+    other = options.span_unit not in (None, "character", "token")
+    if other and options.starts:
+        starts = f"{IN_CHARACTERS}({name(content)}, {starts}::BIGINT[])"
     documents = (
         f"SELECT file_row_number AS row, {identity(options)} AS id, {name(content)} AS content, {size} AS size, "
         f"{starts} AS starts FROM read_parquet({text(path)}, file_row_number=true)"
@@ -86,6 +90,9 @@ def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: st
         )
     else:
         borders = f"SELECT d.*, number, start, stop FROM chunks JOIN ({documents}) d USING (id)"
+        if other:
+            places = f"{IN_CHARACTERS}(content, [start, stop])"
+            borders = f"SELECT * REPLACE ({places}[1] AS start, {places}[2] AS stop) FROM ({borders})"
         below = "start < lag(stop) OVER (PARTITION BY row ORDER BY number)"
     cut = f"SELECT row, id, size, number, start, stop, {compared} AS text FROM ({borders})"
     fine = " OR ".join(f"status = {text(value)}" for value in options.annotated) if options.status else "true"

@@ -1,5 +1,6 @@
 """A batch of documents between the reader and the writer, by column, so that nothing is done token by token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,13 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 class BadRow(Exception):
     """Row `row` of a batch, or with -1 the whole file, cannot be ingested.
 
-    Whoever knows the file turns this into an InputError.
+    Whoever knows the file turns this into an InputError. rows: what is wrong with each of several, for those who skip
+    them.
     """
 
     row: int
     problem: str
+    rows: Mapping[int, str] = field(default_factory=dict)
 
 
 class BadRecord(InputError):
@@ -48,7 +51,8 @@ class RawSpans:
 
     They are the row of the document, [start, end) in its characters or tokens, and concepts, all int64 [m] (concepts: m
     lists of their track's `ConceptsCodec.dtype`). whole: bool [m], the spans that hold everything of their document,
-    the eos that ends it included; None: no span does.
+    the eos that ends it included; None: no span does. own: of each the text that it says it has, None for none; None:
+    no span does.
     """
 
     row: Ints
@@ -56,9 +60,10 @@ class RawSpans:
     end: Ints
     concepts: Ragged
     whole: NDArray[np.bool_] | None = None
+    own: list[str | None] | None = None
 
     def take(self, spans: Ints) -> "RawSpans":
-        """Those at `spans`, in that order, none marked as whole."""
+        """Those at `spans`, in that order, none marked as whole, without texts of their own."""
         return RawSpans(self.row[spans], self.start[spans], self.end[spans], self.concepts.take(spans))
 
 

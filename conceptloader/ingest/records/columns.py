@@ -13,13 +13,20 @@ MAIN_TRACK = "concepts"
 METADATA_TRACK = "metadata"
 PREFIX_NAME = "metadata"  # the only name in PREFIX_TRACK
 LISTS = "concepts", "scores"
-SPAN_FIELDS = "start", "end", *LISTS
+OWN_TEXT = "surface", "text", "word"  # the text that a span says it has
+SPAN_FIELDS = "start", "end", *LISTS, OWN_TEXT[0]
 SPANS_PREFIX = "spans_"
 
 
 def column_of(track: str) -> str:
     """The usual name of the column with the spans of a track."""
     return "spans" if track == MAIN_TRACK else SPANS_PREFIX + track
+
+
+def own_text(found: Collection[str], known: Collection[str]) -> str | None:
+    """The field of a span's own text, if those `found` are the `known` ones and that."""
+    name = next((name for name in OWN_TEXT if name in found), None)
+    return name if {*found} == {*known, name} else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +38,8 @@ class Columns:
         tokens: Column of documents that are tokenized already, or None.
         id: Column of the document's name.
         tracks: Column of the spans, by track.
-        span_fields: Names of `start`, `end`, `concepts` and `scores` in spans, where they differ. Where concepts and
-            scores have another name, one of them may stand without a list.
+        span_fields: Names of `start`, `end`, `concepts`, `scores` and `surface` (a span's own text) in spans, where
+            they differ. Where concepts and scores have another name, one of them may stand without a list.
         metadata: Column of a metadata object, or None.
         metadata_columns: Further columns that go into it.
         fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.

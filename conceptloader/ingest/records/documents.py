@@ -91,6 +91,11 @@ def check_text(value: Any, column: str) -> str:
     return value
 
 
+def check_own(value: Any, field: str) -> str | None:
+    """The text that a span says it has; null means none."""
+    return None if value is None else check_text(value, field)
+
+
 def _number(value: Any, column: str, codec: NumpyCodec) -> bytes | None:
     """A record of one number; None where there is none. Raises: ValueError."""
     if value is None:

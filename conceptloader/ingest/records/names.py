@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.vocabulary import dump_vocabulary
@@ -12,28 +12,40 @@ from conceptloader.storage.durable import write_file
 
 
 def count_names(
-    sources: Sequence[Source], track: str, theirs: Mapping[str, str], max_line_bytes: int, *, flat: bool = False
+    sources: Sequence[Source],
+    track: str,
+    theirs: Mapping[str, str],
+    max_line_bytes: int,
+    *,
+    flat: bool = False,
+    on_bad: Callable[[str], None] | None = None,
 ) -> "Counter[str]":
     """How often each name stands in the spans of a track. Concepts that are ids have none.
 
-    theirs: what columns and fields of spans are called, where that differs. flat: each row is a span.
+    theirs: what columns and fields of spans are called, where that differs. flat: each row is a span. on_bad: called
+    with what is wrong with a row, which is skipped then.
 
-    Raises: InputError naming file and line, and if there are no names at all.
+    Raises: InputError naming file and line, unless there is `on_bad`, and if there are no names at all.
     """
     ours, names = column_of(track), Counter[str]()
     labels = theirs.get("concepts", "concepts")
     column = labels if flat else theirs.get(ours, ours)
     for source in sources:
-        for number, record in read_rows(source, max_line_bytes, column):
+        for number, record in read_rows(source, max_line_bytes, column, on_bad):
             spans = [record] if flat else record.get(column)
+            some: list[str] = []
             try:
                 for span in () if spans is None else spans:
                     found = span[labels]
-                    names.update(one for one in ([found] if isinstance(found, str) else found) if isinstance(one, str))
+                    some += (one for one in ([found] if isinstance(found, str) else found) if isinstance(one, str))
             except (TypeError, KeyError) as error:
-                raise InputError(
+                problem = InputError(
                     f"{source.row_name(number)}: {column}", f"{spans!r:.100}", f"a list of spans with {labels}"
-                ) from error
+                )
+                if on_bad is None:
+                    raise problem from error
+                on_bad(str(problem))
+            names.update(some)
         source.check_unchanged()
     if not names:
         raise InputError(

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from conceptloader.format.spec.columns import as_field, offsets_of
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import Ragged, RawSpans, RowBatch
-from conceptloader.ingest.records.columns import LISTS, Columns
-from conceptloader.ingest.records.documents import Documents, each
+from conceptloader.ingest.records.columns import LISTS, Columns, own_text
+from conceptloader.ingest.records.documents import Documents, check_own, each
 from conceptloader.ingest.records.lines import CsvRow
 from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.kernels.digits import parse_digits
@@ -202,6 +202,7 @@ class SpanCollector:
         self._counts: list[int] = []
         self._values: list[int] = []
         self._scores: list[float] = []
+        self._own: list[str | None] = []
 
     def add(self, row: int, spans: Any, column: str) -> None:
         """Spans of a document. Raises: ValueError that says which span is wrong, and how."""
@@ -211,8 +212,12 @@ class SpanCollector:
         try:
             for i, span in enumerate(spans):  # noqa: B007 - read below
                 if type(span) is not dict or span.keys() != known.keys:
-                    expected = known.expected(span if type(span) is dict else ())
-                    raise ValueError(f"found {span!r:.100}, expected an object with {expected}")
+                    name = own_text(span, known.keys) if type(span) is dict else None
+                    if name is None:
+                        expected = known.expected(span if type(span) is dict else ())
+                        raise ValueError(f"found {span!r:.100}, expected an object with {expected}")
+                    self._own += [None] * (len(self._counts) - len(self._own))
+                    self._own.append(check_own(span[name], name))
                 start, end, concepts = span["start"], span["end"], span["concepts"]
                 if type(start) is not int or type(end) is not int or type(concepts) is not list:
                     raise ValueError(f"found {span!r:.100}, expected integers start and end and a list of concepts")
@@ -232,7 +237,8 @@ class SpanCollector:
     def finish(self) -> RawSpans:
         row, start, end = np.array(array("q", self._places)).reshape(-1, 3).T  # faster than of a list
         values = self._concepts.pairs(np.array(array("q", self._values)), self._scores)
-        return RawSpans(row, start, end, Ragged(values, offsets_of(np.array(array("q", self._counts)))))
+        own = [*self._own, *[None] * (len(row) - len(self._own))] if self._own else None
+        return RawSpans(row, start, end, Ragged(values, offsets_of(np.array(array("q", self._counts)))), own=own)
 
 
 def cut_list(line: bytes, key: bytes) -> tuple[bytes, NDArray[np.int64]] | None:

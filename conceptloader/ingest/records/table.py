@@ -14,8 +14,8 @@ from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.documents import Documents, each
+from conceptloader.ingest.records.columns import Columns, own_text
+from conceptloader.ingest.records.documents import Documents, check_own, each
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
@@ -234,7 +234,8 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
         return nothing
     names = [columns.field_of(name, f.name) for f in structs.type] if pa.types.is_struct(structs.type) else []
     keys = {ours for ours in names if ours is not None}
-    if keys != concepts.keys:
+    text = own_text(keys, concepts.keys)
+    if keys - {text} != concepts.keys:
         expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
         raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
     if len(names) - names.count(None) > len(keys):
@@ -254,7 +255,13 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
     if (start > end).any():
         i = int(np.argmax(start > end))
         raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end")
-    return RawSpans(row, start, end, Ragged(concepts.pairs(ids, scores), offsets))
+    own = None if text is None else objects_of(parts[text])
+    for i, value in enumerate(own or ()):
+        try:
+            check_own(value, f"{name}.{text}")
+        except ValueError as error:
+            raise BadRow(int(row[i]), str(error)) from error
+    return RawSpans(row, start, end, Ragged(concepts.pairs(ids, scores), offsets), own=own)
 
 
 def _listed(column: Any, name: str, expected: str, single: bool) -> tuple[Any, Ints]:

@@ -1,5 +1,10 @@
 // Building blocks. All text of a corpus enters the page as text nodes, by h(), and nowhere else.
 
+// What a joiner of zero width stands between in words and emoji: no ASCII, and nothing that is unseen itself.
+const JOINED = /^[^\0-\xa0\xad\u2000-\u206f\u3000\ufeff]$/;
+
+const joins = (text, at) => "\u200c\u200d".includes(text[at]) && JOINED.test(text[at - 1]) && JOINED.test(text[at + 1]);
+
 // Controls, marks of direction and of zero width, halves of surrogate pairs, tags: shown as what they are.
 const UNSEEN = new RegExp("[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f"
   + "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e0fff}]", "gu");
@@ -8,6 +13,7 @@ function visible(text) {
   const found = [];
   let last = 0;
   for (const match of text.matchAll(UNSEEN)) {
+    if (joins(text, match.index)) continue;
     const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
     found.push(text.slice(last, match.index), element("span", { class: "unseen" }, [code]));
     last = match.index + match[0].length;

@@ -1,0 +1,95 @@
+"""Flat files say nothing of their type: ids that contradict it are an error, all that may be right is adopted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conceptloader.errors import InputError
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.adopt.ids import Ids
+from tests.adopt.test_commands import run
+from tests.raises import raises
+
+WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int64": 8}
+
+
+def zipf(limit: int, count: int, seed: int = 0) -> np.ndarray:
+    """Ids as text has them: the small ones are common."""
+    ranks = np.random.default_rng(seed).zipf(1.2, count * 4)
+    return ranks[ranks < limit][:count]
+
+
+CORPORA = {
+    "characters": (zipf(128, 20_000), "uint8"),
+    "a small vocabulary": (zipf(250, 20_000), "uint16"),
+    "gpt2": (zipf(50257, 200_000), "uint16"),
+    "uniform": (np.random.default_rng(0).integers(0, 50_000, 20_000), "uint16"),
+    "llama": (zipf(128_256, 200_000), "uint32"),
+    "large": (np.random.default_rng(0).integers(0, 200_000, 20_000), "uint32"),
+    "int64": (zipf(32_000, 50_000), "int64"),
+    "constant": (np.full(10_000, 7), "uint16"),
+    "two in turns": (np.tile([5, 9], 3000), "uint32"),
+}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_the_type_they_were_written_with_is_taken_and_no_other(name: str, tmp_path: Path) -> None:
+    ids, dtype = CORPORA[name]
+    found: list[Ids] = []
+    ids.astype(dtype).tofile(tmp_path / "x.u16")
+    if name == "two in turns":  # as far from a stream of text as a type that is wrong
+        with raises(InputError, "x.u16", "other ids at odd places"):
+            adopt([tmp_path / "x.u16"], tmp_path / "ds", dtype=dtype)
+        return
+    adopt([tmp_path / "x.u16"], tmp_path / "ds", dtype=dtype, tell=found.append)
+    some = ids[: found[0].tokens]
+    assert found[0].greatest == some.max()
+    assert found[0].times == np.bincount(some).max() == (some == found[0].commonest).sum()
+    for other, width in WIDTHS.items():
+        if width != WIDTHS[dtype] and (tmp_path / "x.u16").stat().st_size % width == 0:
+            with raises(InputError, "x.u16", fix="--dtype"):
+                adopt([tmp_path / "x.u16"], tmp_path / "other", dtype=other)
+
+
+@pytest.mark.parametrize("count", [16, 33, 100])
+def test_few_tokens(count: int, tmp_path: Path) -> None:
+    ids = np.arange(1, count + 1)
+    ids.astype("uint16").tofile(tmp_path / "x.u16")
+    with raises(InputError, "x.u16", "every second token to be 0", "ids of uint8"):
+        adopt([tmp_path / "x.u16"], tmp_path / "ds", dtype="uint8")
+    (ids + 256).astype("uint32").tofile(tmp_path / "y.u32")
+    with raises(InputError, "y.u32", "every second token to be 0", "ids of uint16"):
+        adopt([tmp_path / "y.u32"], tmp_path / "ds", dtype="uint16")
+    with raises(InputError, "y.u32", "every fourth token to be 0"):
+        (ids + 65536 + 256).astype("uint32").tofile(tmp_path / "y.u32")
+        adopt([tmp_path / "y.u32"], tmp_path / "ds", dtype="uint8")
+
+
+def test_a_vocabulary_that_is_named_may_be_large(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 3 << 20, 5000).astype("uint32")
+    ids.tofile(tmp_path / "x.u32")
+    with raises(InputError, "x.u32", f"ids up to {ids.max():,}", "ids below 1,048,576", fix="--tokenizer"):
+        adopt([tmp_path / "x.u32"], tmp_path / "ds", dtype="uint32")
+    named = Tokenizer(name="large", vocab_size=3 << 20, eos_id=None)
+    assert adopt([tmp_path / "x.u32"], tmp_path / "ds", dtype="uint32", tokenizer=named).num_tokens == 5000
+
+
+def test_an_end_that_is_nowhere(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.u16", "b.u16")]
+    np.array([1, 2, 3], "uint16").tofile(paths[0])
+    np.array([1, 2, 9], "uint16").tofile(paths[1])
+    assert adopt(paths, tmp_path / "one", dtype="uint16", document_end=9).num_documents == 2  # at the very end of one
+    with raises(InputError, "a.u16", "no token 7 in 2 files", fix="--document-end"):
+        adopt(paths, tmp_path / "ds", dtype="uint16", document_end=7)
+    assert not (tmp_path / "ds").exists()
+
+
+def test_the_command_shows_the_greatest_and_the_commonest_id(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.array([1, 2, 2, 50256], "uint16").tofile(tmp_path / "x.u16")
+    words = ("adopt", tmp_path / "x.u16", "--dtype", "uint16", "--out", tmp_path / "ds")
+    code, value, err = run(capsys, *words)
+    assert (code, value["ids"]) == (0, {"tokens": 4, "greatest": 50256, "commonest": 2, "times": 2}), err

@@ -1,0 +1,93 @@
+"""Room on disk: what --dry-run says is what a build takes, and a build that does not fit does not begin."""
+
+import gzip
+import json
+import random
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ReadError
+from conceptloader.ingest.build import room
+from tests.corpora.records import write_rows
+from tests.raises import raises
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    rng = random.Random(0)
+    found = []
+    for number in range(count):
+        numbers = [str(rng.randrange(10**9)) + " 日本" for _ in range(number % 50)]
+        spans = [{"start": 3 * k, "end": 3 * k + 2, "concepts": ["x"]} for k in range(len(numbers))]
+        found.append({"id": f"d{number}", "text": " ".join(numbers), "spans": spans})
+    return found
+
+
+def dry(capsys: pytest.CaptureFixture[str], *inputs: Path, out: Path, code: int = 0) -> dict[str, Any]:
+    names = out.with_name("names.txt")
+    names.write_text("x\n")
+    words = ["--tokenizer", "bytes", "--vocabulary", str(names), "--out", str(out), "--dry-run", "--json"]
+    capsys.readouterr()
+    assert main(["build", *map(str, inputs), *words]) == code
+    assert not out.exists()
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+@pytest.mark.parametrize("count", [5, 6_000])
+def test_what_a_dry_run_says_is_what_there_is(
+    kind: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"in.{kind}"
+    if kind == "parquet":
+        write_rows(path, rows(count))
+    else:
+        data = "".join(json.dumps(row) + "\n" for row in rows(count)).encode()
+        pack = {"gz": gzip.compress, "zst": zstandard.ZstdCompressor().compress}.get(kind.partition(".")[2], bytes)
+        path.write_bytes(pack(data))
+    said = dry(capsys, path, out=tmp_path / "out")
+    done = cl.build(path, tmp_path / "out", tokenizer="bytes", vocabularies={"concepts": ["x"]})
+    written = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
+    assert said["documents"] == pytest.approx(done.documents, rel=0.1)
+    assert said["tokens"] == pytest.approx(done.tokens, rel=0.1)
+    assert said["bytes"] == pytest.approx(written, rel=0.25, abs=20_000)
+    assert said["enough"]
+
+
+def test_a_build_that_does_not_fit_does_not_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_rows(tmp_path / "in.jsonl", rows(500))
+    need = dry(capsys, path, out=tmp_path / "out")["bytes"]
+    for free in (need - 1, need):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(1 << 40, 0, free))
+        assert dry(capsys, path, out=tmp_path / "other", code=int(free < need))["enough"] == (free >= need)
+        options: dict[str, Any] = {"tokenizer": "bytes", "vocabularies": {"concepts": ["x"]}}
+        if free < need:
+            with raises(ReadError, "out", "free", "for the dataset", fix="no shard was begun"):
+                cl.build(path, tmp_path / "out", **options)
+            assert not [*(tmp_path / "out").glob("*.shard.json")]
+        else:
+            assert cl.build(path, tmp_path / "out", **options).documents == 500
+
+
+def test_where_there_is_plenty_nothing_is_tried(tmp_path: Path) -> None:
+    assert room.is_ample(str(tmp_path / "not" / "yet"), 1)
+    assert not room.is_ample(str(tmp_path), 1 << 50)
+
+
+def test_a_dry_run_names_bad_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_rows(tmp_path / "in.jsonl", [*rows(1), {"text": "a"}, {"text": "b"}, {"text": 7}])
+    words = ["build", str(path), "--tokenizer", "bytes", "--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(words) == 1
+    assert "line 4: text: found 7" in capsys.readouterr().err
+    assert main([*words, "--bad-records", str(tmp_path / "bad")]) == 0

@@ -1,0 +1,250 @@
+"""What offsets of spans count, and the check by a span's own text: JSON, parquet, annotations, chunks, tokens."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import normalizers
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.writing import SpanAlignment
+from tests.corpora.chunked import make
+from tests.corpora.tokenizers import byte_level
+from tests.ingest.test_import import found, wanted
+
+COUNT: dict[str, Callable[[str], int]] = {
+    "character": len,
+    "utf16": lambda text: len(text.encode("utf-16-le")) // 2,
+    "byte": lambda text: len(text.encode()),
+}
+TEXTS = ["\U0001f600 the red cat", "red", "caf\u00e9 \U0001f469\u200d\U0001f469 red \u65e5\u672c red"]
+Rows = list[dict[str, Any]]
+
+
+@contextmanager
+def raises(kind: type[ConceptloaderError], *says: str, fix: str = "") -> Iterator[None]:
+    """An error that says all of this: one of a record has no parts."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert [part for part in (*says, fix) if part not in str(caught.value)] == [], str(caught.value)
+
+
+def spans_of(text: str, count: Callable[[str], int], own: str | None = "text") -> Rows:
+    starts = [at for at in range(len(text)) if text.startswith("red", at)]
+    places = [(count(text[:at]), count(text[: at + 3])) for at in starts]
+    return [{"start": a, "end": b, "concepts": ["x"]} | ({own: "red"} if own else {}) for a, b in places]
+
+
+def write(path: Path, rows: Rows, kind: str = "jsonl") -> Path:
+    path = path.with_suffix(f".{kind}")
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows_in(unit: str, own: str | None = "text") -> Rows:
+    return [{"id": f"d{k}", "text": text, "spans": spans_of(text, COUNT[unit], own)} for k, text in enumerate(TEXTS)]
+
+
+def build(path: Path, unit: str | None = None, out: str = "out", **more: Any) -> cl.Dataset:
+    given = {"tokenizer": "bytes", "vocabularies": {"concepts": ["x"]}, "overwrite": True, **more}
+    cl.build(path, path.parent / out, rules=SpanAlignment(span_unit=unit), **given)
+    return cl.open_dataset(path.parent / out)
+
+
+def texts(ds: cl.Dataset, track: str = "concepts") -> list[str]:
+    """Of the spans, for tokens that are bytes."""
+    part, tokens = ds.spans(track, 0, ds.num_tokens), ds.tokens(0, ds.num_tokens)
+    places = zip(part.start.tolist(), part.end.tolist(), strict=True)
+    return [bytes(tokens[a:b].astype(np.uint8)).decode() for a, b in places]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("unit", COUNT)
+def test_spans_of_every_unit(unit: str, kind: str, tmp_path: Path) -> None:
+    for own in ("text", "surface", "word", None):
+        assert texts(build(write(tmp_path / "in", rows_in(unit, own), kind), unit)) == ["red"] * 4
+    for other in {*COUNT} - {unit}:
+        with raises(InputError, "in.", "of 4 spans with another text", fix=f"--span-unit {unit}"):
+            build(write(tmp_path / "in", rows_in(unit), kind), other)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_text_under_another_name(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "in", rows_in("utf16", "mention"), kind)
+    with raises(InputError, "in.", "mention"):
+        build(path)
+    columns = detect_columns(find_sources([path]), {"surface": "mention"})
+    assert texts(build(path, "utf16", columns=columns)) == ["red"] * 4
+    with raises(InputError, "in.", "of 4 spans with another text", fix="--span-unit utf16"):
+        build(path, "byte", columns=columns)
+    columns = detect_columns(find_sources([path]), ignored=["spans.mention"])
+    assert texts(build(path, "utf16", columns=columns)) == ["red"] * 4
+
+
+@pytest.mark.parametrize(
+    ("shift", "says"),
+    [
+        ((0, -1), "ends that are the last character"),
+        ((1, 1), "offsets from 1?"),
+        ((1, 0), "offsets from 1, with ends that are the last character"),
+        ((2, 5), "they fit no unit"),
+    ],
+)
+def test_other_mistakes(shift: tuple[int, int], says: str, tmp_path: Path) -> None:
+    rows = [{"id": str(k), "text": f"{'so ' * k}red and more", "spans": []} for k in range(5)]
+    for k, row in enumerate(rows):
+        place = {"start": 3 * k + shift[0], "end": 3 * k + 3 + shift[1]}
+        row["spans"] = [{**place, "concepts": ["x"], "text": "red"}]
+    with pytest.raises(InputError, match="5 of 5 spans") as caught:
+        build(write(tmp_path / "in", rows))
+    assert says in str(caught.value)
+
+
+def test_what_is_no_mismatch(tmp_path: Path) -> None:
+    text = "The \ufb01ne New\n York"
+    spans = [
+        {"start": 0, "end": 4, "concepts": ["x"], "text": "the"},
+        {"start": 4, "end": 7, "concepts": ["x"], "text": "fine"},
+        {"start": 8, "end": 17, "concepts": ["x"], "text": "New York"},
+        {"start": 17, "end": 17, "concepts": ["x"], "text": None},
+    ]
+    rules = SpanAlignment(max_unaligned_spans=1)
+    path = write(tmp_path / "in", [{"text": text, "spans": spans}])
+    assert cl.build(path, tmp_path / "out", tokenizer="bytes", rules=rules, vocabularies={"concepts": ["x"]}).tokens
+
+
+def test_spans_of_a_text_that_was_normalized_first(tmp_path: Path) -> None:
+    text = "cafe\u0301 the red"  # annotated as NFC, with one character less
+    spans = [{"start": 9, "end": 12, "concepts": ["x"], "text": "red"}]
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    path = write(tmp_path / "in", [{"text": text, "spans": spans}])
+    with pytest.raises(InputError, match="offsets of the text in NFC"):
+        build(path, tokenizer=str(tmp_path / "tokenizer.json"))
+
+
+def test_an_offset_inside_of_a_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", [{"text": TEXTS[0], "spans": [{"start": 1, "end": 3, "concepts": ["x"]}]}])
+    for unit in ("utf16", "byte"):
+        with raises(InputError, "in.jsonl", "inside of a character"):
+            build(path, unit)
+    for unit, end in (("utf16", 14), ("byte", 16)):
+        assert texts(build(write(tmp_path / "in", [whole(end)]), unit)) == [TEXTS[0]]
+        with raises(InputError, "in.jsonl", f"[0, {end + 1})", f"{end} "):
+            build(write(tmp_path / "in", [whole(end + 1)]), unit)
+
+
+def whole(end: int) -> dict[str, Any]:
+    return {"text": TEXTS[0], "spans": [{"start": 0, "end": end, "concepts": ["x"]}]}
+
+
+def test_bad_records_are_those_with_another_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_in("character")
+    for k in (0, 2):
+        rows[k]["spans"][-1]["text"] = "blue"
+    (tmp_path / "names.txt").write_text("x\n")
+    options = ["--tokenizer", "bytes", "--vocabulary", str(tmp_path / "names.txt"), "--workers", "1"]
+    options += ["--out", str(tmp_path / "out"), "--bad-records", str(tmp_path / "bad.jsonl")]
+    assert main(["build", str(write(tmp_path / "in", rows)), *options]) == 0
+    listed = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert [one["where"] for one in listed] == ["line 1", "line 3"]
+    assert all("'red', expected its own text 'blue'" in one["problem"] for one in listed)
+    assert "2 bad records" in capsys.readouterr().out
+
+
+def test_spans_in_tokens_of_a_text(tmp_path: Path) -> None:
+    rows = [{"text": text, "spans": spans_of(text, COUNT["byte"])} for text in TEXTS]  # a byte is a token here
+    assert texts(build(write(tmp_path / "in", rows), "token")) == ["red"] * 4
+    with raises(InputError, "in.jsonl", "3 of 4 spans", fix="--span-unit byte"):
+        build(write(tmp_path / "in", rows))
+
+
+def test_documents_of_tokens(tmp_path: Path) -> None:
+    rows = [{"tokens": list(text.encode()), "spans": spans_of(text, COUNT["byte"])} for text in TEXTS]
+    for kind in ("jsonl", "parquet"):
+        assert texts(build(write(tmp_path / "in", rows, kind))) == ["red"] * 4
+    path = write(tmp_path / "in", [{**rows[0], "spans": spans_of(TEXTS[0], COUNT["character"])}])
+    with raises(InputError, "in.jsonl", "1 of 1 spans with another text"):
+        build(path)
+    with raises(InputError, "in.jsonl", "texts of their own", "a tokenizer"):
+        build(path, tokenizer=None, vocab_size=257, append_eos=False)
+    with raises(ConfigError, "span_unit", "utf16", "token"):
+        build(path, "utf16")
+
+
+def attach(folder: Path, rows: Rows, counts: str | None = None, **more: Any) -> cl.Dataset:
+    out = folder / f"annotated{len(list(folder.glob('annotated*')))}"
+    options = AnnotateOptions(track="more", vocabulary=["x"], span_unit=counts, **more)
+    annotate(folder / "out", [write(folder / "rows", rows)], out, options)
+    return cl.open_dataset(out)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("unit", COUNT)
+def test_annotations_of_every_unit(unit: str, flat: bool, tmp_path: Path) -> None:
+    build(write(tmp_path / "in", [{"id": f"d{k}", "text": text} for k, text in enumerate(TEXTS)]), vocabularies={})
+    for own in ("text", "surface", "word", None):
+        rows: Rows = [{"id": row["id"], "spans": row["spans"]} for row in rows_in(unit, own)]
+        if flat:
+            rows = [{"id": row["id"], **span} for row in rows for span in row["spans"]]
+        made = attach(tmp_path, rows, unit)
+        assert texts(made, "more") == ["red"] * 4
+        assert made.manifest.extra["annotated"]["more"]["unit"] in ("characters", "UTF-16 code units", "bytes")
+        for other in {*COUNT} - {unit} if own else ():
+            with raises(InputError, "rows.jsonl", "spans with another text", fix=f"--span-unit {unit}"):
+                attach(tmp_path, rows, other)
+
+
+def test_annotations_count_what_the_build_counted(tmp_path: Path) -> None:
+    build(write(tmp_path / "in", rows_in("utf16")), "utf16")
+    rows = [{"id": row["id"], "spans": row["spans"]} for row in rows_in("utf16")]
+    assert texts(attach(tmp_path, rows), "more") == ["red"] * 4
+    tokens = [{"id": row["id"], "spans": row["spans"]} for row in rows_in("byte")]
+    assert texts(attach(tmp_path, tokens, "token"), "more") == ["red"] * 4
+    with raises(InputError, "rows.jsonl", "with another text"):
+        attach(tmp_path, rows, "token")
+    with raises(ConfigError, "unit", "tokens and span_unit byte"):
+        attach(tmp_path, rows, "byte", unit="tokens")
+    text = [{"id": "d0", "text": TEXTS[0], "spans": rows[0]["spans"]}]  # of the document, ignored: spans have theirs
+    assert texts(attach(tmp_path, text, ignored=["text"]), "more") == ["red"]
+    with raises(InputError, "rows.jsonl", "1 of 1 spans with another text"):
+        attach(tmp_path, text, "byte", ignored=["text"])
+
+
+@pytest.mark.parametrize("lists", [True, False])
+@pytest.mark.parametrize("unit", COUNT)
+def test_chunks_of_every_unit(unit: str, lists: bool, tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(7))
+    bodies = {row["doc"]: row["body"] for row in corpus.documents}
+    for row in corpus.documents:
+        row["starts"] = [COUNT[unit](row["body"][:at]) for at in row["starts"]]
+    for row in corpus.chunks:
+        row["start"], row["end"] = (COUNT[unit](bodies[row["doc"]][: row[name]]) for name in ("start", "end"))
+    corpus.write(2)
+    arguments = ["build", *corpus.files("documents"), "--tokenizer", "bytes", "--column", "text=body", "--workers", "1"]
+    own = {} if lists else {"starts": None, "number": None, "start": "start", "end": "end"}
+    arguments += corpus.recipe(**own, text="text")
+    assert main([*arguments, "--out", str(tmp_path / "out"), "--span-unit", unit]) == 0
+    spans = {doc: [(a, b, {key for _, key in keys}) for a, b, keys in some] for doc, some in wanted(corpus).items()}
+    assert {doc: [(a, b, {k for _, k in keys}) for a, b, keys in some] for doc, some in read(tmp_path)} == spans
+    other = next(name for name in COUNT if name != unit)
+    assert main([*arguments, "--out", str(tmp_path / "other"), "--span-unit", other]) == 1
+
+
+def read(path: Path) -> Any:
+    return found(path / "out").items()

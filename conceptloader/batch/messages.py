@@ -16,7 +16,6 @@ from conceptloader.blend.packing import FIT
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.reader import DAMAGED
 from conceptloader.kernels import records as kinds
-from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.system import DOCUMENTS
 
 _RESTORE = "the dataset is corrupt: run `conceptloader verify --full`, restore or rebuild it"
@@ -156,7 +155,7 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
             "vocabulary": "the vocabulary" if dataset.tokenizer else "as no tokenizer is known",
             "ascending": "non-decreasing" if column == DOCUMENTS else "ascending",
             "track": next((track.track for track in layout.read_tracks[int(state["track"]) :]), ""),
-            "field": next((field.field for field in layout.fields if field.name == LOSS_WEIGHT), ""),
+            "field": next((field.field for field in layout.fields[other:]), ""),
         }
     text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"
     return words.error(text.format(**facts))

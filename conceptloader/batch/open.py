@@ -82,10 +82,11 @@ def decide_layout(
                 "outputs", f"two arrays of a batch would be called {name}", fix="rename a track or a field"
             )
     fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
-    weights = None
-    if outputs.weights is not None:
-        field, weights = _weights(outputs.weights, present, seq_len)
-        fields.append(field)
+    factors = [_factor(given, where, k, present, seq_len) for k, (where, given) in enumerate(outputs.weights.items())]
+    if outputs.loss_weight == ():
+        factors = [(FieldLayout(name=LOSS_WEIGHT, field="", dtype=F4, labels=True, weight=True), None)]
+    fields += [field for field, _ in factors]
+    weights = tuple(track for _, track in factors if track is not None)
     return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen, fields=tuple(fields), weights=weights)
 
 
@@ -103,12 +104,14 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
     return FieldLayout(name=name, field=name, dtype=_one_type(where, types), labels=labels)
 
 
-def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[FieldLayout, TrackLayout | None]:
-    """Loss weights, by a field or a track.
+def _factor(
+    given: LossWeight, where: str, k: int, views: Sequence[View], seq_len: int
+) -> tuple[FieldLayout, TrackLayout | None]:
+    """Factor k of the loss weights, by a field or a track.
 
     Raises ConfigError for datasets that have neither, unless `missing` is set.
     """
-    name, where = given.name, f"outputs.{LOSS_WEIGHT}"
+    name, key = given.name, f"{LOSS_WEIGHT} {k}" if k else LOSS_WEIGHT
     fields = {v.name: dict(v.dataset.manifest.layouts[0].fields)[name] for v in views if name in v.dataset.field_names}
     tracks = {} if fields else {v.name: v.dataset.tracks[name] for v in views if name in v.tracks}
     having = fields or tracks
@@ -134,7 +137,9 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             "f2 or f4, as field or as track of codec numpy, or a track of concepts everywhere",
             "rebuild it with that type",
         )
-    field = FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True, missing=given.missing or 0.0)
+    field = FieldLayout(
+        name=f"({key})" if k else key, field=name, dtype=F4, labels=True, weight=True, missing=given.missing or 0.0
+    )
     if fields:
         return field, None
     if given.outside is None:
@@ -144,15 +149,16 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             fix=f"set loss_weight: {{name: {name}, outside: 1}}",
         )
     track = _track_layout(name, ConceptOptions(), views, seq_len)
-    track = replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
+    track = replace(track, name=f"({key})", source=name, labels=True, factor=field.name)
     if by_concept:
-        track = replace(track, weights=_concept_weights(given, [view for view in views if name in view.tracks]))
+        having = [view for view in views if name in view.tracks]
+        track = replace(track, weights=_concept_weights(given, f"{where}.concepts", having))
     return replace(field, outside=given.outside), track
 
 
-def _concept_weights(given: LossWeight, views: Sequence[View]) -> ConceptWeights:
+def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> ConceptWeights:
     """Weights by id. Raises ConfigError for names that no vocabulary has, or that mean several ids."""
-    where, found = f"outputs.{LOSS_WEIGHT}.concepts", dict[int, float]()
+    found = dict[int, float]()
     if given.concepts is None and given.inside is None:
         raise ConfigError(
             where, f"nothing for the track of concepts {given.name!r}", "weights by concept", "or set inside, or both"

@@ -44,6 +44,7 @@ class View:
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window or pack 0, or number of the first document. packs: None where samples
     are none. mask: tokens whose samples read nothing, from some sample on. holes: what is taken out of other samples.
+    loss_weight: a factor of the weights of all losses.
     """
 
     name: str
@@ -55,6 +56,7 @@ class View:
     packs: Packs | None = None
     mask: Mask = NOTHING
     holes: Holes = WHOLE
+    loss_weight: float = 1.0
 
     @property
     def count(self) -> int:
@@ -127,6 +129,7 @@ class Blend(Shown):
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
         tracks, excluded = tuple(_tracks(self.config, name, ds)), self.excluded.get(name, Excluded())
+        weight = self.config.datasets[name].loss_weight
         mask = excluded.mask
         for track in tracks:
             ds.codec(track)  # now: one that may not be used is an error before anything is read
@@ -145,6 +148,7 @@ class Blend(Shown):
             packs=packs,
             mask=mask,
             holes=excluded.holes,
+            loss_weight=1.0 if weight is None else weight,
         )
 
     def resume(
@@ -345,10 +349,10 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
 
 def _tracks(config: Config, name: str, ds: Dataset) -> list[str]:
     """Those that are read of a dataset."""
-    wanted, weights = config.datasets[name].tracks, config.outputs.weights
+    wanted = config.datasets[name].tracks
     if wanted is not None:
         return list(wanted)
-    named = [*config.tracks, *([weights.name] if weights is not None else [])]
+    named = [*config.tracks, *(one.name for one in config.outputs.weights.values())]
     return [track for track in dict.fromkeys(named) if track in ds.tracks]
 
 

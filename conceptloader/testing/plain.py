@@ -139,8 +139,12 @@ class PlainReader:
             batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
             batch["cu_seqlens"][:] = sequences
             batch["max_seqlen"] = int(np.diff(sequences).max(initial=0))
-        if self.layout.weights is not None:
-            self._weigh(batch, self.layout.weights)
+        for track in self.layout.weights:
+            self._weigh(batch, track)
+        for name in self.layout.factors[1:]:
+            batch[LOSS_WEIGHT] *= batch.pop(name)
+        for row, (member, _) in enumerate(picks if self.layout.factors else ()):
+            batch[LOSS_WEIGHT][row] *= np.float32(present(self.views, member).loss_weight)
         return batch
 
     def _decode(self, batch: Batch, track: TrackLayout, members: Sequence[int]) -> None:
@@ -158,8 +162,8 @@ class PlainReader:
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:
-        """The number of each span of the track of loss weights, at its labels."""
-        weights, name = batch[LOSS_WEIGHT], track.name
+        """The number of each span of a track of loss weights, at its labels."""
+        weights, name = batch[track.factor], track.name
         index = batch[f"{name}_span_index"]
         for row, place in np.argwhere(index >= 0).tolist():
             span = index[row, place]
@@ -232,7 +236,7 @@ class PlainReader:
             where = labels if field.labels else slice(part.place, part.place + part.inputs)
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
-            if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
+            if field.weight and not np.isfinite(values[1:]).all():
                 raise FormatError(f"field {field.field}", str(values[1:]), "finite weights")
             arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:

@@ -453,6 +453,7 @@ ROWS: dict[str, Row] = {
             },
             named=("allow_pickle", "layout", "records"),
         ),
+        row("datasets.*.loss_weight", _of("a", loss_weight=0.3), seen=("loss_weight",)),
         row("split_documents", {"split_documents": [0.5, 1]}),
         row("weights", lambda c: _weightless(c, weights="by_size"), named=("weights",)),
         row("temperature", {"temperature": 3.0}),
@@ -576,6 +577,12 @@ ROWS: dict[str, Row] = {
             {"outputs": {"loss_weight": {"name": "topic", "concepts": {"topic-1": 0}, "inside": 0.5, "outside": 1}}},
             leaves=("outputs.loss_weight.concepts", "outputs.loss_weight.inside"), seen=("loss_weight",),
             named=("loss_weight",),
+        ),
+        row(
+            "outputs.loss_weight: list",
+            {"outputs": {"loss_weight": ["weight", {"name": "length", "outside": 0.25}, {"name": "topic", "inside": 3,
+                                                                                        "outside": 1}]}},
+            leaves=("outputs.loss_weight",), seen=("loss_weight",), named=("loss_weight",),
         ),
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
         row(

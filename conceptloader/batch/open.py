@@ -151,8 +151,8 @@ def _factor(
     track = _track_layout(name, ConceptOptions(), views, seq_len)
     track = replace(track, name=f"({key})", source=name, labels=True, factor=field.name)
     if by_concept:
-        having = [view for view in views if name in view.tracks]
-        track = replace(track, weights=_concept_weights(given, f"{where}.concepts", having))
+        reading = [view for view in views if name in view.tracks]
+        track = replace(track, weights=_concept_weights(given, f"{where}.concepts", reading))
     return replace(field, outside=given.outside), track
 
 

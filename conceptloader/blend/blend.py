@@ -20,7 +20,6 @@ from conceptloader.blend.schema import Config, MegatronOrder
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.phases import Phase
@@ -225,7 +224,6 @@ def open_blend(
     config: ConfigLike,
     datasets: Mapping[str, Dataset] | None = None,
     *,
-    codecs: Mapping[str, Codec] | None = None,
     some_tracks: bool = False,
 ) -> Blend:
     """Open the datasets of a configuration, unless they are given, and lay out the order of samples.
@@ -233,7 +231,6 @@ def open_blend(
     Args:
         config: Path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
         datasets: Open datasets by name; by default they are opened.
-        codecs: Codec objects by name, for tracks whose codec is not built in.
         some_tracks: Tracks of `tracks` may be missing everywhere: those of a training, in its evaluation data.
 
     Returns:
@@ -245,10 +242,8 @@ def open_blend(
         ReadError: A file cannot be read.
     """
     if isinstance(config, Blend):
-        if datasets is not None or codecs is not None:
-            raise ConfigError(
-                "open_blend", "found datasets or codecs for an open Blend", fix="give its configuration instead"
-            )
+        if datasets is not None:
+            raise ConfigError("open_blend", "found datasets for an open Blend", fix="give its configuration instead")
         return config
     if not isinstance(config, Config):
         config = load_config(config)
@@ -256,7 +251,7 @@ def open_blend(
         raise ConfigError(
             "order", "megatron takes over a run of Megatron-LM", fix="only the adapter for Megatron-LM can do that"
         )
-    opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
+    opened = open_datasets(config) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     excluded, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
     prints = {name: one.prints for name, one in excluded.items()}
@@ -295,7 +290,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
     return {name: datasets[name] for name in config.names}
 
 
-def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> dict[str, Dataset]:
+def open_datasets(config: Config) -> dict[str, Dataset]:
     """Return the datasets of a configuration, by name.
 
     Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
@@ -308,7 +303,6 @@ def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> 
                 entry.path,
                 roots=with_default(entry.path, config.allowed_roots),
                 allow_pickle=entry.allow_pickle,
-                codecs=codecs,
                 verify_files=config.loader.verify_files,
             )
     same: dict[tuple[str, ...], Dataset] = {}

@@ -46,7 +46,7 @@ class ShardTracks:
         if shard != self._shard:
             self.finish()
             path = os.path.join(self.directory, f"{shard:05d}.{self.name}")
-            codec = get_codec(self.options.codec, self.options.parameters, None, f"track {self.name!r}")
+            codec = get_codec(self.options.codec, self.options.parameters, f"track {self.name!r}")
             self._writer = TrackWriter(path, codec, self.options, self.manifest.block_tokens, self._spools)
             self._shard = shard
         assert self._writer is not None

@@ -97,10 +97,11 @@ class TrackLayout:
     """The arrays of one track, with every limit decided.
 
     scored: its records have scores. mark: tokens of spans beyond max_spans have TRUNCATED for an index. numbers: the
-    type of a track of numbers, of which each span has one. decoded: its records are yielded as its codec decodes them;
-    they are read as ragged bytes. item: the type of what a record has many of. source: its name in datasets, if that is
-    another. labels: it stands at the labels. weights: what its concepts weigh, if the weights of losses are by concept.
-    factor: the field that it gives the values of its spans, if it is one of loss weights.
+    type of a track of numbers, of which each span has one, or with `vectors` several. decoded: its records are yielded
+    as its codec decodes them; they are read as ragged bytes. item: the type of what a record has many of. source: its
+    name in datasets, if that is another. labels: it stands at the labels. weights: what its concepts weigh, if the
+    weights of losses are by concept. factor: the field that it gives the values of its spans, if it is one of loss
+    weights.
     """
 
     name: str
@@ -112,6 +113,7 @@ class TrackLayout:
     scored: bool = False
     mark: bool = False
     numbers: np.dtype[Any] | None = None
+    vectors: bool = False
     decoded: bool = False
     item: np.dtype[Any] = I8
     source: str = ""
@@ -129,9 +131,15 @@ class TrackLayout:
         """Whether its arrays are ids, and scores if there are any."""
         return not self.decoded and self.numbers is None
 
+    @property
+    def single(self) -> bool:
+        """Whether each span has one number."""
+        return self.numbers is not None and not self.vectors
+
     def rows(self, *, read: bool = False) -> list[Row]:
         """What a batch has of it; or what is read, of which records are made."""
         kind = "ragged" if self.ragged else "padded" if self.numbers is None else "numbers"
+        kind = "vectors" if self.vectors else kind
         kind = "records" if self.decoded and not read else kind
         return [row for row in TRACK if row.switch in ("", kind) and (row.name != "scores" or self.scored)]
 

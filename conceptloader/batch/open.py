@@ -137,6 +137,9 @@ def _factor(
             "f2 or f4, as field or as track of codec numpy, or a track of concepts everywhere",
             "rebuild it with that type",
         )
+    several = sorted(key for key, track in tracks.items() if not by_concept and track.max_items is not None)
+    if several:
+        raise ConfigError(where, f"the track {name!r} with several numbers a span in {several[0]}", "one number a span")
     field = FieldLayout(
         name=f"({key})" if k else key, field=name, dtype=F4, labels=True, weight=True, missing=given.missing or 0.0
     )
@@ -280,11 +283,12 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
             fix="set layout: records, which yields the records themselves",
         )
     if kind == "numpy":
-        if options.layout != "padded" or options.max_concepts is not None:
+        single = all(track.max_items is None for track in tracks.values())
+        if options.layout != "padded" or (options.max_concepts is not None and single):
             raise ConfigError(
                 where,
                 f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of "
-                "which each span has one",
+                f"which each span has {'one' if single else 'several'}",
                 fix="remove both, or set layout: records",
             )
         _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
@@ -314,10 +318,12 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
                 )
             most[key] = max(most[key], number)
     numbers = np.dtype(f"<{track.parameters['dtype']}") if track.codec == "numpy" and not decoded else None
+    several = any(view.dataset.tracks[name].max_items is not None for view in having)
     return TrackLayout(
         name=name,
         ragged=options.layout != "padded",
         numbers=numbers,
+        vectors=numbers is not None and several,
         decoded=decoded,
         item=U1 if decoded else I8 if numbers is None else numbers,
         max_spans=options.max_spans or most["max_spans"],
@@ -339,9 +345,9 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     cut = view.holes.within.most(seq_len)  # as each of these may
     # Manifests know windows; of a pack, each part may be cut out of the place that has most.
     claims = {"max_spans": seq_len if view.member.packing else min(min(track.spans_in(seq_len), runs) + cut, seq_len)}
-    if track.codec == "concepts":
-        concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
-        claims["max_concepts"] = min(track.max_items or 0, concepts)
+    if track.codec == "concepts" or (track.codec == "numpy" and track.max_items is not None):
+        items = int(table.files[f"{name}.data"].size.max(initial=0)) // track.item
+        claims["max_concepts"] = min(track.max_items or 0, items)
     return claims
 
 

@@ -90,6 +90,8 @@ TRACK = (
     Row("values", "i8", ("m",), "concept ids", _CONCEPTS, switch="ragged"),
     Row("scores", "f4", ("m",), "one score per concept, if it has scores", _CONCEPTS, switch="ragged"),
     Row("values", "", _BM, "the number of each span", _CONCEPTS, blank=0, switch="numbers"),
+    Row("values", "", _BMK, "the numbers of each span, 0 beyond the count", _CONCEPTS, blank=0, switch="vectors"),
+    Row("counts", "i4", _BM, "numbers of each span", "kernels/items.py:find_records", blank=0, switch="vectors"),
     Row("records", "list per sample", (), "decoded records of any codec", f"{_READER}:decode_records",
         switch="records"),
 )  # fmt: skip

@@ -281,9 +281,9 @@ class PlainReader:
         if track.holds_concepts:
             item = view.dataset.tracks[source].concepts.item
         sizes = np.array([len(record) for record in spans.records], np.int64)
-        single = track.numbers is not None
+        single = track.single
         if (sizes % item).any() or (single and (sizes != item).any()):
-            expected = "a single number" if single else "lists of concept ids"
+            expected = "a single number" if single else "lists of items"
             raise FormatError(f"track {source}", f"records of {sizes} bytes", f"{expected} of {item} bytes")
         counts = sizes // item
         most = int(counts.max(initial=0))
@@ -313,12 +313,12 @@ class PlainReader:
         if track.ragged:
             first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
             arrays[f"{name}_offsets"][first : first + used] = counts
-        elif track.numbers is not None:
+        elif single:
             arrays[f"{name}_values"][row, slots] = np.concatenate([np.zeros(0, track.item), *values])
         else:
             arrays[f"{name}_counts"][row, slots] = counts
             for k, ids in enumerate(values, before):
-                arrays[f"{name}_ids"][row, k, : len(ids)] = ids
+                arrays[f"{name}_{'values' if track.vectors else 'ids'}"][row, k, : len(ids)] = ids
             for k, found in enumerate(scores, before):
                 arrays[f"{name}_scores"][row, k, : len(found)] = found
         return values, scores

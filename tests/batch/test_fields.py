@@ -15,6 +15,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
+from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
 
@@ -169,6 +170,8 @@ def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[fl
     with build.shard(0) as shard:
         shard.add_document([1] * 20, {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]})
     cl.writing.finalize(tmp_path / "ds")
+    edit(tmp_path / "ds", "tracks", "t", "max_items", value=None)  # as 0.2.0 wrote it
+    assert cl.verify(tmp_path / "ds", full=True) == []
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
     zeros = np.zeros(1, np.uint64)

@@ -22,6 +22,7 @@ ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
     ("concepts", {}, []),
     ("numpy", {"dtype": "f4"}, [0.5, -1.0, np.inf]),
     ("numpy", {"dtype": "i8"}, [-(2**63), 2**63 - 1]),
+    ("numpy", {"dtype": "i4"}, []),
     ("msgpack", {}, {"url": "ü", "n": [1, None, b"\0"]}),
     ("json", {}, {"url": "ü", "n": [1, None, 0.1]}),
     ("msgpack", {}, {b"url": 1}),

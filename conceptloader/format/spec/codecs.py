@@ -152,7 +152,7 @@ class NumpyCodec:
 
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
-        if array.ndim != 1 or not np.can_cast(array.dtype, self.dtype, "same_kind"):
+        if array.ndim != 1 or (len(array) and not np.can_cast(array.dtype, self.dtype, "same_kind")):
             raise InputError("numpy record", f"{array.dtype} of shape {array.shape}", f"one dimension of {self.dtype}")
         with np.errstate(over="ignore"):
             cast = array.astype(self.dtype)

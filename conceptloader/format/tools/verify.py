@@ -173,12 +173,16 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
 
 
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
-    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
+    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again.
+
+    Of numbers, `max_items` may be missing: until 0.2.0 they were not counted.
+    """
     ranges = Ranges(files)
     for name, track in files.manifest.tracks.items():
         try:
             spans = count_spans(ranges, name, pool.map)
-            items = _count_items(files, name) if track.codec == "concepts" else None
+            numbers = track.codec == "numpy" and track.max_items is not None
+            items = _count_items(files, name) if numbers or track.codec == "concepts" else None
         except ConceptloaderError as error:
             yield str(error)
             continue
@@ -190,13 +194,13 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
 
 
 def _count_items(files: Files, track: str) -> int:
-    """The largest number of concepts in a record."""
-    most = 0
+    """The largest number of concepts, or of numbers, in a record."""
+    most, item = 0, files.manifest.tracks[track].item
     for shard, records in enumerate(files.table.tracks[track].records.tolist()):
         for i in range(0, records, _RECORDS):
             stop = min(_RECORDS, records - i) + i + 1
             offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
-            most = max(most, int(np.diff(offsets).max()) // files.manifest.tracks[track].concepts.item)
+            most = max(most, int(np.diff(offsets).max()) // item)
     return most
 
 

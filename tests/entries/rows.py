@@ -582,7 +582,7 @@ ROWS: dict[str, Row] = {
             "outputs.loss_weight: list",
             {"outputs": {"loss_weight": ["weight", {"name": "length", "outside": 0.25}, {"name": "topic", "inside": 3,
                                                                                         "outside": 1}]}},
-            leaves=("outputs.loss_weight",), seen=("loss_weight",), named=("loss_weight",),
+            leaves=("outputs.loss_weight.name",), seen=("loss_weight",), named=("loss_weight",),
         ),
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
         row(
@@ -590,6 +590,10 @@ ROWS: dict[str, Row] = {
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("tracks", TOPIC, leaves=(), seen=PADDED),
+        row(
+            "tracks, several numbers a span", {"tracks": {"vector": {}}}, leaves=(),
+            seen=("vector_span_index", "vector_values", "vector_counts"),
+        ),
         row(
             "tracks.*.layout: ragged", {"tracks": {"topic": {"layout": "ragged"}}}, leaves=("tracks.*.layout",),
             seen=("topic_span_index", "topic_values", "topic_offsets"), named=("layout", "ragged", "no row"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from conceptloader.blend import Blend, Config, load_config, open_blend
     from conceptloader.errors import ConceptloaderError
     from conceptloader.format.read.dataset import Dataset, open_dataset
+    from conceptloader.format.spec.codecs import register_codec
     from conceptloader.format.tools.concat import concat
     from conceptloader.format.tools.reencode import reencode
     from conceptloader.format.tools.verify import verify
@@ -50,6 +51,7 @@ _HOMES = {
     "blend": "Blend Config load_config open_blend",
     "errors": "ConceptloaderError",
     "format.read.dataset": "Dataset open_dataset",
+    "format.spec.codecs": "register_codec",
     "format.tools.concat": "concat",
     "format.tools.reencode": "reencode",
     "format.tools.verify": "verify",
@@ -76,7 +78,7 @@ __all__ = [
     "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "concat", "concepts",
     "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
-    "open_dataset", "reencode", "testing", "trace", "verify", "writing",
+    "open_dataset", "reencode", "register_codec", "testing", "trace", "verify", "writing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error

@@ -41,8 +41,9 @@ class TrackTensors(NamedTuple):
         spans: int32 [B, M, 2], [start, end) in the inputs.
         flags: uint8 [B, M]; 1: begins before the inputs, 2: ends after them.
         ids: int64 [B, M, K], concepts, -1 beyond the count; layout padded.
-        counts: int32 [B, M], of these.
-        values: int64 [m], concepts of all spans; layout ragged. Of a track of numbers [B, M], in its type.
+        counts: int32 [B, M], of these, or of the numbers of each span.
+        values: int64 [m], concepts of all spans; layout ragged. Of a track of numbers [B, M], in its type, or
+            [B, M, K], 0 beyond the count, if spans have several.
         offsets: int64 [B * M + 1]; slot k has values[offsets[k]:offsets[k + 1]].
         scores: float32, in the shape of ids or values.
         records: For each sample the decoded records of its spans; layout records.
@@ -159,7 +160,7 @@ def token_concepts(
 
 
 def token_values(batch: Mapping[str, Any], track: str, *, missing: float) -> Tensor:
-    """The number of the span that each input is in.
+    """The number of the span that each input is in, or its numbers.
 
     In samples of a dataset without the track, which a batch does not distinguish, all inputs are of none. Weights of
     the loss are better named in `outputs.loss_weight`, which has a number of its own for these.
@@ -170,14 +171,15 @@ def token_values(batch: Mapping[str, Any], track: str, *, missing: float) -> Ten
         missing: The number of an input of no span.
 
     Returns:
-        [B, S], dtype of the track.
+        [B, S], dtype of the track; [B, S, K] if spans have several numbers, 0 beyond their count.
     """
     if f"{track}_values" not in batch or f"{track}_offsets" in batch:
         raise ConfigError("track", repr(track), "a track of numbers that the batch has", "name it under `tracks`")
     index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]
     rows = torch.arange(len(index), device=index.device)[:, None]
     expanded: Tensor = values[rows, index.clamp(min=0).long()]
-    return torch.where(index >= 0, expanded, torch.full_like(expanded, missing))
+    some = (index >= 0).view(*index.shape, *[1] * (expanded.ndim - index.ndim))
+    return torch.where(some, expanded, torch.full_like(expanded, missing))
 
 
 def annotation_status(batch: Mapping[str, Any], track: str) -> Tensor:
@@ -290,7 +292,7 @@ def sample_negatives(
 
 def _counts(batch: Mapping[str, Any], track: str) -> Tensor:
     """int64 [B, M]: concepts of each slot."""
-    if f"{track}_counts" in batch:
+    if f"{track}_ids" in batch:
         counts: Tensor = batch[f"{track}_counts"]
         return counts.long()
     if f"{track}_offsets" not in batch:

@@ -78,8 +78,8 @@ def _hints(cls: type) -> dict[str, Any]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type `hint` says.
 
-    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass with something else in
-    one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule, or with what reads it.
+    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass or a tuple with something
+    else in one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule, or with what reads it.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated and isinstance(hint.__metadata__[0], Reads):
@@ -91,8 +91,9 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return converted
     if origin in (Union, types.UnionType):
         kinds = [a for a in args if a is not type(None)]
-        section = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
-        return None if value is None and len(kinds) < len(args) else convert(value, (section or kinds)[0], where)
+        fits = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
+        fits += [a for a in kinds if get_origin(a) is tuple and isinstance(value, (list, tuple))]
+        return None if value is None and len(kinds) < len(args) else convert(value, (fits or kinds)[0], where)
     if origin is Literal:
         return _literal(value, args, where)
     if origin is tuple:

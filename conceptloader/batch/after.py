@@ -28,7 +28,11 @@ def steps_after(views: Sequence[View | None], layout: BatchLayout) -> list[Step]
     """What batches of this layout need, in this order. views[k] is member k."""
     decoded = tuple(track for track in layout.tracks if track.decoded)
     steps: list[Step] = [partial(decode_records, decoded, views)] if decoded else []
-    return steps if layout.weights is None else [*steps, partial(weigh, layout.weights)]
+    steps += [partial(weigh, track) for track in layout.weights]
+    of_members = np.array([1.0 if view is None else view.loss_weight for view in views], np.float32)
+    if layout.factors and (len(layout.factors) > 1 or (of_members != 1).any()):
+        steps.append(partial(multiply, layout.factors, of_members))
+    return steps
 
 
 def decode_records(
@@ -51,11 +55,11 @@ def decode_records(
 
 
 def weigh(track: TrackLayout, batch: Batch, samples: U64Array, _: I64Array) -> None:
-    """Give labels in spans of the track of loss weights the numbers of their spans, or the weights of their concepts.
+    """Give labels in spans of a track of loss weights the numbers of their spans, or the weights of their concepts.
 
     Raises: FormatError for a number that is not finite.
     """
-    names = track.arrays(*batch[LOSS_WEIGHT].shape)
+    names = track.arrays(*batch[track.factor].shape)
     arrays = {name.removeprefix(f"{track.name}_"): batch.pop(name) for name in names}
     index = arrays["span_index"]
     rows, places = np.nonzero(index >= 0)
@@ -68,7 +72,29 @@ def weigh(track: TrackLayout, batch: Batch, samples: U64Array, _: I64Array) -> N
             "finite ones",
             "rebuild it, or exclude these tokens",
         )
-    batch[LOSS_WEIGHT][rows, places] = found
+    batch[track.factor][rows, places] = found
+
+
+def multiply(
+    factors: Sequence[str], of_members: npt.NDArray[np.float32], batch: Batch, samples: U64Array, members: I64Array
+) -> None:
+    """Make the loss weights the product of these arrays, of which the first has their name, and of what members have.
+
+    Raises: FormatError for a product that is not finite.
+    """
+    weights = batch[LOSS_WEIGHT]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name in factors[1:]:
+            weights *= batch.pop(name)
+        weights *= of_members[members, None]
+    bad = ~np.isfinite(weights).all(1)
+    if bad.any():
+        raise FormatError(
+            f"sample {samples[bad][0]}: {LOSS_WEIGHT}",
+            "a product of weights that is above float32",
+            "a finite one",
+            "lower the factors",
+        )
 
 
 def _of_concepts(ids: I64Array, weights: ConceptWeights) -> npt.NDArray[np.float32]:

@@ -71,14 +71,16 @@ def specs_of(rows: Iterable[Row], sizes: Mapping[str, int], *, prefix: str = "",
 class FieldLayout:
     """A token-aligned field in a batch.
 
-    field: its name in datasets. labels: it stands where its token is a label. Of weights, in datasets that have no such
-    field, `outside` if they have a track of that name, and `missing` if not.
+    field: its name in datasets. labels: it stands where its token is a label. weight: it is a factor of loss weights,
+    whose values in datasets that have no such field are `outside` if they have a track of that name, and `missing` if
+    not. The first factor is called as their product; the others are not left in the batch.
     """
 
     name: str
     field: str
     dtype: np.dtype[Any]
     labels: bool
+    weight: bool = False
     missing: float = 1.0
     outside: float = 1.0
 
@@ -95,9 +97,11 @@ class TrackLayout:
     """The arrays of one track, with every limit decided.
 
     scored: its records have scores. mark: tokens of spans beyond max_spans have TRUNCATED for an index. numbers: the
-    type of a track of numbers, of which each span has one. decoded: its records are yielded as its codec decodes them;
-    they are read as ragged bytes. item: the type of what a record has many of. source: its name in datasets, if that is
-    another. labels: it stands at the labels. weights: what its concepts weigh, if the weights of losses are by concept.
+    type of a track of numbers, of which each span has one, or with `vectors` several. decoded: its records are yielded
+    as its codec decodes them; they are read as ragged bytes. item: the type of what a record has many of. source: its
+    name in datasets, if that is another. labels: it stands at the labels. weights: what its concepts weigh, if the
+    weights of losses are by concept. factor: the field that it gives the values of its spans, if it is one of loss
+    weights.
     """
 
     name: str
@@ -109,11 +113,13 @@ class TrackLayout:
     scored: bool = False
     mark: bool = False
     numbers: np.dtype[Any] | None = None
+    vectors: bool = False
     decoded: bool = False
     item: np.dtype[Any] = I8
     source: str = ""
     labels: bool = False
     weights: ConceptWeights | None = None
+    factor: str = ""
 
     @cached_property
     def track(self) -> str:
@@ -125,9 +131,15 @@ class TrackLayout:
         """Whether its arrays are ids, and scores if there are any."""
         return not self.decoded and self.numbers is None
 
+    @property
+    def single(self) -> bool:
+        """Whether each span has one number."""
+        return self.numbers is not None and not self.vectors
+
     def rows(self, *, read: bool = False) -> list[Row]:
         """What a batch has of it; or what is read, of which records are made."""
         kind = "ragged" if self.ragged else "padded" if self.numbers is None else "numbers"
+        kind = "vectors" if self.vectors else kind
         kind = "records" if self.decoded and not read else kind
         return [row for row in TRACK if row.switch in ("", kind) and (row.name != "scores" or self.scored)]
 
@@ -147,12 +159,17 @@ class BatchLayout:
     tracks: tuple[TrackLayout, ...] = ()
     random_key: int = 0
     fields: tuple[FieldLayout, ...] = ()
-    weights: TrackLayout | None = None
+    weights: tuple[TrackLayout, ...] = ()
 
     @cached_property
     def read_tracks(self) -> tuple[TrackLayout, ...]:
-        """What is read: `tracks`, and that of the loss weights, whose arrays are not left in the batch."""
-        return self.tracks if self.weights is None else (*self.tracks, self.weights)
+        """What is read: `tracks`, and those of the loss weights, whose arrays are not left in the batch."""
+        return (*self.tracks, *self.weights)
+
+    @cached_property
+    def factors(self) -> list[str]:
+        """The fields of which `loss_weight` is the product; all but itself are not left in the batch."""
+        return [field.name for field in self.fields if field.weight]
 
     @cached_property
     def blanked(self) -> list[str]:
@@ -166,11 +183,14 @@ class BatchLayout:
         views = ("input_ids", "labels") if self.outputs.shared_labels else ()
         sizes = {"B": samples, "S": self.seq_len, "S + 1": self.seq_len + 1}
         specs = specs_of((row for row in self.outputs.rows if row.name not in views), sizes)
-        for f in self.fields:
-            specs[f.name] = ArraySpec((samples, self.seq_len), f.dtype, along=True, labels=f.labels)
+        specs |= self._fields(samples, (field for field in self.fields if field.name not in self.factors[1:]))
         for track in self.tracks:
             specs |= track.arrays(samples, self.seq_len)
         return specs
+
+    def _fields(self, samples: int, fields: Iterable[FieldLayout]) -> Specs:
+        shape = samples, self.seq_len
+        return {field.name: ArraySpec(shape, field.dtype, along=True, labels=field.labels) for field in fields}
 
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
         """Sample `k` of a batch of arrays or tensors: the row of each.
@@ -190,14 +210,15 @@ class BatchLayout:
 
     def names(self) -> set[str]:
         """Of all that a batch holds."""
-        own = {row.name for row in self.outputs.rows} | {field.name for field in self.fields}
+        own = {row.name for row in self.outputs.rows} | {field.name for field in self.fields} - {*self.factors[1:]}
         return own | {f"{track.name}_{row.name}" for track in self.tracks for row in track.rows()}
 
     def carve(self, samples: int) -> "Carving":
         """`arrays`, and room for cu_seqlens and for what loss weights come from, laid out in one block of memory."""
         specs = self.arrays(samples)
-        if self.weights is not None:
-            specs |= self.weights.arrays(samples, self.seq_len)
+        specs |= self._fields(samples, (field for field in self.fields if field.name in self.factors[1:]))
+        for track in self.weights:
+            specs |= track.arrays(samples, self.seq_len)
         specs |= specs_of(self.outputs.rows, {"n + 1": samples * self.seq_len + 1})
         offsets, size = {}, 0
         for name, spec in specs.items():

@@ -16,7 +16,6 @@ from conceptloader.blend.packing import FIT
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.reader import DAMAGED
 from conceptloader.kernels import records as kinds
-from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.system import DOCUMENTS
 
 _RESTORE = "the dataset is corrupt: run `conceptloader verify --full`, restore or rebuild it"
@@ -108,16 +107,16 @@ WORDS = {
     ),
     kinds.NO_LIST: Words(
         "{value} bytes as record {place} of track {track}",
-        "a list of concept ids, each of {limit} bytes with its score",
+        "a list of concept ids, each of {limit} bytes with its score, or of numbers of as many",
     ),
     kinds.NO_NUMBER: Words(
         "{value} bytes as record {place} of track {track}",
         "a single number of {limit} bytes",
-        f"{DAMAGED}, or set layout: records",
+        f"{DAMAGED}, or set layout: records; conceptloader.reencode counts spans with several numbers",
     ),
     kinds.LARGE_RECORD: Words("{value} bytes as record {place} of track {track}", "at most {limit} bytes"),
     kinds.MANY_CONCEPTS: Words(
-        "{value} concepts in record {place} of track {track}", "at most {limit} as the manifest says", _RESTORE
+        "{value} {items} in record {place} of track {track}", "at most {limit} as the manifest says", _RESTORE
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(
@@ -147,6 +146,7 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
     facts |= {"value": words.shown(value), "other": _unsigned(other)}
     if view is not None:
         dataset, shard = files.owner(row)
+        track = next(iter(layout.read_tracks[int(state["track"]) :]), None)
         facts |= {
             "name": view.name,
             "dataset": view.dataset.path,
@@ -155,8 +155,9 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
             "token": int(files.tables.shards[row]["base"]) + place,
             "vocabulary": "the vocabulary" if dataset.tokenizer else "as no tokenizer is known",
             "ascending": "non-decreasing" if column == DOCUMENTS else "ascending",
-            "track": next((track.track for track in layout.read_tracks[int(state["track"]) :]), ""),
-            "field": next((field.field for field in layout.fields if field.name == LOSS_WEIGHT), ""),
+            "track": track.track if track else "",
+            "items": "numbers" if track and track.numbers is not None else "concepts",
+            "field": next((field.field for field in layout.fields[other:]), ""),
         }
     text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"
     return words.error(text.format(**facts))

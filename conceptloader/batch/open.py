@@ -82,10 +82,11 @@ def decide_layout(
                 "outputs", f"two arrays of a batch would be called {name}", fix="rename a track or a field"
             )
     fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
-    weights = None
-    if outputs.weights is not None:
-        field, weights = _weights(outputs.weights, present, seq_len)
-        fields.append(field)
+    factors = [_factor(given, where, k, present, seq_len) for k, (where, given) in enumerate(outputs.weights.items())]
+    if outputs.loss_weight == ():
+        factors = [(FieldLayout(name=LOSS_WEIGHT, field="", dtype=F4, labels=True, weight=True), None)]
+    fields += [field for field, _ in factors]
+    weights = tuple(track for _, track in factors if track is not None)
     return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen, fields=tuple(fields), weights=weights)
 
 
@@ -103,12 +104,14 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
     return FieldLayout(name=name, field=name, dtype=_one_type(where, types), labels=labels)
 
 
-def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[FieldLayout, TrackLayout | None]:
-    """Loss weights, by a field or a track.
+def _factor(
+    given: LossWeight, where: str, k: int, views: Sequence[View], seq_len: int
+) -> tuple[FieldLayout, TrackLayout | None]:
+    """Factor k of the loss weights, by a field or a track.
 
     Raises ConfigError for datasets that have neither, unless `missing` is set.
     """
-    name, where = given.name, f"outputs.{LOSS_WEIGHT}"
+    name, key = given.name, f"{LOSS_WEIGHT} {k}" if k else LOSS_WEIGHT
     fields = {v.name: dict(v.dataset.manifest.layouts[0].fields)[name] for v in views if name in v.dataset.field_names}
     tracks = {} if fields else {v.name: v.dataset.tracks[name] for v in views if name in v.tracks}
     having = fields or tracks
@@ -134,7 +137,12 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             "f2 or f4, as field or as track of codec numpy, or a track of concepts everywhere",
             "rebuild it with that type",
         )
-    field = FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True, missing=given.missing or 0.0)
+    several = sorted(key for key, track in tracks.items() if not by_concept and track.max_items is not None)
+    if several:
+        raise ConfigError(where, f"the track {name!r} with several numbers a span in {several[0]}", "one number a span")
+    field = FieldLayout(
+        name=f"({key})" if k else key, field=name, dtype=F4, labels=True, weight=True, missing=given.missing or 0.0
+    )
     if fields:
         return field, None
     if given.outside is None:
@@ -144,15 +152,16 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
             fix=f"set loss_weight: {{name: {name}, outside: 1}}",
         )
     track = _track_layout(name, ConceptOptions(), views, seq_len)
-    track = replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
+    track = replace(track, name=f"({key})", source=name, labels=True, factor=field.name)
     if by_concept:
-        track = replace(track, weights=_concept_weights(given, [view for view in views if name in view.tracks]))
+        reading = [view for view in views if name in view.tracks]
+        track = replace(track, weights=_concept_weights(given, f"{where}.concepts", reading))
     return replace(field, outside=given.outside), track
 
 
-def _concept_weights(given: LossWeight, views: Sequence[View]) -> ConceptWeights:
+def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> ConceptWeights:
     """Weights by id. Raises ConfigError for names that no vocabulary has, or that mean several ids."""
-    where, found = f"outputs.{LOSS_WEIGHT}.concepts", dict[int, float]()
+    found = dict[int, float]()
     if given.concepts is None and given.inside is None:
         raise ConfigError(
             where, f"nothing for the track of concepts {given.name!r}", "weights by concept", "or set inside, or both"
@@ -274,11 +283,12 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
             fix="set layout: records, which yields the records themselves",
         )
     if kind == "numpy":
-        if options.layout != "padded" or options.max_concepts is not None:
+        single = all(track.max_items is None for track in tracks.values())
+        if options.layout != "padded" or (options.max_concepts is not None and single):
             raise ConfigError(
                 where,
                 f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of "
-                "which each span has one",
+                f"which each span has {'one' if single else 'several'}",
                 fix="remove both, or set layout: records",
             )
         _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
@@ -308,10 +318,12 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
                 )
             most[key] = max(most[key], number)
     numbers = np.dtype(f"<{track.parameters['dtype']}") if track.codec == "numpy" and not decoded else None
+    several = any(view.dataset.tracks[name].max_items is not None for view in having)
     return TrackLayout(
         name=name,
         ragged=options.layout != "padded",
         numbers=numbers,
+        vectors=numbers is not None and several,
         decoded=decoded,
         item=U1 if decoded else I8 if numbers is None else numbers,
         max_spans=options.max_spans or most["max_spans"],
@@ -333,9 +345,9 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     cut = view.holes.within.most(seq_len)  # as each of these may
     # Manifests know windows; of a pack, each part may be cut out of the place that has most.
     claims = {"max_spans": seq_len if view.member.packing else min(min(track.spans_in(seq_len), runs) + cut, seq_len)}
-    if track.codec == "concepts":
-        concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
-        claims["max_concepts"] = min(track.max_items or 0, concepts)
+    if track.codec == "concepts" or (track.codec == "numpy" and track.max_items is not None):
+        items = int(table.files[f"{name}.data"].size.max(initial=0)) // track.item
+        claims["max_concepts"] = min(track.max_items or 0, items)
     return claims
 
 

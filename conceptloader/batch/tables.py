@@ -11,7 +11,6 @@ from conceptloader.blend.packing import OVERFLOWS
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.viewfile import Runs
-from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
 
@@ -137,7 +136,7 @@ def _field_rows(view: View, fields: Sequence[FieldLayout]) -> Array:
         row["at"] = np.array([_offset(layout, field.field) for layout in layouts])[table.layout]
         if field.field in view.dataset.field_names:
             kind = layouts[0].dtype[field.field]
-            row["code"] = CODES[kind.str[1:]] if field.name == LOSS_WEIGHT else -kind.itemsize
+            row["code"] = CODES[kind.str[1:]] if field.weight else -kind.itemsize
         else:
             row["code"] = np.float32(field.outside if field.field in view.tracks else field.missing).view(np.int32)
     return rows

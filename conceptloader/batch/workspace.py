@@ -74,7 +74,7 @@ class Shape:
                     outputs[name][0, t] = getattr(track, name)
             for file in FILES:
                 outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.track}.{file}")
-            outputs["width"][0, t], outputs["single"][0, t] = track.item.itemsize, track.numbers is not None
+            outputs["width"][0, t] = track.item.itemsize
         columns = np.zeros((2, len(layout.blanked)), COLUMN)
         for column, name in zip(columns.T, layout.blanked, strict=True):
             spec = carving.specs[name]

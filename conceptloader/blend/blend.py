@@ -21,7 +21,6 @@ from conceptloader.blend.schema import Config, MegatronOrder
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.phases import Phase
@@ -48,6 +47,7 @@ class View:
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window or pack 0, or number of the first document. packs: None where samples
     are none. mask: tokens whose samples read nothing, from some sample on. holes: what is taken out of other samples.
+    loss_weight: a factor of the weights of all losses.
     """
 
     name: str
@@ -59,6 +59,7 @@ class View:
     packs: Packs | None = None
     mask: Mask = NOTHING
     holes: Holes = WHOLE
+    loss_weight: float = 1.0
 
     @property
     def count(self) -> int:
@@ -131,6 +132,7 @@ class Blend(Shown):
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
         tracks, excluded = tuple(_tracks(self.config, name, ds)), self.excluded.get(name, Excluded())
+        weight = self.config.datasets[name].loss_weight
         mask = excluded.mask
         for track in tracks:
             ds.codec(track)  # now: one that may not be used is an error before anything is read
@@ -149,6 +151,7 @@ class Blend(Shown):
             packs=packs,
             mask=mask,
             holes=excluded.holes,
+            loss_weight=1.0 if weight is None else weight,
         )
 
     def resume(
@@ -226,7 +229,6 @@ def open_blend(
     config: ConfigLike,
     datasets: Mapping[str, Dataset] | None = None,
     *,
-    codecs: Mapping[str, Codec] | None = None,
     some_tracks: bool = False,
 ) -> Blend:
     """Open the datasets of a configuration, unless they are given, and lay out the order of samples.
@@ -234,7 +236,6 @@ def open_blend(
     Args:
         config: Path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
         datasets: Open datasets by name; by default they are opened.
-        codecs: Codec objects by name, for tracks whose codec is not built in.
         some_tracks: Tracks of `tracks` may be missing everywhere: those of a training, in its evaluation data.
 
     Returns:
@@ -246,10 +247,8 @@ def open_blend(
         ReadError: A file cannot be read.
     """
     if isinstance(config, Blend):
-        if datasets is not None or codecs is not None:
-            raise ConfigError(
-                "open_blend", "found datasets or codecs for an open Blend", fix="give its configuration instead"
-            )
+        if datasets is not None:
+            raise ConfigError("open_blend", "found datasets for an open Blend", fix="give its configuration instead")
         return config
     if not isinstance(config, Config):
         config = load_config(config)
@@ -257,7 +256,7 @@ def open_blend(
         raise ConfigError(
             "order", "megatron takes over a run of Megatron-LM", fix="only the adapter for Megatron-LM can do that"
         )
-    opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
+    opened = open_datasets(config) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     excluded, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
     prints = {name: one.prints for name, one in excluded.items()}
@@ -301,7 +300,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
     return {name: datasets[name] for name in config.names}
 
 
-def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> dict[str, Dataset]:
+def open_datasets(config: Config) -> dict[str, Dataset]:
     """Return the datasets of a configuration, by name.
 
     Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
@@ -314,7 +313,6 @@ def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> 
                 entry.path,
                 roots=with_default(entry.path, config.allowed_roots),
                 allow_pickle=entry.allow_pickle,
-                codecs=codecs,
                 verify_files=config.loader.verify_files,
             )
     same: dict[tuple[str, ...], Dataset] = {}
@@ -355,10 +353,10 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
 
 def _tracks(config: Config, name: str, ds: Dataset) -> list[str]:
     """Those that are read of a dataset."""
-    wanted, weights = config.datasets[name].tracks, config.outputs.weights
+    wanted = config.datasets[name].tracks
     if wanted is not None:
         return list(wanted)
-    named = [*config.tracks, *([weights.name] if weights is not None else [])]
+    named = [*config.tracks, *(one.name for one in config.outputs.weights.values())]
     return [track for track in dict.fromkeys(named) if track in ds.tracks]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import falls
-from conceptloader.base.strict import Count, Natural, Positive, Section, plain, unknown, within
+from conceptloader.base.strict import Count, Natural, Positive, Rule, Section, plain, unknown, within
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.arrays import Outputs
@@ -24,7 +24,8 @@ class DatasetConfig(Section):
 
     weight: its proportion in the blend; None if it only takes part in phases. split: the share [from, to) of the
     dataset, moved to starts of documents. tracks: those to read; None for the ones that the section `tracks` names.
-    max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
+    max_epochs: how often it may be read. allow_pickle: pickle tracks may run code. loss_weight: what the weights of its
+    losses are multiplied by.
     """
 
     path: str
@@ -33,6 +34,7 @@ class DatasetConfig(Section):
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
     allow_pickle: bool = False
+    loss_weight: Annotated[float, Rule(lambda value: value >= 0, "of 0 or more")] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,9 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.outputs.loss_weight is None and any(one.loss_weight is not None for one in self.datasets.values()):
+            # Whoever asks whether losses are weighed asks `outputs`.
+            object.__setattr__(self, "outputs", dataclasses.replace(self.outputs, loss_weight=()))
         self._check_datasets()
         self._check_phases()
         self._check_unblended()

@@ -90,6 +90,8 @@ TRACK = (
     Row("values", "i8", ("m",), "concept ids", _CONCEPTS, switch="ragged"),
     Row("scores", "f4", ("m",), "one score per concept, if it has scores", _CONCEPTS, switch="ragged"),
     Row("values", "", _BM, "the number of each span", _CONCEPTS, blank=0, switch="numbers"),
+    Row("values", "", _BMK, "the numbers of each span, 0 beyond the count", _CONCEPTS, blank=0, switch="vectors"),
+    Row("counts", "i4", _BM, "numbers of each span", "kernels/items.py:find_records", blank=0, switch="vectors"),
     Row("records", "list per sample", (), "decoded records of any codec", f"{_READER}:decode_records",
         switch="records"),
 )  # fmt: skip
@@ -123,7 +125,8 @@ class Outputs(Section):
     loss on end-of-document labels. ignore_index: what replaces labels without loss, those where loss_mask is 0; below
     0, since tokens are not; None to keep them. shared_labels: input_ids and labels are views of one tensor, `tokens`.
     sample_seed: a number for each sample, a function of the seed and the sample's index. loss_weight: what the loss of
-    each label is to be multiplied by; a name alone is that of a LossWeight. fields: others, by name; each is aligned
+    each label is to be multiplied by; a name alone is that of a LossWeight, and of a list the product holds, which is 1
+    for an empty one, as a Config with weights by dataset sets it. fields: others, by name; each is aligned
     with the inputs that it belongs to, or with the labels.
     """
 
@@ -138,7 +141,7 @@ class Outputs(Section):
     sample_seed: bool = False
     loss_on_eos: bool = True
     ignore_index: Negative | None = None
-    loss_weight: str | LossWeight | None = None
+    loss_weight: str | LossWeight | tuple[str | LossWeight, ...] | None = None
     fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,10 +168,15 @@ class Outputs(Section):
         return [row for row in BATCH if getattr(self, row.switch or row.name, True) not in (False, None, "off")]
 
     @property
-    def weights(self) -> LossWeight | None:
-        """`loss_weight`, with all that it says."""
+    def weights(self) -> dict[str, LossWeight]:
+        """The factors of `loss_weight`, with all that each says, by their keys."""
         given = self.loss_weight
-        return LossWeight(name=given) if isinstance(given, str) else given
+        listed = {f"[{k}]": one for k, one in enumerate(given)} if isinstance(given, tuple) else {"": given}
+        return {
+            f"outputs.{LOSS_WEIGHT}{key}": LossWeight(name=one) if isinstance(one, str) else one
+            for key, one in listed.items()
+            if one is not None
+        }
 
     @property
     def needs_documents(self) -> bool:

@@ -78,6 +78,7 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
         bad = take(at, item, field.code, 0, out.address + out.width * target, taken)
         if bad != OK:
             bits = array_at(out.address, target + bad - 1, 1, np.uint32)[0]
+            call.state[0].other = k
             return wrong(call, records.BAD_WEIGHT, tokens.start + bad - 1, np.int64(bits), 0)
 
     mask = array_at(batch.loss_mask, sample * size + named.place, count, np.float32)

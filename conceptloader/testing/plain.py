@@ -139,8 +139,12 @@ class PlainReader:
             batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
             batch["cu_seqlens"][:] = sequences
             batch["max_seqlen"] = int(np.diff(sequences).max(initial=0))
-        if self.layout.weights is not None:
-            self._weigh(batch, self.layout.weights)
+        for track in self.layout.weights:
+            self._weigh(batch, track)
+        for name in self.layout.factors[1:]:
+            batch[LOSS_WEIGHT] *= batch.pop(name)
+        for row, (member, _) in enumerate(picks if self.layout.factors else ()):
+            batch[LOSS_WEIGHT][row] *= np.float32(present(self.views, member).loss_weight)
         return batch
 
     def _decode(self, batch: Batch, track: TrackLayout, members: Sequence[int]) -> None:
@@ -158,8 +162,8 @@ class PlainReader:
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:
-        """The number of each span of the track of loss weights, at its labels."""
-        weights, name = batch[LOSS_WEIGHT], track.name
+        """The number of each span of a track of loss weights, at its labels."""
+        weights, name = batch[track.factor], track.name
         index = batch[f"{name}_span_index"]
         for row, place in np.argwhere(index >= 0).tolist():
             span = index[row, place]
@@ -232,7 +236,7 @@ class PlainReader:
             where = labels if field.labels else slice(part.place, part.place + part.inputs)
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
-            if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
+            if field.weight and not np.isfinite(values[1:]).all():
                 raise FormatError(f"field {field.field}", str(values[1:]), "finite weights")
             arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:
@@ -277,9 +281,9 @@ class PlainReader:
         if track.holds_concepts:
             item = view.dataset.tracks[source].concepts.item
         sizes = np.array([len(record) for record in spans.records], np.int64)
-        single = track.numbers is not None
+        single = track.single
         if (sizes % item).any() or (single and (sizes != item).any()):
-            expected = "a single number" if single else "lists of concept ids"
+            expected = "a single number" if single else "lists of items"
             raise FormatError(f"track {source}", f"records of {sizes} bytes", f"{expected} of {item} bytes")
         counts = sizes // item
         most = int(counts.max(initial=0))
@@ -309,12 +313,12 @@ class PlainReader:
         if track.ragged:
             first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
             arrays[f"{name}_offsets"][first : first + used] = counts
-        elif track.numbers is not None:
+        elif single:
             arrays[f"{name}_values"][row, slots] = np.concatenate([np.zeros(0, track.item), *values])
         else:
             arrays[f"{name}_counts"][row, slots] = counts
             for k, ids in enumerate(values, before):
-                arrays[f"{name}_ids"][row, k, : len(ids)] = ids
+                arrays[f"{name}_{'values' if track.vectors else 'ids'}"][row, k, : len(ids)] = ids
             for k, found in enumerate(scores, before):
                 arrays[f"{name}_scores"][row, k, : len(found)] = found
         return values, scores

@@ -146,7 +146,7 @@ def _touched(run: Run, other: Run, index: int, partner: int) -> Ints:
     if one is None or two is None:
         return _NONE if one is two else np.arange(run.blend.order.sizes[index])
     member, changed = run.member(index), _stored_otherwise(one, two)
-    if changed is None:
+    if changed is None or one.loss_weight != two.loss_weight:
         return np.arange(one.count)
     changed |= _masked_otherwise(one, two)
     if not len(changed.start):

@@ -183,7 +183,10 @@ class _Past:
     def _alike(self, *segments: Segment) -> bool:
         """Whether their configurations make the same of a sample, as far as they are known."""
         configs = [one for one in (self._config(segment.start) for segment in segments) if one is not None]
-        shown = [(one.outputs, one.tracks, {k: it.tracks for k, it in one.datasets.items()}) for one in configs]
+        shown = [
+            (one.outputs, one.tracks, {k: (it.tracks, it.loss_weight) for k, it in one.datasets.items()})
+            for one in configs
+        ]
         return len({one.start.seq_len for one in segments}) == 1 and all(one == shown[0] for one in shown)
 
     def _deciding(self, spec: OrderSpec, stop: int) -> Any:

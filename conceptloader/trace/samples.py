@@ -130,7 +130,7 @@ def _fields(run: Run, member: Member, sample: int) -> dict[str, list[float]]:
     layout = decide_layout(blend.views, member.seq_len, chosen)
     views = [view if view is member.view else None for view in blend.views]  # others may be of other kinds
     batch = BatchReader(blend.order, views, layout).read(np.array([sample], np.uint64))
-    return {one.name: batch[one.name][0].tolist() for one in layout.fields}
+    return {one.name: batch[one.name][0].tolist() for one in layout.fields if one.name in batch}
 
 
 def _documents(member: Member, part: Part) -> Iterator[DocumentPart]:

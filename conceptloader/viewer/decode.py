@@ -157,7 +157,8 @@ class _Words:
                 first, last = sample[f"{track}_offsets"][k : k + 2]
                 concepts = sample[f"{track}_values"][first:last].tolist()
             elif f"{track}_values" in sample:
-                concepts = [sample[f"{track}_values"][k].item()]
+                values, counts = sample[f"{track}_values"][k], sample.get(f"{track}_counts")
+                concepts = [values.item()] if counts is None else values[: counts[k]].tolist()
             else:
                 concepts = sample[f"{track}_ids"][k, : sample[f"{track}_counts"][k]].tolist()
             shown = tuple(names[c] if names and f"{track}_records" not in sample else c for c in concepts)

@@ -10,7 +10,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.codecs import BUILT_IN
+from conceptloader.format.spec.codecs import is_known
 from conceptloader.ingest.records.tokenizer import TextTokenizer, find_tokenizer
 from conceptloader.trace.ranges import Member
 from conceptloader.trace.run import Run
@@ -58,9 +58,9 @@ class Source(Member):
 
     @property
     def readable(self) -> list[str]:
-        """The tracks that are shown: those of codecs that are built in and execute nothing."""
+        """The tracks that are shown: those of codecs that are known and execute nothing."""
         tracks = self.dataset.tracks.items()
-        return sorted(name for name, track in tracks if track.codec in BUILT_IN and track.codec != "pickle")
+        return sorted(name for name, track in tracks if is_known(track.codec) and track.codec != "pickle")
 
     @property
     def concept_tracks(self) -> list[str]:

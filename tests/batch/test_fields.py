@@ -15,6 +15,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
+from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
 
@@ -54,6 +55,49 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
     assert (found[0]["loss_weight"][3:] == -0.375).all()
     assert (found[0]["loss_weight"][:3] != -0.375).all()
     assert (found[0]["loss_weight"][:3] == 0.125).any() == (name == "quality")
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.5, 0.0)])
+def test_the_product_of_several_weights(tmp_path: Path, scales: tuple[float, float]) -> None:
+    """Of a field, a track and the datasets; what is read of the factors is not in the batch."""
+    views = [
+        replace(build(tmp_path / name, {"own": "f4"}, "f4"), loss_weight=scale)
+        for name, scale in zip("ab", scales, strict=True)
+    ]
+    of_track = {"name": "quality", "outside": 0.125}
+    layout = decide_layout(views, 9, Outputs(loss_weight=("own", of_track, "w", of_track)))  # type: ignore[arg-type]
+    assert layout.names() == decide_layout(views, 9, Outputs(loss_weight="w")).names()
+    samples = np.arange(6, dtype=np.uint64)
+    picked = np.repeat([0, 1], 3), samples % np.uint64(3)
+    found = [engine(None, views, layout).read(samples, picked=picked) for engine in (BatchReader, PlainReader)]
+    assert_same(*found)
+    assert found[0].keys() == layout.names()
+    token = np.arange(1, 28).reshape(3, 9)
+    expected = token**2 * np.where(token < 14, 3, 0.125) ** 2
+    assert found[0]["loss_weight"].tolist() == np.concatenate([expected * scale for scale in scales]).tolist()
+    for where, given in (("outputs.loss_weight[1]", ("own", "quality")), ("outputs.loss_weight[0]", ("nil", "own"))):
+        with raises(ConfigError, where):
+            decide_layout(views, 9, Outputs(loss_weight=given))
+
+
+def test_a_product_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    view = build(tmp_path / "a", {"own": "f4"}, "f4")
+    large = {"name": "quality", "outside": 3e38}
+    layout = decide_layout([view], 9, Outputs(loss_weight=("own", large)))  # type: ignore[arg-type]
+    reader = BatchReader(None, [view], layout)  # type: ignore[arg-type]
+    with raises(FormatError, "sample 1: loss_weight", "above float32"):
+        reader.read(np.arange(2, dtype=np.uint64), picked=(np.zeros(2, np.int64), np.arange(2, dtype=np.uint64)))
+
+
+def test_the_field_of_a_wrong_factor_is_named(tmp_path: Path) -> None:
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields={"v": "f4", "w": "f4"}))
+    with build.shard(0) as shard:
+        shard.add_document([1] * 10, fields={"v": [1.0] * 10, "w": [np.nan] * 10})
+    cl.writing.finalize(tmp_path / "ds")
+    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 1, 9)
+    reader = BatchReader(None, [view], decide_layout([view], 9, Outputs(loss_weight=("v", "w"))))  # type: ignore[arg-type]
+    with pytest.raises(FormatError, match="found nan in field w as the weight of token 1"):
+        reader.read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
 
 
 def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
@@ -126,6 +170,8 @@ def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[fl
     with build.shard(0) as shard:
         shard.add_document([1] * 20, {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]})
     cl.writing.finalize(tmp_path / "ds")
+    edit(tmp_path / "ds", "tracks", "t", "max_items", value=None)  # as 0.2.0 wrote it
+    assert cl.verify(tmp_path / "ds", full=True) == []
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
     zeros = np.zeros(1, np.uint64)

@@ -12,6 +12,8 @@ import yaml
 import conceptloader as cl
 from conceptloader.base.hashing import fingerprint
 from conceptloader.cli import main
+from conceptloader.errors import FormatError
+from tests.registered import registered
 
 Capture = pytest.CaptureFixture[str]
 
@@ -211,8 +213,27 @@ def test_a_track_of_a_codec_of_ones_own(tmp_path: Path, capsys: Capture) -> None
         tokenizer=cl.writing.Tokenizer(name="bytes", vocab_size=257),
         tracks={"own": cl.writing.TrackOptions(codec="own")},
     )
-    build = cl.writing.create_writer(tmp_path / "ds", options, codecs={"own": Plain()})
-    with build.shard(0) as shard:
+    with registered("own", Plain()), cl.writing.create_writer(tmp_path / "ds", options).shard(0) as shard:
         shard.add_document([65] * 99, {"own": [(0, 9, b"x")]})
     cl.writing.finalize(tmp_path / "ds")
     doctor(tmp_path, tmp_path, capsys, code=0, datasets=["ds"])
+    said = "track 'own': codec 'own' is known to your code only: its records are bytes here"
+    tracks = {"own": {"layout": "records"}}
+    doctor(tmp_path, tmp_path, capsys, code=0, datasets=["ds"], tracks=tracks)
+    (tmp_path / "run.yaml").write_text(
+        yaml.safe_dump({"seq_len": 9, "datasets": {"ds": {"path": "ds"}}, "tracks": tracks})
+    )
+    for words, shown in (
+        (["trace", "run.yaml", "--sample", "0"], "own"),
+        (["inspect", "ds", "--tokens", "0:9"], "b'x'"),
+        (["inspect", "ds", "--stats"], "own"),
+        (["verify", "ds", "--full"], "sound"),
+        (["subset", "ds", "--where", "tokens > 0", "--out", "some"], "some"),
+    ):
+        capsys.readouterr()
+        assert main([str(tmp_path / one) if one in ("ds", "run.yaml", "some") else one for one in words]) == 0
+        out, err = capsys.readouterr()
+        assert shown in out
+        assert err.count(said) == (words[0] != "subset"), err
+    with pytest.raises(FormatError, match="one that is registered"):
+        cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=1)

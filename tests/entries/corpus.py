@@ -76,12 +76,14 @@ def _dataset(
 ) -> None:
     """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
 
-    Tracks: topic, spans of one or two concepts; length, a number for each document. Fields: weight and parity.
+    Tracks: topic, spans of one or two concepts; length, a number for each document; vector, up to three.
+    Fields: weight and parity.
     """
     rng = np.random.default_rng(seed)
     tracks = {
         "topic": cl.writing.TrackOptions(vocabulary=topics),
         "length": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "vector": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
         **({"anything": cl.writing.TrackOptions(codec="pickle")} if pickled else {}),
     }
     types = {**({"weight": "f4"} if weighted else {}), "parity": "u1", **dict.fromkeys(fields, "u1")}
@@ -101,6 +103,7 @@ def _dataset(
                     if (start + number) % 3
                 ],
                 "length": [(0, size // 2, np.array([size / 8], "f4"))],
+                "vector": [(0, size // 2, np.arange(size % 4, dtype="f4") + number)],
             }
             if pickled:
                 spans["anything"] = [(0, size, {"number": number})]

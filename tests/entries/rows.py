@@ -453,6 +453,7 @@ ROWS: dict[str, Row] = {
             },
             named=("allow_pickle", "layout", "records"),
         ),
+        row("datasets.*.loss_weight", _of("a", loss_weight=0.3), seen=("loss_weight",)),
         row("split_documents", {"split_documents": [0.5, 1]}),
         row("weights", lambda c: _weightless(c, weights="by_size"), named=("weights",)),
         row("temperature", {"temperature": 3.0}),
@@ -577,12 +578,22 @@ ROWS: dict[str, Row] = {
             leaves=("outputs.loss_weight.concepts", "outputs.loss_weight.inside"), seen=("loss_weight",),
             named=("loss_weight",),
         ),
+        row(
+            "outputs.loss_weight: list",
+            {"outputs": {"loss_weight": ["weight", {"name": "length", "outside": 0.25}, {"name": "topic", "inside": 3,
+                                                                                        "outside": 1}]}},
+            leaves=("outputs.loss_weight.name",), seen=("loss_weight",), named=("loss_weight",),
+        ),
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
         row(
             "outputs.fields, of an entry's own name", {}, own_names, leaves=("outputs.fields",),
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("tracks", TOPIC, leaves=(), seen=PADDED),
+        row(
+            "tracks, several numbers a span", {"tracks": {"vector": {}}}, leaves=(),
+            seen=("vector_span_index", "vector_values", "vector_counts"),
+        ),
         row(
             "tracks.*.layout: ragged", {"tracks": {"topic": {"layout": "ragged"}}}, leaves=("tracks.*.layout",),
             seen=("topic_span_index", "topic_values", "topic_offsets"), named=("layout", "ragged", "no row"),

@@ -85,7 +85,7 @@ OTHERS = (
     Other(("outputs.position_ids: off",), (*NANOTRON, "torchtitan", "TRL"), REFUSED, "Where models take positions."),
     Other(("outputs.cu_seqlens",), ("GrainSource",), REFUSED, "It is of a batch, and grain makes batches itself."),
     Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
-    Other(("outputs.loss_weight",), ("Automodel",), REFUSED, "Its losses take no weights."),
+    Other(("datasets.*.loss_weight", "outputs.loss_weight"), ("Automodel",), REFUSED, "Its losses take no weights."),
     Other(
         ("outputs.fields, of an entry's own name",), tuple(OWN_NAMES), REFUSED,
         f"A field may not have the name of something else that the entry gives: {_own_names()}.",

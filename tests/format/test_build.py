@@ -292,7 +292,7 @@ def test_tokenizers_that_cannot_be(vocab_size: Any, eos_id: Any) -> None:
 def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
     with raises(ConfigError, "plan", "0 shards"):
         begin(tmp_path / "ds", shards=0)
-    with pytest.raises(FormatError, match=r"track 'a': found codec 'mine', expected one of .*or one that the caller"):
+    with pytest.raises(FormatError, match=r"track 'a': found codec 'mine', expected .*or one that is registered"):
         begin(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="mine")}))
     assert not (tmp_path / "ds").exists()
 

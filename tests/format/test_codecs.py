@@ -11,15 +11,18 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
+from conceptloader.format.spec import codecs
 from conceptloader.format.spec.codecs import ConceptsCodec, get_codec
 from conceptloader.format.tools.verify import verify
 from tests.raises import raises
+from tests.registered import registered
 
 ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
     ("concepts", {}, [0, 7, 2**32 - 1]),
     ("concepts", {}, []),
     ("numpy", {"dtype": "f4"}, [0.5, -1.0, np.inf]),
     ("numpy", {"dtype": "i8"}, [-(2**63), 2**63 - 1]),
+    ("numpy", {"dtype": "i4"}, []),
     ("msgpack", {}, {"url": "ü", "n": [1, None, b"\0"]}),
     ("json", {}, {"url": "ü", "n": [1, None, 0.1]}),
     ("msgpack", {}, {b"url": 1}),
@@ -37,7 +40,7 @@ def test_round_trip(tmp_path: Path, codec: str, parameters: dict[str, Any], valu
         if codec == "bytes":
             writer.add_document([1, 2], {"a": [(0, 2, value)]})
         else:
-            made = get_codec(codec, parameters, None, "test").encode(value)
+            made = get_codec(codec, parameters, "test").encode(value)
             writer.add_document([1, 2], {"a": [(0, 1, value), (1, 2, made)]})  # as an object, and as bytes
     cl.writing.finalize(build.path)
     ds = cl.open_dataset(build.path, allow_pickle=True)
@@ -62,8 +65,7 @@ class Upper:
 
 def user_dataset(path: Path) -> Path:
     options = cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="upper")})
-    build = cl.writing.create_writer(path, options, codecs={"upper": Upper()})
-    with build.shard(0) as writer:
+    with registered("upper", Upper()), cl.writing.create_writer(path, options).shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 2, "hello")]})
         with raises(InputError, found="found lower case"):
             writer.add_document([1, 2], {"a": [(0, 2, b"hello")]})
@@ -73,16 +75,59 @@ def user_dataset(path: Path) -> Path:
 
 def test_a_codec_of_the_users(tmp_path: Path) -> None:
     path = user_dataset(tmp_path / "ds")
-    ds = cl.open_dataset(path, codecs={"upper": Upper()})
-    assert ds.windows(1)[0]["a"].decode() == ["HELLO"]
     assert verify(path, full=True) == []  # its records are bytes to whoever has not got the codec
-    assert verify(path, full=True, codecs={"upper": Upper()}) == []
+    with registered("upper", Upper()):
+        assert cl.open_dataset(path).windows(1)[0]["a"].decode() == ["HELLO"]
+        assert verify(path, full=True) == []
+        cl.reencode(path, tmp_path / "dense", {"a": "dense"})
+        data = next(path.glob("*.a.data"))
+        data.write_bytes(b"hello")
+        assert any("found lower case" in str(problem) for problem in verify(path, full=True))
+        cl.register_codec("upper", Upper())  # a cell of a notebook that runs again
+        with raises(ConfigError, "register_codec: 'upper'", "Lower", "Upper, which is registered"):
+            cl.register_codec("upper", type("Lower", (Upper,), {})())
+
+
+def test_datasets_and_builds_take_their_codecs_along(tmp_path: Path) -> None:
+    """To processes that do not share the registry, as those of a DataLoader that spawns, and Ray's."""
+    options = cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="upper")})
+    with registered("upper", Upper()):
+        packed = pickle.dumps(cl.writing.create_writer(tmp_path / "ds", options))
+    try:
+        with pickle.loads(packed).shard(0) as writer:
+            writer.add_document([1, 2], {"a": [(0, 2, "hello")]})
+        cl.writing.finalize(tmp_path / "ds")
+        packed = pickle.dumps(cl.open_dataset(tmp_path / "ds"))
+        del codecs._REGISTERED["upper"]
+        assert pickle.loads(packed).windows(1)[0]["a"].decode() == ["HELLO"]
+    finally:
+        codecs._REGISTERED.pop("upper", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "found"),
+    [
+        ("json", Upper(), "a name that is built in"),
+        ("", Upper(), "no name"),
+        ("upper", Upper, "the class Upper"),
+        ("upper", object(), "object"),
+    ],
+)
+def test_what_cannot_be_registered(name: str, codec: Any, found: str) -> None:
+    with raises(ConfigError, f"register_codec: {name!r}", found):
+        cl.register_codec(name, codec)
+    assert codecs._REGISTERED.get(name) is not codec
 
 
 def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
     ds = cl.open_dataset(user_dataset(tmp_path / "ds"))
     for use in (lambda: ds.windows(1), lambda: ds.spans("a", 0, 1), lambda: ds.documents()):
-        with raises(FormatError, "track 'a'", "codec 'upper'", fix="pass codecs={'upper': your_codec}"):
+        with raises(
+            FormatError,
+            "track 'a'",
+            "codec 'upper'",
+            fix="register_codec('upper', your_codec)",
+        ):
             use()
     assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]  # the rest can be read
 
@@ -126,11 +171,6 @@ def test_wrong_parameters(tmp_path: Path, codec: str, parameters: dict[str, Any]
         cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": track}))
 
 
-def test_built_in_names_cannot_be_replaced() -> None:
-    with raises(ConfigError, found="['json']"):
-        get_codec("json", {}, {"json": Upper()}, "test")
-
-
 def test_ids_of_a_small_vocabulary() -> None:
     codec = ConceptsCodec({"ids": "u2"}, num_ids=1)
     for ids in ([], [0], [0, 0]):
@@ -160,7 +200,7 @@ def test_ids_of_a_small_vocabulary() -> None:
 )
 def test_values_that_a_codec_cannot_hold(codec: str, parameters: dict[str, Any], value: Any) -> None:
     with pytest.raises(InputError, match=r"found .*expected"):
-        get_codec(codec, parameters, None, "test").encode(value)
+        get_codec(codec, parameters, "test").encode(value)
 
 
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
@@ -168,7 +208,7 @@ def test_values_that_a_codec_cannot_hold(codec: str, parameters: dict[str, Any],
 def test_keys_that_are_no_texts_would_come_back_as_others_or_not_at_all(codec: str, value: Any) -> None:
     key = r"(1|None|0\.5)"
     with pytest.raises(InputError, match=rf"{codec} record: found .*: found the key {key}, expected texts as keys"):
-        get_codec(codec, {}, None, "test").encode(value)
+        get_codec(codec, {}, "test").encode(value)
 
 
 @pytest.mark.parametrize(("codec", "damage"), [("json", b"{"), ("msgpack", b"\xc1\xc1"), ("concepts", b"abc")])

@@ -71,7 +71,7 @@ def test_content_is_checked_and_not_only_its_checksum(
     file.write_bytes(content)
     ds = cl.open_dataset(tmp_path / "ds", verify_files=False)
     with pytest.raises(FormatError, match=message):
-        FileCheck(ds.files, kind, 0, None).check()
+        FileCheck(ds.files, kind, 0).check()
 
 
 def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_files_are_read_in_pieces(dataset: cl.Dataset, monkeypatch: pytest.Monke
     monkeypatch.setattr(Files, "read", noted)
     table = dataset.manifest.shards.files["stream.bin"]
     for shard in range(dataset.num_shards):
-        FileCheck(dataset.files, "stream.bin", shard, None).check()
+        FileCheck(dataset.files, "stream.bin", shard).check()
     assert sum(sizes) == table.size.sum()
     assert table.size.max() > 64
     assert max(sizes) <= 64

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import conceptloader as cl
 from conceptloader.blend import load_config
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.spec import codecs
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.fim import FillInMiddle
 from tests.raises import raises
+from tests.registered import registered
 
 
 class Pairs:
@@ -34,11 +37,8 @@ class Pairs:
         self.decode(memoryview(record))
 
 
-CODECS = {"pairs": Pairs()}
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Each document has its number as its quality, as weights of its tokens, and in its records."""
     folder = tmp_path_factory.mktemp("fields")
     tracks = {
@@ -49,14 +49,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer=cl.writing.Tokenizer(name="bytes", vocab_size=257, eos_id=256), tracks=tracks,
         fields={"weight": "f2", "number": "i2"},
     )  # fmt: skip
-    build = cl.writing.create_writer(folder / "ds", options, codecs=CODECS)
-    with build.shard(0) as shard:
-        for k in range(40):
-            n = 7 + k % 5
-            spans = {"quality": [(0, n - 2, np.array([k], "f4"))], "pair": [(1, n, (k, 3 * k))]}
-            shard.add_document([65 + k] * (n - 1) + [256], spans, fields={"weight": [k / 8] * n, "number": [k] * n})
-    cl.writing.finalize(folder / "ds")
-    return folder
+    with registered("pairs", Pairs()):
+        with cl.writing.create_writer(folder / "ds", options).shard(0) as shard:
+            for k in range(40):
+                n = 7 + k % 5
+                spans = {"quality": [(0, n - 2, np.array([k], "f4"))], "pair": [(1, n, (k, 3 * k))]}
+                shard.add_document([65 + k] * (n - 1) + [256], spans, fields={"weight": [k / 8] * n, "number": [k] * n})
+        cl.writing.finalize(folder / "ds")
+        yield folder
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def check(batch: dict[str, Any], collated: bool = False) -> None:
 
 
 def test_in_a_loader_and_after_a_resume(config: dict[str, Any]) -> None:
-    blend = cl.open_blend(config, codecs=CODECS)
+    blend = cl.open_blend(config)
     loader = cl.make_dataloader(blend, micro_batch_size=3)
     for batch in itertools.islice(loader, 3):
         check(batch)
@@ -140,7 +140,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
 
 def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
-    blend = cl.open_blend(config, codecs=CODECS)
+    blend = cl.open_blend(config)
     collate = lambda batch: {**batch, "most": [max(a for a, _ in spans) for spans in batch["pair_records"]]}  # noqa: E731
     with cl.make_dataloader(blend, micro_batch_size=4, batch_transform=collate) as loader:
         found = next(iter(loader))
@@ -150,16 +150,19 @@ def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     samples = next(iter(DataLoader(data, batch_size=4, collate_fn=list)))
     assert [sample["pair_records"] for sample in samples] == found["pair_records"]
     check(next(iter(DataLoader(data, batch_size=4, collate_fn=cl.collate_fn))))
+    spawned = DataLoader(data, batch_size=4, collate_fn=cl.collate_fn, num_workers=1, multiprocessing_context="spawn")
+    check(next(iter(spawned)))  # in a process in which nobody registers
     check(cl.collate_fn([data[k] for k in range(4)]))
 
 
 def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> None:
-    with pytest.raises(FormatError, match=r"found codec 'pairs', expected one of .* or one that the caller provides"):
+    kept = codecs._REGISTERED.pop("pairs")
+    with pytest.raises(FormatError, match=r"found codec 'pairs', expected one of .* or one that is registered"):
         cl.make_dataloader(config, micro_batch_size=2)
     broken = type("Broken", (Pairs,), {"decode": lambda self, record: int(bytes(record))})
-    blend = cl.open_blend(config, codecs={"pairs": broken()})
-    with raises(FormatError, "track 'pair'", "found a record that its codec cannot decode"):
-        next(iter(cl.make_dataloader(blend, micro_batch_size=2)))
+    with registered("pairs", broken()), raises(FormatError, "track 'pair'", "a record that its codec cannot decode"):
+        next(iter(cl.make_dataloader(config, micro_batch_size=2)))
+    cl.register_codec("pairs", kept)
     with cl.make_dataloader({**config, "tracks": {"quality": {}}}, micro_batch_size=2) as loader:
         batch = next(iter(loader))
     with raises(ConfigError, expected="a track of numbers"):
@@ -175,7 +178,7 @@ def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
     bare = {key: value for key, value in config.items() if key not in ("outputs", "tracks")}
     tracks = {"a": {**config["datasets"]["a"], "tracks": []}}
     spec = cl.open_blend({**bare, "datasets": tracks}).spec.to_dict()
-    assert cl.open_blend(config, codecs=CODECS).spec.to_dict() == spec
+    assert cl.open_blend(config).spec.to_dict() == spec
     assert load_config(load_config(config).to_dict()) == load_config(config)
 
 

@@ -8,7 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,9 @@ class Oracle:
             "sample_seed": np.int64(reference.sample_random(self.config.get("seed", 1234), t)),
         }
         weight, fields = outputs.get("loss_weight"), outputs.get("fields", {})
+        factors = weight if isinstance(weight, list) else [] if weight is None else [weight]
+        of_dataset = self.config["datasets"][name].get("loss_weight")
+        weighed = weight is not None or any("loss_weight" in one for one in self.config["datasets"].values())
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
         spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
@@ -307,8 +311,9 @@ class Oracle:
                     and (outputs["loss_on_eos"] or data.tokens[p + 1] != data.eos)
                     and (not outputs.get("mask_document_boundaries") or document_of[p] == document_of[p + 1])
                 )
-                if weight:
-                    arrays["loss_weight"][at] = weight_of(data, p + 1, **weight)
+                product = [np.float32(weight_of(data, p + 1, **factor)) for factor in factors]
+                product += [] if of_dataset is None else [np.float32(of_dataset)]
+                arrays["loss_weight"][at] = reduce(mul, product, np.float32(1))
             for track, found in spans.items():
                 inside = (s for s in data.spans.get(track, ()) if s.start < part.end and s.end > part.first)
                 for s in inside:
@@ -324,7 +329,8 @@ class Oracle:
         arrays["position_ids"] = np.concatenate([np.arange(n) for n in np.diff([*starts, length])])
         arrays["tokens"] = np.append(arrays["input_ids"], arrays["labels"][-1])
         wanted = {"input_ids", "labels", "dataset_id", *fields}
-        wanted |= {name for name in ("loss_mask", "document_ids", "loss_weight", "sample_seed") if outputs.get(name)}
+        wanted |= {name for name in ("loss_mask", "document_ids", "sample_seed") if outputs.get(name)}
+        wanted |= {"loss_weight"} if weighed else set()
         wanted |= {"position_ids"} if outputs["position_ids"] != "off" else set()
         wanted |= {"tokens"} if outputs.get("shared_labels") else set()
         in_order = {track: sorted(found, key=lambda s: s.start) for track, found in spans.items()}

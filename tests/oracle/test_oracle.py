@@ -178,12 +178,18 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], 
         of_concepts |= {"inside": draw(st.sampled_from([0, 0.5]))} if draw(st.booleans()) else {}
         weights = [of_field, *[of_concepts] * ("chunked" not in has), *[of_track] * (numbers <= {"f2", "f4"})]
         there = {name for data in known for name in (*data.fields, *data.spans)}
-        outputs["loss_weight"] = draw(st.sampled_from([None, *(one for one in weights if one["name"] in there)]))
+        weights = [one for one in weights if one["name"] in there]
+        several = [draw(st.lists(st.sampled_from(weights), max_size=3))] if weights else []
+        outputs["loss_weight"] = draw(st.sampled_from([None, *weights, *several]))
+    for entry in config["datasets"].values():
+        entry |= {"loss_weight": draw(st.sampled_from([0, 0.3, 1, 7]))} if draw(st.integers(0, 3)) == 0 else {}
     if all(FIELDS.keys() <= data.fields.keys() for data in known):
         outputs["fields"] = {name: draw(st.sampled_from(["inputs", "labels"])) for name in some(draw, FIELDS)}
     config["tracks"] = {}
     if fim:
         outputs |= {"cu_seqlens": True, "shared_labels": False, "loss_mask": True, "loss_weight": None, "fields": {}}
+        for entry in config["datasets"].values():
+            entry.pop("loss_weight", None)
         return
     tracks = {track for data in known for track in data.spans} & {*TRACKS}
     for track in some(draw, tracks) if tracks else []:
@@ -243,7 +249,8 @@ def fim_of(config: dict[str, Any]) -> cl.FillInMiddle | None:
     outputs = {"loss_mask": True, "loss_weight": None, **config["outputs"]}
     if not outputs["cu_seqlens"] or not outputs["loss_mask"] or outputs["shared_labels"]:
         return None
-    if config["tracks"] or outputs.get("fields") or outputs["loss_weight"]:
+    weighed = outputs["loss_weight"] is not None or any("loss_weight" in one for one in config["datasets"].values())
+    if config["tracks"] or outputs.get("fields") or weighed:
         return None
     marks = {"prefix": VOCAB, "middle": VOCAB + 1, "suffix": VOCAB + 2, "pad": VOCAB + 3}
     ignored = outputs.get("ignore_index")

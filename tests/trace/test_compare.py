@@ -39,7 +39,7 @@ def changed(draw: st.DrawFn, folder: Path, config: dict[str, Any]) -> dict[str, 
     """Another configuration, which differs from `config` in one thing or two."""
     other = {**config, "outputs": {**config["outputs"]}, "datasets": {k: {**v} for k, v in config["datasets"].items()}}
     shuffled, paths = config["order"] != "sequential", {k: Path(v["path"]).name for k, v in other["datasets"].items()}
-    ways = ["exclude", "exclude", "never", "outputs", "data", "tracks", "order", "seq_len"]
+    ways = ["exclude", "exclude", "never", "outputs", "data", "tracks", "order", "seq_len", "loss_weight"]
     for way in draw(st.lists(st.sampled_from(ways), min_size=1, max_size=2)):
         name = draw(st.sampled_from(sorted(paths)))
         if way == "exclude":
@@ -55,6 +55,8 @@ def changed(draw: st.DrawFn, folder: Path, config: dict[str, Any]) -> dict[str, 
             other["datasets"][name]["path"] = str(folder / swaps.get(paths[name], paths[name]))
         elif way == "seq_len":
             other["seq_len"] = config["seq_len"] + 1
+        elif way == "loss_weight":
+            other["datasets"][name]["loss_weight"] = 5
         elif way == "tracks":
             other["datasets"][name]["tracks"] = []
         elif way == "order" and shuffled:

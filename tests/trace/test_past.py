@@ -432,6 +432,18 @@ def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsy
     assert ([one.step for one in found], skipped) == (list(range(FIRST + 1, LAST + 1)), {})
 
 
+def test_each_launch_has_its_own_loss_weights(life: Life) -> None:
+    for until, weight in ((2, 0.5), (4, 3)):
+        life.launch(
+            until, datasets={**life.config["datasets"], "web": {"path": "web", "weight": 3, "loss_weight": weight}}
+        )
+    run = open_run(None, life.folder / "log")
+    for step, weight in ((1, 0.5), (2, 3)):
+        found = {one.dataset: set(one.fields["loss_weight"]) for one in trace_step(run, step)}
+        assert found["web"] == {weight}
+        assert found.get("books", {1}) == {1}
+
+
 def test_what_the_log_keeps_of_a_configuration(life: Life) -> None:
     other = {"document_ids": True, "loss_on_eos": False}
     life.launch(2)

@@ -16,7 +16,7 @@ from conceptloader.format.read.files import FoundView, open_files, require_same
 from conceptloader.format.read.ranges import Sample
 from conceptloader.format.read.tables import Tabular
 from conceptloader.format.read.view import Viewable
-from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.codecs import Codec, register_lacking, registered
 from conceptloader.format.spec.vocabulary import Concept
 from conceptloader.storage.threads import shared_threads
 
@@ -25,7 +25,6 @@ def open_dataset(
     path: str | os.PathLike[str],
     roots: Sequence[str | os.PathLike[str]] | None = None,
     allow_pickle: bool = False,
-    codecs: Mapping[str, Codec] | None = None,
     verify_files: bool = True,
 ) -> "Dataset":
     """Open a dataset directory: reads and checks its manifest, opens no shard.
@@ -35,7 +34,6 @@ def open_dataset(
         roots: Directories that may hold files of the dataset; by default the directory that holds `path`, so that
             joined and adopted neighbours work.
         allow_pickle: Permit tracks of codec pickle, which execute code when decoded.
-        codecs: Codec objects by name, for tracks whose codec is not built in.
         verify_files: When files are first opened, compare a sample of each with the manifest, and the manifest with
             what it was; False leaves sizes and times.
 
@@ -47,7 +45,7 @@ def open_dataset(
         ConfigError: For wrong arguments.
         ReadError: A file cannot be read.
     """
-    return Dataset(path, roots, allow_pickle, codecs, verify_files)
+    return Dataset(path, roots, allow_pickle, verify_files)
 
 
 def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
@@ -55,8 +53,9 @@ def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
     return round(a * float(documents)), round(b * float(documents))
 
 
-def _reopen(identity: str, *arguments: Any) -> "Dataset":
+def _reopen(identity: str, codecs: Mapping[str, Codec], *arguments: Any) -> "Dataset":
     """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
+    register_lacking(codecs)
     dataset = open_dataset(*arguments)
     if arguments[-1]:  # verify_files
         require_same(dataset.path, dataset.identity, identity)
@@ -72,7 +71,6 @@ class Dataset(Shown, Viewable):
         path: As for `open_dataset`.
         roots: As for `open_dataset`.
         allow_pickle: As for `open_dataset`.
-        codecs: As for `open_dataset`.
         verify_files: As for `open_dataset`.
     """
 
@@ -81,7 +79,6 @@ class Dataset(Shown, Viewable):
         path: str | os.PathLike[str],
         roots: Sequence[str | os.PathLike[str]] | None,
         allow_pickle: bool,
-        codecs: Mapping[str, Codec] | None,
         verify_files: bool = True,
     ) -> None:
         view = None
@@ -89,17 +86,18 @@ class Dataset(Shown, Viewable):
             files = open_files(path, roots, verify_files)
         except FoundView as found:
             view, files = found, open_files(found.source, found.roots.roots, verify_files)
-        super().__init__(files, view, allow_pickle, codecs)
+        super().__init__(files, view, allow_pickle)
         manifest = files.manifest
         self.mode = manifest.mode
         self.tokenizer = manifest.tokenizer
         self.num_shards = len(manifest.shards)
         given = (files if view is None else view).roots.given
         self._known: dict[str, dict[str | int, Concept]] = {}  # concepts by track, by name and id, once asked for
-        self._arguments = (self.path, given, allow_pickle, codecs, verify_files)
+        self._arguments = (self.path, given, allow_pickle, verify_files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.identity, *self._arguments)
+        codecs = registered(track.codec for track in self.tracks.values())
+        return _reopen, (self.identity, codecs, *self._arguments)
 
     def __repr__(self) -> str:
         return f"<Dataset {masked(self.path)}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"

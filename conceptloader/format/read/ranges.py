@@ -1,6 +1,6 @@
 """Reading token ranges of a whole dataset: what lies in several shards is put together here."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -49,7 +49,6 @@ class Ranges:
         self,
         files: Files,
         allow_pickle: bool = False,
-        codecs: Mapping[str, Codec] | None = None,
         runs: Runs | None = None,
     ) -> None:
         self.path = files.roots.directory
@@ -63,7 +62,6 @@ class Ranges:
         self.shard_starts: list[int] = manifest.starts().tolist()
         self.first_documents: list[int] = offsets_of(manifest.shards.documents).tolist()
         self._allow_pickle = allow_pickle
-        self._given_codecs = codecs
         self._codecs: dict[str, Codec] = {}
 
     def codec(self, track: str) -> Codec:
@@ -81,7 +79,7 @@ class Ranges:
                 "one that executes no code",
                 "if you trust the dataset, pass allow_pickle=True, or else leave this track out",
             )
-        codec = get_codec(entry.codec, entry.parameters, self._given_codecs, f"{self.path}: track {track!r}")
+        codec = get_codec(entry.codec, entry.parameters, f"{self.path}: track {track!r}")
         if isinstance(codec, ConceptsCodec):
             codec = entry.concepts
         self._codecs[track] = codec

@@ -5,7 +5,7 @@ A view has the files of its source, and numbers tokens and documents of its own:
 
 import operator
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,6 @@ from conceptloader.format.read.files import Files, FoundView
 from conceptloader.format.read.ids import find_each
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.read.values import Documents
-from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import OFFSET
 from conceptloader.format.spec.viewfile import Runs
@@ -30,10 +29,8 @@ class Viewable(Ranges):
     source: the path of the one with the files.
     """
 
-    def __init__(
-        self, files: Files, view: FoundView | None, allow_pickle: bool, codecs: Mapping[str, Codec] | None
-    ) -> None:
-        super().__init__(files, allow_pickle, codecs, None if view is None else _runs(files, view))
+    def __init__(self, files: Files, view: FoundView | None, allow_pickle: bool) -> None:
+        super().__init__(files, allow_pickle, None if view is None else _runs(files, view))
         self.source = self.path
         self.tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
         self.viewed = None if view is None else view.view

@@ -1,12 +1,14 @@
 """Codecs: what the bytes of a record mean.
 
 A codec is any object with the three methods of `Codec`. A name in a manifest never imports anything: a codec that is
-not built in has to be handed in by the caller.
+not built in is registered by code (`register_codec`), in each process that decodes.
 """
 
 import json
+import logging
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +17,8 @@ from conceptloader.base.hashing import canonical_json
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.layout import FIELD_TYPES
+
+logger = logging.getLogger(__name__)
 
 _SCALARS = {str, int, float, bool, type(None)}  # most of what is in records
 
@@ -148,7 +152,7 @@ class NumpyCodec:
 
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
-        if array.ndim != 1 or not np.can_cast(array.dtype, self.dtype, "same_kind"):
+        if array.ndim != 1 or (len(array) and not np.can_cast(array.dtype, self.dtype, "same_kind")):
             raise InputError("numpy record", f"{array.dtype} of shape {array.shape}", f"one dimension of {self.dtype}")
         with np.errstate(over="ignore"):
             cast = array.astype(self.dtype)
@@ -251,25 +255,87 @@ class PickleCodec:
 _WITH_PARAMETERS: dict[str, type] = {"concepts": ConceptsCodec, "numpy": NumpyCodec}
 _PLAIN: dict[str, type] = {"msgpack": MsgpackCodec, "json": JsonCodec, "bytes": BytesCodec, "pickle": PickleCodec}
 BUILT_IN = (*_PLAIN, *_WITH_PARAMETERS)
+_REGISTERED: dict[str, Codec] = {}
+_SHOWN: set[str] | None = None  # where bytes stand for records of unknown codecs, the places of which that was said
 
 
-def get_codec(name: str, parameters: Mapping[str, Any], given: Mapping[str, Codec] | None, where: str) -> Codec:
-    """The codec called `name`: built in, or one of `given` by the caller.
+def register_codec(name: str, codec: Codec) -> None:
+    """Let tracks of codec `name` be written and decoded by `codec`, in this process and those that it forks.
+
+    Datasets and builds that are pickled take their codecs with them. Everywhere else the code that registers has to
+    run, too: put it into a module, and name that to a launcher (`--import my_codecs`) or import it in the script.
+
+    Args:
+        name: As in a dataset's manifest.
+        codec: An object with the methods `encode`, `decode` and `check` of `Codec`, for any number of threads.
+
+    Raises:
+        ConfigError: For a name that is built in, or that a codec of another class has, and for what is no codec.
+    """
+    where, methods = f"register_codec: {name!r}", ("encode", "decode", "check")
+    if not isinstance(name, str) or not name or name in BUILT_IN:
+        raise ConfigError(where, "a name that is built in" if name in BUILT_IN else "no name", "a name of your own")
+    if isinstance(codec, type) or not all(callable(getattr(codec, method, None)) for method in methods):
+        raise ConfigError(
+            where,
+            f"the class {codec.__qualname__}" if isinstance(codec, type) else f"{type(codec).__qualname__}",
+            f"an object with the methods {', '.join(methods)}",
+            "pass an instance",
+        )
+    before, kind = type(_REGISTERED.get(name, codec)), type(codec)
+    if (before.__module__, before.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise ConfigError(
+            where, f"{kind.__qualname__}", f"{before.__qualname__}, which is registered", "use another name"
+        )
+    _REGISTERED[name] = codec
+
+
+def registered(names: Iterable[str]) -> dict[str, Codec]:
+    """Those of these codecs that are registered, for `register_lacking` in another process."""
+    return {name: _REGISTERED[name] for name in names if name in _REGISTERED}
+
+
+def register_lacking(codecs: Mapping[str, Codec]) -> None:
+    """Register what nobody has registered here."""
+    for name, codec in codecs.items():
+        if name not in _REGISTERED:
+            register_codec(name, codec)
+
+
+@contextmanager
+def unknown_as_bytes() -> Iterator[None]:
+    """Let bytes stand for records of unknown codecs, each with a warning: of commands, in which nobody can register."""
+    global _SHOWN
+    before, _SHOWN = _SHOWN, set()
+    try:
+        yield
+    finally:
+        _SHOWN = before
+
+
+def is_known(name: str) -> bool:
+    """Whether `get_codec` has one of this name."""
+    return name in BUILT_IN or name in _REGISTERED or _SHOWN is not None
+
+
+def get_codec(name: str, parameters: Mapping[str, Any], where: str) -> Codec:
+    """The codec called `name`, built in or registered.
 
     Raises: ConfigError for wrong parameters, FormatError for an unknown codec; both begin with `where`.
     """
-    given = given or {}
-    shadowed = sorted(set(given) & set(BUILT_IN))
-    if shadowed:
-        raise ConfigError("codecs", str(shadowed), "names that are not built in", "rename them")
-    if name in given:
-        return given[name]
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    if name not in BUILT_IN and _SHOWN is not None:
+        if where not in _SHOWN:
+            _SHOWN.add(where)
+            logger.warning("%s: codec %r is known to your code only: its records are bytes here", where, name)
+        return BytesCodec()
     if name not in BUILT_IN:
         raise FormatError(
             where,
             f"codec {name!r}",
-            f"one of {', '.join(BUILT_IN)} or one that the caller provides",
-            f"pass codecs={{{name!r}: your_codec}}",
+            f"one of {', '.join(BUILT_IN)} or one that is registered",
+            f"call conceptloader.register_codec({name!r}, your_codec) before, in every process",
         )
     problem = parameter_problem(name, parameters)
     if problem:

@@ -1,9 +1,10 @@
 """The manifest: what a dataset consists of. Parsing checks everything that can be checked without opening a shard."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
+import numpy as np
 import xxhash
 
 from conceptloader.base.hashing import fingerprint
@@ -56,12 +57,21 @@ class Tokenizer:
             )
 
 
+def most_items(parts: Iterable[tuple[int | None, int]]) -> int | None:
+    """`Track.max_items` of parts of a track, given (their own, number of their records)."""
+    given = list(parts)
+    if all(most is None for most, _ in given):
+        return None
+    return max(min(records, 1) if most is None else most for most, records in given)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Track:
     """One named kind of metadata.
 
     max_spans[k]: the largest number of spans which any window of 2**k tokens of the dataset touches, k = 0..20;
-    max_items: the largest number of concepts in a record (codec concepts; None for others).
+    max_items: the largest number of concepts in a record; or of numbers, and None where each record has one. None for
+    other codecs.
     """
 
     codec: str
@@ -82,6 +92,11 @@ class Track:
         if problem:
             raise ConfigError("", problem)
         return ConceptsCodec(self.parameters, self.num_ids)
+
+    @property
+    def item(self) -> int:
+        """Bytes of a concept, or a number, in a record."""
+        return self.concepts.item if self.codec == "concepts" else np.dtype(f"<{self.parameters['dtype']}").itemsize
 
     def spans_in(self, tokens: int) -> int:
         """A bound on the number of spans that a window of `tokens` tokens touches; exact for 2**k up to 2**20.

@@ -3,7 +3,7 @@
 Findings are FormatErrors whose messages omit the file: verify.py adds it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,7 +17,7 @@ from conceptloader.errors import FormatError
 from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, parameter_problem
+from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, is_known, parameter_problem
 
 _CHUNK = 1 << 22
 _BLOCKS = 1 << 10  # blocks of a block table checked at a time; their items are read along
@@ -30,7 +30,6 @@ class FileCheck:
     files: Files
     kind: str
     shard: int
-    codecs: Mapping[str, Codec] | None
 
     def __post_init__(self) -> None:
         self.manifest, table = self.files.manifest, self.files.table
@@ -163,10 +162,11 @@ def _index(file: FileCheck) -> None:
 def _data(file: FileCheck) -> None:
     """Records, each checked by its codec if that is at hand. The index must have been checked before."""
     track = file.manifest.tracks[file.track]
-    usable = track.codec in (file.codecs or ()) or (
-        track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters) is None
+    usable = is_known(track.codec) and (
+        track.codec not in BUILT_IN or parameter_problem(track.codec, track.parameters) is None
     )
-    codec = get_codec(track.codec, track.parameters, file.codecs, "track") if usable else None
+    where = f"{file.files.roots.directory}: track {file.track!r}"
+    codec = get_codec(track.codec, track.parameters, where) if usable else None
     records = int(file.manifest.shards.tracks[file.track].records[file.shard])
     for i in range(0, records, 1 << 16):
         number = min(1 << 16, records - i)

@@ -13,7 +13,7 @@ from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer, Track
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer, Track, most_items
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
 from conceptloader.format.tools.derived import check_new_directory, moved, warn_of_roots
@@ -139,9 +139,9 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
 
     _agree(having, f"track {name!r}", definition)
     tracks = [manifest.tracks[name] for _, manifest in having]
-    items = [track.max_items for track in tracks if track.max_items is not None]
+    items = ((found.tracks[name].max_items, int(found.shards.tracks[name].records.sum())) for _, found in having)
     spans = tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True)))
-    return replace(tracks[0], max_spans=spans, max_items=max(items, default=None))
+    return replace(tracks[0], max_spans=spans, max_items=most_items(items))
 
 
 def _end_to_end(parts: Sequence[Any], **given: Any) -> Any:

@@ -11,7 +11,6 @@ from conceptloader.format.read.bulk import items_of, records_of, spans_of
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.kept import copy_tokenizer
 from conceptloader.format.read.reader import ShardReader
-from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
@@ -28,7 +27,6 @@ def reencode(
     out: str | os.PathLike[str],
     encodings: Mapping[str, str],
     roots: Sequence[str | os.PathLike[str]] | None = None,
-    codecs: Mapping[str, Codec] | None = None,
 ) -> Manifest:
     """Make a dataset at `out` whose tracks are encoded in another way.
 
@@ -41,7 +39,6 @@ def reencode(
         out: Directory of the new one, or of the same build that was interrupted.
         encodings: Track -> "dense", "spans" or "auto".
         roots: See `open_dataset`.
-        codecs: See `open_dataset`.
 
     Returns:
         The manifest of the new dataset.
@@ -79,7 +76,7 @@ def reencode(
     )
     inputs = {"stream": manifest.stream_fingerprint(), "tracks": manifest.tracks_fingerprint()}
     with build_lock(out), closing(source.files):
-        build = create_writer(out, options, inputs=[inputs], plan=list(range(len(manifest.shards))), codecs=codecs)
+        build = create_writer(out, options, inputs=[inputs], plan=list(range(len(manifest.shards))))
         copy_tokenizer(source.files, build.path)
         for shard in range(build.num_shards):
             if not build.is_finished(shard):

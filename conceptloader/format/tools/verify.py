@@ -17,7 +17,7 @@ from conceptloader.format.read.files import Files, FoundView, ManifestGuard, loa
 from conceptloader.format.read.kept import tokenizer_problem
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
+from conceptloader.format.spec.codecs import BUILT_IN, parameter_problem
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
@@ -49,7 +49,6 @@ def verify(
     path: str | os.PathLike[str],
     full: bool = False,
     roots: Sequence[str | os.PathLike[str]] | None = None,
-    codecs: Mapping[str, Codec] | None = None,
     write_checksums: bool = True,
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
@@ -65,9 +64,8 @@ def verify(
         full: Read all files, compare checksums, check order and range of everything in them. Token files of other
             libraries may have no checksum at first: their checksums are written to checksums.json in the dataset's
             directory (unless write_checksums is False) and compared from then on. Records of pickle and of codecs that
-            are neither built in nor given are not decoded.
+            are neither built in nor registered are not decoded.
         roots: Directories outside of the dataset's that its files may lie in.
-        codecs: Decoders by name for tokens that are stored encoded, see `open_dataset`.
         write_checksums: False leaves checksums.json as it is.
         threads: Shards that are read at once.
         progress: Called per shard with (done, total).
@@ -83,12 +81,12 @@ def verify(
     try:
         manifest, allowed = load_manifest(path, roots)
     except FoundView as view:
-        of_source = verify(view.source, full, view.roots.roots, codecs, write_checksums, threads, progress)
+        of_source = verify(view.source, full, view.roots.roots, write_checksums, threads, progress)
         return _check_view(view, of_source, full)
     source = LocalFiles(check=not full)
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
-    checks = _Shards(files, source, manifest.starts().tolist(), full, codecs, known, fresh)
+    checks = _Shards(files, source, manifest.starts().tolist(), full, known, fresh)
     problems = list(_check_tracks(files, full))
     if wrong := tokenizer_problem(files):
         problems.append(Problem(file=wrong[0], message=wrong[1]))
@@ -175,12 +173,16 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
 
 
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
-    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
+    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again.
+
+    Of numbers, `max_items` may be missing: until 0.2.0 they were not counted.
+    """
     ranges = Ranges(files)
     for name, track in files.manifest.tracks.items():
         try:
             spans = count_spans(ranges, name, pool.map)
-            items = _count_items(files, name) if track.codec == "concepts" else None
+            numbers = track.codec == "numpy" and track.max_items is not None
+            items = _count_items(files, name) if numbers or track.codec == "concepts" else None
         except ConceptloaderError as error:
             yield str(error)
             continue
@@ -192,13 +194,13 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
 
 
 def _count_items(files: Files, track: str) -> int:
-    """The largest number of concepts in a record."""
-    most = 0
+    """The largest number of concepts, or of numbers, in a record."""
+    most, item = 0, files.manifest.tracks[track].item
     for shard, records in enumerate(files.table.tracks[track].records.tolist()):
         for i in range(0, records, _RECORDS):
             stop = min(_RECORDS, records - i) + i + 1
             offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
-            most = max(most, int(np.diff(offsets).max()) // files.manifest.tracks[track].concepts.item)
+            most = max(most, int(np.diff(offsets).max()) // item)
     return most
 
 
@@ -210,7 +212,6 @@ class _Shards:
     source: LocalFiles
     starts: Sequence[int]
     full: bool
-    codecs: Mapping[str, Codec] | None
     known: Mapping[str, Any]
     fresh: dict[str, Any]
 
@@ -248,7 +249,7 @@ class _Shards:
         stem, _, suffix = kind.rpartition(".")
         if f"{stem}.{_NEEDS.get(suffix)}" in failed:
             return
-        table, file = self.files.table, FileCheck(self.files, kind, shard, self.codecs)
+        table, file = self.files.table, FileCheck(self.files, kind, shard)
         found, expected = file.check(), table.files[kind].checksum[shard]
         if expected is None:
             name = table.files[kind].path[shard] or f"{table.path[shard]}.{kind}"

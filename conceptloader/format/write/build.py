@@ -15,7 +15,7 @@ from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
-from conceptloader.format.spec.codecs import Codec, get_codec
+from conceptloader.format.spec.codecs import Codec, get_codec, register_lacking, registered
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.manifest import Ladder
 from conceptloader.format.spec.options import BuildOptions, SavedOptions
@@ -88,8 +88,8 @@ class OtherBuild(ConfigError):
 class Build:
     """A build directory with its options.
 
-    plan: one JSON value per shard, free for the caller: which inputs go where. Picklable if its codecs are, so that
-    worker processes can be handed one.
+    plan: one JSON value per shard, free for the caller: which inputs go where. Picklable if its codecs are, which it
+    takes along, so that worker processes can be handed one.
     """
 
     path: str
@@ -98,7 +98,9 @@ class Build:
     plan: Sequence[Any]
     options_hash: str
     vocabularies: Mapping[str, Vocabulary]
-    codecs: Mapping[str, Codec] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (registered(track.codec for track in self.options.tracks.values()), vars(self))
 
     @property
     def num_shards(self) -> int:
@@ -141,9 +143,15 @@ class Build:
                 "skip it (is_finished) or build into another directory",
             )
         tracks = self.options.tracks.items()
-        codecs = {name: get_codec(one.codec, one.parameters, self.codecs, f"track {name!r}") for name, one in tracks}
+        codecs = {name: get_codec(one.codec, one.parameters, f"track {name!r}") for name, one in tracks}
         identity = {"version": fmt.VERSION, "options_hash": self.options_hash, "shard": shard}
         return ShardWriter(self.path, self.shard_name(shard), self.options, codecs, identity)
+
+
+def _remade(codecs: Mapping[str, Codec], fields: Mapping[str, Any]) -> Build:
+    """A build in another process."""
+    register_lacking(codecs)
+    return Build(**fields)
 
 
 def create_writer(
@@ -152,7 +160,6 @@ def create_writer(
     *,
     inputs: Sequence[Any] = (),
     plan: Sequence[Any] = (None,),
-    codecs: Mapping[str, Codec] | None = None,
 ) -> Build:
     """Begin a build in a new or empty directory, or take up the same build again.
 
@@ -161,7 +168,6 @@ def create_writer(
         options: What decides the bytes of the build.
         inputs: JSON; enters the hash that distinguishes builds.
         plan: JSON; enters the hash, too. It has one element per shard and must not depend on the number of workers.
-        codecs: See `open_dataset`.
 
     Returns:
         The build, whose shards are to be written.
@@ -174,7 +180,7 @@ def create_writer(
     if not plan or len(plan) > fmt.MAX_SHARDS:
         raise ConfigError("plan", f"{len(plan)} shards", f"1 to {fmt.MAX_SHARDS}")
     for name, track in options.tracks.items():
-        get_codec(track.codec, track.parameters, codecs, f"track {name!r}")
+        get_codec(track.codec, track.parameters, f"track {name!r}")
     vocabularies, files = describe_vocabularies(options)
     content = {"options": options.to_json(vocabularies), "inputs": list(inputs), "plan": list(plan)}
     options_hash = fingerprint(content)
@@ -197,7 +203,7 @@ def create_writer(
         file = os.path.join(directory, name)
         if not os.path.exists(file):
             write_file(file, data)
-    return open_writer(directory, codecs)
+    return open_writer(directory)
 
 
 def describe_vocabularies(options: BuildOptions) -> tuple[dict[str, Vocabulary], dict[str, bytes]]:
@@ -210,12 +216,11 @@ def describe_vocabularies(options: BuildOptions) -> tuple[dict[str, Vocabulary],
     return entries, files
 
 
-def open_writer(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
+def open_writer(path: str | os.PathLike[str]) -> Build:
     """A build that `create_writer` began, for instance in a worker process.
 
     Args:
         path: Directory of the build.
-        codecs: See `open_dataset`.
 
     Returns:
         The build.
@@ -241,7 +246,6 @@ def open_writer(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None
         plan=head.value["plan"],
         options_hash=found.options_hash,
         vocabularies=vocabularies,
-        codecs=codecs,
     )
 
 

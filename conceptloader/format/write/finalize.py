@@ -9,7 +9,7 @@ from conceptloader.errors import FormatError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import load_sealed
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, parse_manifest
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, most_items, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
 from conceptloader.format.write.build import Build, ShardReport, open_writer
@@ -92,7 +92,7 @@ def _assemble(build: Build, reports: list[ShardReport]) -> Manifest:
             parameters=options.parameters,
             vocabulary=build.vocabularies.get(name),
             max_spans=tuple(max(counts) for counts in zip(*(entry.max_spans for entry in facts), strict=True)),
-            max_items=max(entry.max_items or 0 for entry in facts) if options.codec == "concepts" else None,
+            max_items=most_items((entry.max_items, entry.records) for entry in facts),
         )
     table = ShardTable(
         path=[build.shard_name(shard) for shard in range(build.num_shards)],

@@ -10,7 +10,7 @@ import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import Codec, ConceptsCodec
+from conceptloader.format.spec.codecs import Codec, ConceptsCodec, NumpyCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.write.tables import Runs
@@ -83,12 +83,14 @@ class TrackWriter:
     def __init__(self, path: str, codec: Codec, options: TrackOptions, block_tokens: int, spools: ExitStack) -> None:
         self.runs = Runs(path + ".spans", block_tokens, spools)
         self.records = 0
-        self.max_items: int | None = 0 if options.codec == "concepts" else None
         self.files = {kind: spools.enter_context(Spool(f"{path}.{kind}")) for kind in ("index", "data")}
         self._codec = codec
         self._options = options
         self._concepts = len(options.vocabulary) if options.vocabulary is not None else 1 << 32
-        self._item = codec.item if isinstance(codec, ConceptsCodec) else 1
+        self._item = 0  # bytes of an item, of records that consist of some
+        if isinstance(codec, (ConceptsCodec, NumpyCodec)):
+            self._item = codec.item if isinstance(codec, ConceptsCodec) else codec.dtype.itemsize
+        self._fewest, self._most = fmt.MAX_RECORD_BYTES, 0  # of these in a record
         self._end = 0  # first token that has no entry yet
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
 
@@ -146,7 +148,7 @@ class TrackWriter:
             raise InputError(where, f"record: {error}") from error
         if len(data) > fmt.MAX_RECORD_BYTES:
             raise InputError(where, f"a record of {len(data)} bytes", f"at most {fmt.MAX_RECORD_BYTES}")
-        if self.max_items is not None and len(data) and self._concepts < 1 << 32:
+        if isinstance(self._codec, ConceptsCodec) and len(data) and self._concepts < 1 << 32:
             self._check_concepts(data, np.array([len(data)]), where)
         return data
 
@@ -166,7 +168,7 @@ class TrackWriter:
     def _check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
         spans.check(documents, where)
         self._check_room(len(spans.offsets) - 1, where)
-        if self.max_items is not None and len(spans.data):
+        if isinstance(self._codec, ConceptsCodec) and len(spans.data):
             if (spans.offsets % self._item).any():
                 raise InputError(where, "records of other lengths", f"{self._item} bytes for a concept")
             self._check_concepts(spans.data, np.diff(spans.offsets), where)
@@ -178,9 +180,16 @@ class TrackWriter:
             self._end = base + int(spans.end[-1])
         self.files["index"].write((spans.offsets[1:] + self.files["data"].size).astype(fmt.OFFSET))
         self.files["data"].write(spans.data)
-        if self.max_items is not None and len(spans.offsets) > 1:
-            self.max_items = max(self.max_items, int(np.diff(spans.offsets).max()) // self._item)
+        if self._item and len(spans.offsets) > 1:
+            counts = np.diff(spans.offsets) // self._item
+            self._fewest, self._most = min(self._fewest, int(counts.min())), max(self._most, int(counts.max()))
         self.records += len(spans.offsets) - 1
+
+    @property
+    def max_items(self) -> int | None:
+        """Of what has been added, as in the manifest."""
+        single = isinstance(self._codec, NumpyCodec) and self._fewest >= 1 >= self._most
+        return None if single or not self._item else self._most
 
     def encoding(self, tokens: int, block_tokens: int) -> str:
         """What `auto` means for this shard: the encoding with fewer bytes."""

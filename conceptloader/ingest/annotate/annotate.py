@@ -94,7 +94,7 @@ class AnnotateOptions(SpanAlignment):
             groups=self.groups, details=self.details,
         )  # fmt: skip
         options.check(self.track)
-        get_codec(options.codec, options.parameters, None, f"track {self.track!r}")
+        get_codec(options.codec, options.parameters, f"track {self.track!r}")
         if self.unit not in (None, *_UNITS):
             raise ConfigError("unit", repr(self.unit), f"one of {', '.join(_UNITS)}")
         if self.unit is not None and self.span_unit not in (None, _UNITS[self.unit]):
@@ -218,7 +218,7 @@ class _Placed:
     ) -> None:  # fmt: skip
         track = options.check()
         concepts = Concepts(track) if track.codec == "concepts" else None
-        codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
+        codec = get_codec(options.codec, options.parameters or {}, f"track {options.track!r}")
         parser = RowParser(codec, concepts, options.ignored, options.columns)
         self.rows = _Rows(sources, parser, options.max_line_bytes, on_bad, first)
         annotations = Annotations(database, self.rows)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.layout import SPANS
-from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
+from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest, most_items
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.shardtable import FileColumn, TrackColumn
 from conceptloader.format.write.track import BulkSpans, TrackWriter
@@ -46,7 +46,7 @@ class ShardTracks:
         if shard != self._shard:
             self.finish()
             path = os.path.join(self.directory, f"{shard:05d}.{self.name}")
-            codec = get_codec(self.options.codec, self.options.parameters, None, f"track {self.name!r}")
+            codec = get_codec(self.options.codec, self.options.parameters, f"track {self.name!r}")
             self._writer = TrackWriter(path, codec, self.options, self.manifest.block_tokens, self._spools)
             self._shard = shard
         assert self._writer is not None
@@ -64,8 +64,8 @@ class ShardTracks:
         self.column.encoding[shard] = encoding
         self.column.records[shard], self.column.entries[shard] = found["records"], found["entries"]
         self.max_spans = tuple(map(max, self.max_spans, found["max_spans"]))
-        if self.max_items is not None:
-            self.max_items = max(self.max_items, found["max_items"])
+        before = int(self.column.records.sum()) - found["records"]
+        self.max_items = most_items([(self.max_items, before), (found["max_items"], found["records"])])
         for kind in KINDS:
             spool = writer.files[kind]
             spool.commit()

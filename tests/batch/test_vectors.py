@@ -1,0 +1,125 @@
+"""Several numbers a span: from the writers through every tool to padded arrays."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.batch.open import batch_layout
+from conceptloader.errors import ConfigError
+from conceptloader.testing import PlainReader
+from tests.batch.compare import assert_same
+from tests.hostile.test_attacks import edit
+from tests.raises import raises
+
+TOKENIZER = cl.writing.Tokenizer(name="x", vocab_size=99, eos_id=0)
+VECTORS = [[1.5, 2.5, 3.5], [], [4.5], [5.5, 6.5]]
+
+
+def build(path: Path, vectors: Sequence[Sequence[float]] = VECTORS, encoding: str = "auto", shards: int = 2) -> Path:
+    """Documents of 8 tokens, with a span of each vector in turn."""
+    track = cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}, encoding=encoding)
+    options = cl.writing.BuildOptions(
+        tokenizer=cl.writing.Tokenizer(name="x", vocab_size=99, eos_id=0), tracks={"v": track}
+    )
+    written = cl.writing.create_writer(path, options, plan=list(range(shards)))
+    for shard in range(shards):
+        with written.shard(shard) as writer:
+            for k in range(20):
+                writer.add_document([k + 1] * 8, {"v": [(1, 5, np.array(vectors[(k + shard) % len(vectors)], "f4"))]})
+    cl.writing.finalize(path)
+    return path
+
+
+def batch_of(path: Path, count: int = 6, **more: Any) -> dict[str, Any]:
+    config = {"seq_len": 16, "order": "sequential", "datasets": {"d": {"path": str(path)}}, "tracks": {"v": {}}, **more}
+    with cl.make_dataloader(config, micro_batch_size=count) as loader:
+        batch: Any = next(iter(loader))
+    blend = cl.open_blend(config)
+    plain = PlainReader(blend.order, blend.views, batch_layout(blend)).read(np.arange(count, dtype=np.uint64))
+    if "v_records" not in batch:
+        assert_same({name: np.asarray(value) for name, value in batch.items()}, plain)
+    return dict(batch)
+
+
+def check(batch: dict[str, Any], vectors: Sequence[Sequence[float]] = VECTORS, shift: int = 0) -> None:
+    found = cl.concepts.track(batch, "v")
+    assert found.values is not None
+    assert found.counts is not None
+    for row in range(len(batch["input_ids"])):
+        for k in range(int(found.num_spans[row])):
+            number = int(batch["input_ids"][row, found.spans[row, k, 0]]) - 1
+            expected = vectors[(number + shift) % len(vectors)]
+            count = int(found.counts[row, k])
+            assert found.values[row, k].tolist() == [*expected, *[0] * (found.values.shape[-1] - len(expected))]
+            assert count == len(expected)
+    values = cl.concepts.token_values(batch, "v", missing=-1)
+    index = batch["v_span_index"]
+    assert values.shape == (*index.shape, found.values.shape[-1])
+    assert (values[index < 0] == -1).all()
+    rows = torch.arange(len(index))[:, None].expand_as(index)
+    assert torch.equal(values[index >= 0], found.values[rows, index.clamp(min=0).long()][index >= 0])
+
+
+@pytest.mark.parametrize("encoding", ["dense", "spans"])
+def test_padded_with_their_counts(tmp_path: Path, encoding: str) -> None:
+    path = build(tmp_path / "ds", encoding=encoding)
+    assert cl.open_dataset(path).tracks["v"].max_items == 3
+    assert cl.verify(path, full=True) == []
+    batch = batch_of(path)
+    assert batch["v_values"].shape[2] == 3
+    check(batch)
+    cut = batch_of(path, tracks={"v": {"max_concepts": 2, "overflow": "truncate"}})
+    assert cut["v_values"].shape[2] == 2
+    assert torch.equal(cut["v_counts"], batch["v_counts"].clamp(max=2))
+    records = batch_of(path, tracks={"v": {"layout": "records"}})["v_records"]
+    assert [one.tolist() for one in records[0]] == [VECTORS[0], VECTORS[1]]
+    with raises(ConfigError, "tracks.v", "of which each span has several"):
+        batch_of(path, tracks={"v": {"layout": "ragged"}})
+    with raises(ConfigError, "outputs.loss_weight", "several numbers a span", "one number a span"):
+        batch_of(path, tracks={}, outputs={"loss_weight": {"name": "v", "outside": 1}})
+
+
+def test_packed(tmp_path: Path) -> None:
+    check(batch_of(build(tmp_path / "ds", shards=1), order="shuffled", packing={}))
+
+
+def test_one_number_in_each_is_what_it_was(tmp_path: Path) -> None:
+    path = build(tmp_path / "ds", [[1.5], [2.5]])
+    assert cl.open_dataset(path).tracks["v"].max_items is None
+    assert batch_of(path)["v_values"].ndim == 2
+    with raises(ConfigError, "tracks.v", "of which each span has one"):
+        batch_of(path, tracks={"v": {"max_concepts": 2, "overflow": "truncate"}})
+
+
+@pytest.mark.parametrize(("vectors", "most"), [([[], []], 0), ([[1.0], []], 1), ([[1.0] * 7, [2.0]], 7)])
+def test_shards_and_datasets_are_counted_together(tmp_path: Path, vectors: list[list[float]], most: int) -> None:
+    several, one = build(tmp_path / "several", vectors), build(tmp_path / "one", [[3.0]])
+    joined = tmp_path / "joined"
+    cl.concat([one, several], joined)
+    cl.reencode(several, tmp_path / "again", {"v": "dense"})
+    for path, expected in ((several, most), (joined, max(most, 1)), (tmp_path / "again", most)):
+        assert cl.open_dataset(path).tracks["v"].max_items == expected
+        assert cl.verify(path, full=True) == []
+    both = {name: {"path": str(path), "weight": 1} for name, path in (("a", one), ("b", several))}
+    batch = batch_of(one, datasets=both, order="shuffled")
+    assert batch["v_values"].shape[2] == max(most, 1)
+    edit(several, "tracks", "v", "max_items", value=most + 1)
+    assert f"max_items: found {most + 1}, expected {most}" in str(cl.verify(several, full=True)[0])
+
+
+def test_annotated(tmp_path: Path) -> None:
+    """By rows of lists, over tokens that exist."""
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"id": "{k}", "text": "abcdefgh"}}\n' for k in range(4)))
+    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes")
+    rows = "".join(f'{{"id": "{k}", "start": 0, "end": 4, "value": {vector}}}\n' for k, vector in enumerate(VECTORS))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    options = cl.AnnotateOptions(track="v", codec="numpy", parameters={"dtype": "f4"}, unit="tokens")
+    cl.annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", options)
+    assert cl.open_dataset(tmp_path / "out").tracks["v"].max_items == 3
+    assert cl.verify(tmp_path / "out", full=True) == []
+    assert batch_of(tmp_path / "out", 2)["v_counts"][0, :2].tolist() == [3, 0]

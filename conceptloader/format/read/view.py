@@ -12,6 +12,7 @@ import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import documents_of, read_items
+from conceptloader.format.read.columns import Columns
 from conceptloader.format.read.files import Files, FoundView
 from conceptloader.format.read.ids import find_each
 from conceptloader.format.read.ranges import Ranges
@@ -27,7 +28,7 @@ _DOCUMENTS = 1 << 20  # whose lengths are read at a time
 class Viewable(Ranges):
     """viewed: of a view, its manifest; None in a dataset with files of its own.
 
-    source: the path of the one with the files.
+    source: the path of the one with the files. columns: by name.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Viewable(Ranges):
     ) -> None:
         super().__init__(files, allow_pickle, codecs, None if view is None else _runs(files, view))
         self.source = self.path
+        self.columns = Columns(files)
         self.tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
         self.viewed = None if view is None else view.view
         if view is not None:
@@ -55,6 +57,7 @@ class Viewable(Ranges):
     def share_files(self, other: "Viewable") -> None:
         """Read through the open files of another one of the same source."""
         self.files, self.manifest, self.reader = other.files, other.manifest, other.reader
+        self.columns = other.columns
 
     def documents_in(self, start: int, stop: int) -> Documents:
         """The documents that hold the tokens [start, stop)."""

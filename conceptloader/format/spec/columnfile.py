@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
@@ -50,6 +51,11 @@ def holes_size(tokens: Any) -> Any:
 def pack_holes(missing: Any) -> bytes:
     """A file of holes from bool [tokens] of a shard: token t is bit t % 8 of byte t // 8."""
     return np.packbits(missing, bitorder="little").tobytes()
+
+
+def unpack_holes(data: Any) -> "NDArray[np.bool_]":
+    """Of n bytes of such a file: bool [8 * n], whether each token has no value."""
+    return np.unpackbits(data, bitorder="little").view(np.bool_)
 
 
 def _offsets(values: Any, where: str) -> Ints:

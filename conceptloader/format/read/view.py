@@ -31,7 +31,7 @@ _DOCUMENTS = 1 << 20  # whose lengths are read at a time
 class Viewable(Ranges):
     """viewed: of a view, its manifest; None in a dataset with files of its own.
 
-    source: the path of the one with the files. columns: by name.
+    source: the path of the one with the files.
     """
 
     def __init__(
@@ -39,7 +39,6 @@ class Viewable(Ranges):
     ) -> None:
         super().__init__(files, allow_pickle, codecs, None if view is None else _runs(files, view))
         self.source = self.path
-        self.columns = Columns(files)
         self.tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
         self.viewed = None if view is None else view.view
         if view is not None:
@@ -53,6 +52,11 @@ class Viewable(Ranges):
         return self.manifest.identity if self.viewed is None else self.viewed.identity
 
     @property
+    def columns(self) -> Columns:
+        """By name."""
+        return self.files.columns
+
+    @property
     def source_fingerprints(self) -> tuple[str, str]:
         """Of the stream and the tracks of the dataset that has the files."""
         return self.manifest.stream_fingerprint(), self.manifest.tracks_fingerprint()
@@ -60,7 +64,6 @@ class Viewable(Ranges):
     def share_files(self, other: "Viewable") -> None:
         """Read through the open files of another one of the same source."""
         self.files, self.manifest, self.reader = other.files, other.manifest, other.reader
-        self.columns = other.columns
 
     def column_values(self, name: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """(items, known): those of a column for tokens [start, stop), as they are stored, and which tokens have one.

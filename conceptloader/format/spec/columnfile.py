@@ -80,7 +80,7 @@ class ItemFiles(FileColumn):
 class HoleFiles(FileColumn):
     """The files of holes, an element for each shard.
 
-    tokens: without a value, in these files. starts: how many of them begin a document, or the dataset.
+    tokens: without a value, in these files. starts: how many of them begin a document, or a shard without documents.
     """
 
     tokens: Natural = field(kw_only=True)

@@ -77,8 +77,8 @@ def _dataset(
 ) -> None:
     """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
 
-    Tracks: topic, spans of one or two concepts; length, a number for each document. Fields: weight and parity. Column:
-    teacher, where there are weights.
+    Tracks: topic, spans of one or two concepts; length, a number for each document. Fields: weight and parity. Columns:
+    teacher and halves, where there are weights.
     """
     rng = np.random.default_rng(seed)
     tracks = {
@@ -114,6 +114,7 @@ def _dataset(
     cl.writing.finalize(path)
     if weighted:
         add_column(path, "teacher", random_items(rng, writer.tokens, "u4", (3,)))
+        add_column(path, "halves", random_items(rng, writer.tokens, "bf16", (2,)), "bf16")
 
 
 def learned(corpus: Corpus, batch: int) -> str:

@@ -585,8 +585,8 @@ ROWS: dict[str, Row] = {
         row("outputs.columns", {"outputs": {"columns": {"teacher": "labels"}}}, seen=("teacher",)),
         row(
             "outputs.columns, with missing, as stored",
-            {"outputs": {"columns": {"teacher": {"at": "inputs", "missing": 7, "dtype": "stored"}}}},
-            leaves=("outputs.columns",), base=lambda c: _of("b", path=c.path("unweighted")), seen=("teacher",),
+            {"outputs": {"columns": {"halves": {"at": "inputs", "missing": 7, "dtype": "stored"}}}},
+            leaves=("outputs.columns",), base=lambda c: _of("b", path=c.path("unweighted")), seen=("halves",),
         ),
         row(
             "outputs.columns, of an entry's own name", {}, own_names, leaves=("outputs.columns",),

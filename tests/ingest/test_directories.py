@@ -246,10 +246,19 @@ def test_the_output_of_a_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log", ["_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/hoodie.properties"])
 def test_tables_whose_log_decides(tmp_path: Path, log: str) -> None:
-    tree(tmp_path / "table", "part-0.jsonl", log)
-    for folder in (tmp_path, tmp_path / "table"):
+    tree(tmp_path / "table", "data/day=1/part-0.jsonl", log)
+    for folder in (tmp_path, tmp_path / "table", tmp_path / "table" / "data", tmp_path / "table" / "data" / "day=1"):
         with raises(InputError, "table", "whose log says", fix="parquet"):
             find_sources([folder])
+
+
+def test_several_revisions_in_the_cache_of_the_hub(tmp_path: Path) -> None:
+    tree(tmp_path, "refs/main", "blobs/1", "snapshots/abc/a.jsonl")
+    assert texts(tmp_path) == ["snapshots/abc/a.jsonl"]
+    tree(tmp_path, "snapshots/def/a.jsonl")
+    with raises(InputError, "snapshots", "several revisions"):
+        find_sources([tmp_path])
+    assert texts(tmp_path / "snapshots" / "def") == ["snapshots/def/a.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.hub import PREFIX, HubName
-from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Tree
+from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Lake, Tree
 from conceptloader.ingest.layouts.names import (
     beside_each_other,
     check_numbered,
@@ -84,6 +84,7 @@ def _opened(given: str) -> tuple[Tree | None, str | None, HubName | None]:
 def _tree(path: str) -> Tree | None:
     if not os.path.isdir(path):
         return None
+    Lake().check_above(os.path.abspath(path))
     return Tree(path, sorted(os.path.relpath(one, path).replace(os.sep, "/") for one in files_below(path)))
 
 

@@ -85,8 +85,31 @@ class Layout:
         raise NotImplementedError
 
 
+class HubCache(Layout):
+    """Several revisions of one repository, in the cache of the hub's library: most of their rows are the same."""
+
+    def holds(self, tree: Tree) -> bool:
+        revisions = {name.partition("/")[0] for name in tree.below("snapshots").names}
+        return len(revisions) > 1 and bool(tree.below("refs").names)
+
+    def find(self, tree: Tree) -> Found:
+        fix = "name one of the folders in it, or hub:OWNER/NAME"
+        raise InputError(tree.path("snapshots"), "several revisions of a repository", "one", fix)
+
+
 class Lake(Layout):
     """Tables of Delta, Iceberg, Hudi: a log says which of the files hold which rows by now."""
+
+    LOGS = "_delta_log", "metadata", ".hoodie"
+
+    def check_above(self, folder: str) -> None:
+        """Raises: InputError for a folder within a table, such as one of its partitions."""
+        for _ in range(4):
+            folder = os.path.dirname(folder)
+            logs = [log for log in self.LOGS if os.path.isdir(os.path.join(folder, log))]
+            above = Tree(folder, sorted(f"{log}/{name}" for log in logs for name in os.listdir(f"{folder}/{log}")))
+            if self.holds(above):
+                self.find(above)
 
     def _kind(self, tree: Tree) -> str:
         kinds = {
@@ -292,7 +315,16 @@ class Plain(Layout):
         return Found(claimed)
 
 
-LAYOUTS: Sequence[Layout] = Lake(), SavedDict(), SavedDataset(), Prepared(), Repository(), SparkOutput(), Plain()
+LAYOUTS: Sequence[Layout] = (
+    HubCache(),
+    Lake(),
+    SavedDict(),
+    SavedDataset(),
+    Prepared(),
+    Repository(),
+    SparkOutput(),
+    Plain(),
+)
 
 
 def plain(tree: Tree) -> Files:

@@ -21,6 +21,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.ingest.layouts.find import input_files
 from conceptloader.ingest.layouts.names import split_names
 from conceptloader.ingest.records.inputs import find_sources, read_rows
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.raises import raises
 
 
@@ -238,7 +239,7 @@ def test_the_output_of_a_job(tmp_path: Path) -> None:
     tree(
         tmp_path, "part-00000.json", "part-00001.jsonl", ".part-00000.json.crc", "_SUCCESS", "_temporary/0/part-2.json"
     )
-    assert texts(tmp_path) == ["part-00001.jsonl", "part-00000.json"]
+    assert texts(tmp_path) == ["part-00000.json", "part-00001.jsonl"]
     (tmp_path / "_SUCCESS").unlink()
     with raises(InputError, "_temporary", "a job that has not ended"):
         find_sources([tmp_path])
@@ -454,6 +455,10 @@ def test_of_a_repository_only_what_is_read_is_fetched(tmp_path: Path, monkeypatc
     assert {*hub.fetched} == {"c/[1].jsonl"}
     with raises(ConfigError, found="split 'dev' of a file"):
         find_sources(["hub:some/one/c/1.jsonl:dev"])
+    with raises(ConfigError, "b.tar", fix="unpack"):
+        find_sources(["hub:some/one/b.tar"])
+    with raises(ConfigError, "hub:some/one:x", "split 'x' of a model"):
+        load_tokenizer("hub:some/one:x")
     hub.answers = False  # then from what is here, or what a name alone tells
     hub.fetched.clear()
     assert texts("hub:some/one/c") == ["c/1.jsonl", "c/[1].jsonl"]

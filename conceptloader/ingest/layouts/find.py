@@ -76,6 +76,8 @@ def _opened(given: str) -> tuple[Tree | None, str | None, HubName | None]:
     if not names:
         return _tree(hub.fetch(hub.below((*_HUB, *_MANIFESTS)))), hub.split, hub
     if names == [hub.path]:
+        if not kind_of(hub.path)[0]:
+            raise unknown_kind(given)
         return None, hub.split, hub
     root = hub.fetch(glob.escape(name) for name in names if name.rpartition("/")[2] in _KNOWN)
     return Tree(root, [name.removeprefix(f"{hub.path}/") for name in names]), hub.split, hub

@@ -18,6 +18,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.ingest.chunks.atlas import parquet_files
 from conceptloader.ingest.layouts.find import input_files
 from conceptloader.ingest.layouts.names import split_names
 from conceptloader.ingest.records.inputs import find_sources, read_rows
@@ -103,6 +104,25 @@ def test_splits_are_never_merged_unless_all_are_named(tmp_path: Path, caplog: py
     assert texts(folder / "more", "train") == ["x"]  # as `datasets` calls what is of no split
     with raises(ConfigError, "split", "'train'"):
         find_sources([folder / "more" / "x.jsonl"], "train")
+
+
+def test_splits_that_are_named_one_by_one_are_all_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a shell expands data/*."""
+    names = tree(tmp_path, "train.jsonl", "test/a.jsonl").iterdir()
+    assert len(find_sources([*names])) == 2
+    assert "inputs: found several splits (test, train), each named; all of them are read" in caplog.text
+
+
+def test_files_of_chunks_are_found_as_others(tmp_path: Path) -> None:
+    for name in ("a.parquet", ".b.parquet", "_temporary.parquet", "below/c.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"text": ["a"]}), tmp_path / name)
+    assert parquet_files([str(tmp_path)]) == (f"{tmp_path}/a.parquet", f"{tmp_path}/below/c.parquet")
+    (tmp_path / "below").rename(tmp_path / "test")
+    (tmp_path / "a.parquet").rename(tmp_path / "train.parquet")
+    with raises(ConfigError, found="test (1 files), train (1 files)"):
+        parquet_files([str(tmp_path)])
+    assert parquet_files([str(tmp_path)], "train") == (f"{tmp_path}/train.parquet",)
 
 
 def test_every_entry_takes_the_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

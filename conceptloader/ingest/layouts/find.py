@@ -16,6 +16,7 @@ from conceptloader.ingest.layouts.names import (
     columns_of,
     is_hidden,
     kind_of,
+    split_names,
     unknown_kind,
     usual_split,
 )
@@ -62,6 +63,9 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
             found += [InputFile(tree.path(name), columns_of(name)) for name in files]
     if split is not None and not directories:
         raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
+    named = {*split_names([os.path.basename(os.path.abspath(one)) for one in inputs]).values()} - {""}
+    if len(named) > 1:
+        log.warning("inputs: found several splits (%s), each named; all of them are read", ", ".join(sorted(named)))
     for path, first in beside_each_other([file.path for file in found]):
         log.warning("%s: found it next to %s; records that are in both are there twice", path, first)
     return found

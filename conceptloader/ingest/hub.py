@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from conceptloader.base.packages import need
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError
 
 PREFIX = "hub:"
 TOKENIZER_FILES = ("*.json", "*.model", "*.jinja", "*.txt")
@@ -72,6 +72,8 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
     if not name.startswith(PREFIX):
         return name
     hub = HubName.parse(name, kind)
+    if hub.split is not None:
+        raise ConfigError(name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", "omit it")
     return hub.fetch(hub.below(patterns))
 
 

@@ -18,9 +18,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.ingest.chunks.atlas import parquet_files
 from conceptloader.ingest.layouts.find import input_files
 from conceptloader.ingest.layouts.names import split_names
 from conceptloader.ingest.records.inputs import find_sources, read_rows
+from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.raises import raises
 
 
@@ -102,6 +104,25 @@ def test_splits_are_never_merged_unless_all_are_named(tmp_path: Path, caplog: py
     assert texts(folder / "more", "train") == ["x"]  # as `datasets` calls what is of no split
     with raises(ConfigError, "split", "'train'"):
         find_sources([folder / "more" / "x.jsonl"], "train")
+
+
+def test_splits_that_are_named_one_by_one_are_all_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a shell expands data/*."""
+    names = tree(tmp_path, "train.jsonl", "test/a.jsonl").iterdir()
+    assert len(find_sources([*names])) == 2
+    assert "inputs: found several splits (test, train), each named; all of them are read" in caplog.text
+
+
+def test_files_of_chunks_are_found_as_others(tmp_path: Path) -> None:
+    for name in ("a.parquet", ".b.parquet", "_temporary.parquet", "below/c.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"text": ["a"]}), tmp_path / name)
+    assert parquet_files([str(tmp_path)]) == (f"{tmp_path}/a.parquet", f"{tmp_path}/below/c.parquet")
+    (tmp_path / "below").rename(tmp_path / "test")
+    (tmp_path / "a.parquet").rename(tmp_path / "train.parquet")
+    with raises(ConfigError, found="test (1 files), train (1 files)"):
+        parquet_files([str(tmp_path)])
+    assert parquet_files([str(tmp_path)], "train") == (f"{tmp_path}/train.parquet",)
 
 
 def test_every_entry_takes_the_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +259,7 @@ def test_the_output_of_a_job(tmp_path: Path) -> None:
     tree(
         tmp_path, "part-00000.json", "part-00001.jsonl", ".part-00000.json.crc", "_SUCCESS", "_temporary/0/part-2.json"
     )
-    assert texts(tmp_path) == ["part-00001.jsonl", "part-00000.json"]
+    assert texts(tmp_path) == ["part-00000.json", "part-00001.jsonl"]
     (tmp_path / "_SUCCESS").unlink()
     with raises(InputError, "_temporary", "a job that has not ended"):
         find_sources([tmp_path])
@@ -246,10 +267,19 @@ def test_the_output_of_a_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log", ["_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/hoodie.properties"])
 def test_tables_whose_log_decides(tmp_path: Path, log: str) -> None:
-    tree(tmp_path / "table", "part-0.jsonl", log)
-    for folder in (tmp_path, tmp_path / "table"):
+    tree(tmp_path / "table", "data/day=1/part-0.jsonl", log)
+    for folder in (tmp_path, tmp_path / "table", tmp_path / "table" / "data", tmp_path / "table" / "data" / "day=1"):
         with raises(InputError, "table", "whose log says", fix="parquet"):
             find_sources([folder])
+
+
+def test_several_revisions_in_the_cache_of_the_hub(tmp_path: Path) -> None:
+    tree(tmp_path, "refs/main", "blobs/1", "snapshots/abc/a.jsonl")
+    assert texts(tmp_path) == ["snapshots/abc/a.jsonl"]
+    tree(tmp_path, "snapshots/def/a.jsonl")
+    with raises(InputError, "snapshots", "several revisions"):
+        find_sources([tmp_path])
+    assert texts(tmp_path / "snapshots" / "def") == ["snapshots/def/a.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -445,6 +475,10 @@ def test_of_a_repository_only_what_is_read_is_fetched(tmp_path: Path, monkeypatc
     assert {*hub.fetched} == {"c/[1].jsonl"}
     with raises(ConfigError, found="split 'dev' of a file"):
         find_sources(["hub:some/one/c/1.jsonl:dev"])
+    with raises(ConfigError, "b.tar", fix="unpack"):
+        find_sources(["hub:some/one/b.tar"])
+    with raises(ConfigError, "hub:some/one:x", "split 'x' of a model"):
+        load_tokenizer("hub:some/one:x")
     hub.answers = False  # then from what is here, or what a name alone tells
     hub.fetched.clear()
     assert texts("hub:some/one/c") == ["c/1.jsonl", "c/[1].jsonl"]

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.hub import PREFIX, HubName
-from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Tree
+from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Lake, Tree
 from conceptloader.ingest.layouts.names import (
     beside_each_other,
     check_numbered,
     columns_of,
     is_hidden,
     kind_of,
+    split_names,
     unknown_kind,
     usual_split,
 )
@@ -62,6 +63,9 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
             found += [InputFile(tree.path(name), columns_of(name)) for name in files]
     if split is not None and not directories:
         raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
+    named = {*split_names([os.path.basename(os.path.abspath(one)) for one in inputs]).values()} - {""}
+    if len(named) > 1:
+        log.warning("inputs: found several splits (%s), each named; all of them are read", ", ".join(sorted(named)))
     for path, first in beside_each_other([file.path for file in found]):
         log.warning("%s: found it next to %s; records that are in both are there twice", path, first)
     return found
@@ -76,6 +80,8 @@ def _opened(given: str) -> tuple[Tree | None, str | None, HubName | None]:
     if not names:
         return _tree(hub.fetch(hub.below((*_HUB, *_MANIFESTS)))), hub.split, hub
     if names == [hub.path]:
+        if not kind_of(hub.path)[0]:
+            raise unknown_kind(given)
         return None, hub.split, hub
     root = hub.fetch(glob.escape(name) for name in names if name.rpartition("/")[2] in _KNOWN)
     return Tree(root, [name.removeprefix(f"{hub.path}/") for name in names]), hub.split, hub
@@ -84,6 +90,7 @@ def _opened(given: str) -> tuple[Tree | None, str | None, HubName | None]:
 def _tree(path: str) -> Tree | None:
     if not os.path.isdir(path):
         return None
+    Lake().check_above(os.path.abspath(path))
     return Tree(path, sorted(os.path.relpath(one, path).replace(os.sep, "/") for one in files_below(path)))
 
 

@@ -44,10 +44,10 @@ class Tree:
     def text(self, name: str) -> str:
         """Raises: InputError."""
         try:
-            with open(self.path(name), encoding="utf-8-sig") as file:
+            with open(self.path(name), encoding="utf-8-sig", errors="replace") as file:
                 return file.read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(self.path(name), f"cannot be read: {error}", fix="repair it") from error
+        except OSError as error:
+            raise InputError(self.path(name), f"cannot be read: {error.strerror}", fix="make it readable") from error
 
     def json(self, name: str) -> dict[str, Any]:
         """An object; empty if there is no such file. Raises: InputError."""
@@ -85,8 +85,31 @@ class Layout:
         raise NotImplementedError
 
 
+class HubCache(Layout):
+    """Several revisions of one repository, in the cache of the hub's library: most of their rows are the same."""
+
+    def holds(self, tree: Tree) -> bool:
+        revisions = {name.partition("/")[0] for name in tree.below("snapshots").names}
+        return len(revisions) > 1 and bool(tree.below("refs").names)
+
+    def find(self, tree: Tree) -> Found:
+        fix = "name one of the folders in it, or hub:OWNER/NAME"
+        raise InputError(tree.path("snapshots"), "several revisions of a repository", "one", fix)
+
+
 class Lake(Layout):
     """Tables of Delta, Iceberg, Hudi: a log says which of the files hold which rows by now."""
+
+    LOGS = "_delta_log", "metadata", ".hoodie"
+
+    def check_above(self, folder: str) -> None:
+        """Raises: InputError for a folder within a table, such as one of its partitions."""
+        for _ in range(4):
+            folder = os.path.dirname(folder)
+            logs = [log for log in self.LOGS if os.access(os.path.join(folder, log, ""), os.R_OK)]
+            above = Tree(folder, sorted(f"{log}/{name}" for log in logs for name in os.listdir(f"{folder}/{log}")))
+            if self.holds(above):
+                self.find(above)
 
     def _kind(self, tree: Tree) -> str:
         kinds = {
@@ -104,8 +127,8 @@ class Lake(Layout):
             tree.root,
             f"a table of {self._kind(tree)}, whose log says which files hold its rows",
             "files of records alone",
-            "write the version that is meant as parquet (DuckDB: COPY (SELECT * FROM "
-            f"{self._kind(tree).lower()}_scan('DIR')) TO 'out.parquet'; or Spark), and name that",
+            "write the version that is meant as parquet, and name that: with Spark, or with DuckDB, as in "
+            "COPY (SELECT * FROM delta_scan('DIR')) TO 'out.parquet', for Iceberg iceberg_scan",
         )
 
 
@@ -258,12 +281,7 @@ class SparkOutput(Layout):
                 "_SUCCESS",
                 "wait for its end or run it again; to read what is there, remove _temporary",
             )
-        found = plain(tree)
-        lines = [name for name in tree.names if name.endswith(".json") and _last(name).startswith("part-")]
-        for name in lines:
-            if not is_hidden(name):
-                found.setdefault("", []).append(name)
-        return Found(found)
+        return Found(plain(tree, json_parts=True))
 
 
 class Plain(Layout):
@@ -292,18 +310,27 @@ class Plain(Layout):
         return Found(claimed)
 
 
-LAYOUTS: Sequence[Layout] = Lake(), SavedDict(), SavedDataset(), Prepared(), Repository(), SparkOutput(), Plain()
+LAYOUTS: Sequence[Layout] = (
+    HubCache(),
+    Lake(),
+    SavedDict(),
+    SavedDataset(),
+    Prepared(),
+    Repository(),
+    SparkOutput(),
+    Plain(),
+)
 
 
-def plain(tree: Tree) -> Files:
-    """Files of records by the split that their names say."""
+def plain(tree: Tree, json_parts: bool = False) -> Files:
+    """Files of records by the split that their names say. json_parts: part-*.json are lines, too."""
     found: Files = {}
-    for name, split in split_names(_records(tree)).items():
+    for name, split in split_names(_records(tree, json_parts)).items():
         found.setdefault(split, []).append(name)
     return found
 
 
-def _records(tree: Tree) -> list[str]:
+def _records(tree: Tree, json_parts: bool = False) -> list[str]:
     """Files that look like records, but for hidden ones and what `Dataset.map` keeps.
 
     .json is a usual name for other things too: such files are read only where they are named one by one.
@@ -311,7 +338,10 @@ def _records(tree: Tree) -> list[str]:
     return [
         name
         for name in tree.names
-        if kind_of(name)[0] and not name.endswith(".json") and not is_hidden(name) and not _CACHE.match(_last(name))
+        if kind_of(name)[0]
+        and (not name.endswith(".json") or (json_parts and _last(name).startswith("part-")))
+        and not is_hidden(name)
+        and not _CACHE.match(_last(name))
     ]
 
 

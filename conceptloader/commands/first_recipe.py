@@ -26,9 +26,9 @@ from conceptloader.ingest.recipe import OWN_TEXT_ROLE, ROWS, Guess, guess, guess
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
-from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
+from conceptloader.ingest.records.inputs import Source, find_sources
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.names import count_names, require_new, write_names
+from conceptloader.ingest.records.names import count_names, require_new, surveyed, write_names
 from conceptloader.ingest.records.tokenizer import changes_text, load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 from conceptloader.storage.durable import write_file
@@ -137,7 +137,7 @@ def _surveyed(
 ) -> tuple[Guess, list[dict[str, Any]]]:
     """What `look` finds in the first rows, and these; rows that cannot be read are counted."""
     bad: list[str] = []
-    numbered = chain.from_iterable(read_rows(source, MAX_LINE_BYTES, None, bad.append) for source in sources)
+    numbered = chain.from_iterable(surveyed(source, MAX_LINE_BYTES, None, bad.append) for source in sources)
     limit = int(min(arguments.rows or ROWS, _HELD))
     rows = [row for _, row in islice(numbered, limit)]
     found = look(rows)

@@ -166,3 +166,16 @@ def test_anything_at_all_gets_a_recipe(tmp_path: Path, capsys: pytest.CaptureFix
             target[name] = rng.choice(odd)
         source = write(tmp_path / f"{seed}.jsonl", rows)
         assert json.dumps(init(capsys, source, "--tokenizer", "bytes", "--overwrite"))
+
+
+def test_broken_lines_of_annotations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "in.jsonl", [{"id": f"d{k}", "text": TEXT} for k in range(3)])
+    assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "bytes", "--quiet"]) == 0
+    rows = [{"id": f"d{k}", "spans": [{"start": 0, "end": 3, "label": "red", "text": "Red"}]} for k in range(3)]
+    source = write(tmp_path / "rows.jsonl", rows)
+    source.write_text(source.read_text() + '{"id": "d1", "spa\n')
+    found = init(capsys, "web", str(source))
+    assert any("line 4: found broken JSON" in doubt for doubt in found["doubts"])
+    assert main(["annotate", "web", "--recipe", "build.yaml"]) == 1
+    assert main(["annotate", "web", "--recipe", "build.yaml", "--bad-records", "bad.jsonl"]) == 0
+    assert "broken JSON" in Path("bad.jsonl").read_text()

@@ -248,3 +248,11 @@ def test_chunks_of_every_unit(unit: str, lists: bool, tmp_path: Path) -> None:
 
 def read(path: Path) -> Any:
     return found(path / "out").items()
+
+
+def test_an_example_of_a_lost_span_is_cut_by_the_unit(tmp_path: Path) -> None:
+    span = {"start": 8, "end": 10, "concepts": ["x"]}  # within the token of "red"
+    path = write(tmp_path / "in", [{"id": "a", "text": TEXTS[0], "spans": [span]}])
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    with raises(InputError, "[8, 10) of document 'a' ('ed')"):
+        build(path, "utf16", tokenizer=str(tmp_path / "tokenizer.json"))

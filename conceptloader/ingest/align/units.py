@@ -33,27 +33,28 @@ def _normal(form: Any, text: str) -> str:
 class Unit:
     """plural: in messages and manifests. beyond: the code points from which on a character is one longer.
 
-    codec: of Python, with units of `size` bytes. None for tokens, which no text says.
+    codec: of Python, with units of `size` bytes; empty for characters, and for tokens, which no text says.
     """
 
     plural: str
     beyond: tuple[int, ...] = ()
-    codec: str | None = None
+    codec: str = ""
     size: int = 1
 
     def cut(self, text: str, start: int, end: int) -> str | None:
         """What stands at [start, end), None for no text."""
-        data = _encoded(text, self.codec or "")
+        data = _encoded(text, self.codec) if self.codec else text
         if not 0 <= start <= end <= len(data) // self.size:
             return None
+        part = data[start * self.size : end * self.size]
         try:
-            return data[start * self.size : end * self.size].decode(self.codec or "")
+            return part if isinstance(part, str) else part.decode(self.codec)
         except UnicodeDecodeError:
             return None
 
 
 UNITS = {
-    "character": Unit("characters", (), "utf-32-le", 4),
+    "character": Unit("characters"),
     "utf16": Unit("UTF-16 code units", (0x10000,), "utf-16-le", 2),
     "byte": Unit("bytes", (0x80, 0x800, 0x10000), "utf-8"),
     "token": Unit("tokens"),
@@ -144,12 +145,8 @@ def check_texts(
         )
     wrong: dict[int, str | None] = {}
     for i, own in given:
-        row, start, end = rows[i], starts[i], ends[i]
-        if unit == "character" and texts is not None:
-            found = texts[row][start:end] if 0 <= start <= end <= len(texts[row]) else None
-        else:
-            found = _cut(texts, unit, decode, row, start, end)
-        if found != own and (found is None or _loosely(found) != _loosely(own)):
+        found = _cut(texts, unit, decode, rows[i], starts[i], ends[i])
+        if not _is(found, own):
             wrong[i] = found
     if not wrong:
         return

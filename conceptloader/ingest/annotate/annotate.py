@@ -276,16 +276,21 @@ class _Rows:
 
     def _parsed(self, source: Source) -> Iterator[tuple[Any, ...]]:
         """(number, and what `RowParser.parse` returns) of each row that can be read."""
-        texts = is_csv(source.path)
-        for number, row in islice(read_rows(source, self._limit), self._first):
+        texts, on_bad = is_csv(source.path), self._on_bad
+
+        def skip(number: int, problem: str) -> None:
+            if on_bad is not None:
+                on_bad(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
+            self.bad += 1
+
+        rows = read_rows(source, self._limit, None, None if on_bad is None else skip)
+        for number, row in islice(rows, self._first):
             try:
                 yield number, *self._parser.parse(self._parser.texts(row) if texts else row)
             except ValueError as error:
-                where = source.row_name(number)
-                if self._on_bad is None:
-                    raise InputError(where, str(error)) from error
-                self._on_bad(source.path, where.removeprefix(f"{source.path}: "), str(error))
-                self.bad += 1
+                if on_bad is None:
+                    raise InputError(source.row_name(number), str(error)) from error
+                skip(number, str(error))
 
 
 def _check_found(annotations: Annotations, sources: Sequence[Source], parser: RowParser) -> None:

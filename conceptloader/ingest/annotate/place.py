@@ -110,7 +110,7 @@ class Placer:
         except BadRow as error:
             where = self.where(items[np.argmax(row == error.row)])
             raise InputError(where, str(error.problem)) from error
-        self.losses.note(batch, lost, lambda at: f"document {documents[at]}")
+        self.losses.note(batch, lost, lambda at: f"document {documents[at]}", self.rules.span_unit)
         offsets = read.offsets + offsets_of(read.eos)
         for name, found in placed.items():
             at = np.searchsorted(offsets, found.start, "right") - 1

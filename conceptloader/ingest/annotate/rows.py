@@ -62,7 +62,7 @@ class RowParser:
         self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
         self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
         self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
-        self._known, self._ignored = frozenset({*ours, *columns}), frozenset(ignored)
+        self._known, self._ignored = frozenset({*ours, *columns, *OWN_TEXT}), frozenset(ignored)
         spans = columns.get("spans", "spans") + "."
         # A text that is ignored is that of the document, unless it says that it is a span's.
         self._ignored_fields = self._ignored.difference(OWN_TEXT) | {
@@ -86,8 +86,9 @@ class RowParser:
         Raises: ValueError that says what is wrong.
         """
         row = self._renamed(row, self._ignored)
-        texts = OWN_TEXT if row.get("end") is not None else ()
-        unknown = sorted(row.keys() - self._known.difference(OWN_TEXT).union(texts))
+        unknown = sorted(row.keys() - self._known)
+        if row.get("end") is None:  # then a text is not that of a span
+            unknown += [name for name in OWN_TEXT if name in row]
         if unknown:
             raise ValueError(
                 f"found column {unknown[0]!r}, expected some of id, document, spans, {self._expected(row)}; "

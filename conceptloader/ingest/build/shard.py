@@ -184,6 +184,7 @@ class ShardFiller:
             batch,
             placed.lost,
             lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
+            self.rules.span_unit,
         )
         placed = placed if self.bos is None else with_bos(placed, self.bos)
         if batch.prefixes is None or self.tokenizer is None:

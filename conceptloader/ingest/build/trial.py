@@ -57,7 +57,8 @@ def _place(job: ShardJob, options: BuildOptions, rows: Rows, consumed: int, tria
     with TemporaryDirectory() as directory:
         with create_writer(directory, options).shard(0) as writer:
             done = filler_of(replace(job, directory=directory, shard=0), writer).add(rows, consumed)
-        trial.written += sum(entry.stat().st_size for entry in os.scandir(directory))
+        shard = f"{writer.name}."  # not what there is once: vocabularies, for instance
+        trial.written += sum(file.stat().st_size for file in os.scandir(directory) if file.name.startswith(shard))
     return done
 
 

@@ -10,6 +10,7 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.records.batch import RowBatch
 from conceptloader.storage.lock import build_lock
 
@@ -42,15 +43,22 @@ class TrackLoss:
 class Losses(dict[str, TrackLoss]):
     """Losses by track."""
 
-    def note(self, batch: RowBatch, lost: Mapping[str, Ints], name: Callable[[int], str]) -> None:
-        """Count a batch. lost: indices into the spans of each track; name: what to call the document of a row."""
+    def note(
+        self, batch: RowBatch, lost: Mapping[str, Ints], name: Callable[[int], str], unit: str | None = None
+    ) -> None:
+        """Count a batch.
+
+        lost: indices into the spans of each track; name: what to call the document of a row; unit: of the spans.
+        """
         for track, which in lost.items():
             spans = batch.spans[track]
             examples = []
             for i in which[:_EXAMPLES].tolist():
                 row, start, end = int(spans.row[i]), int(spans.start[i]), int(spans.end[i])
-                text = None if batch.texts is None else batch.texts[row][start : min(end, start + _TEXT)]
-                examples.append({"document": name(row), "start": start, "end": end, "text": text})
+                text = None
+                if batch.texts is not None and unit != "token":
+                    text = UNITS[unit or "character"].cut(batch.texts[row], start, end)
+                examples.append({"document": name(row), "start": start, "end": end, "text": text and text[:_TEXT]})
             self.add({track: TrackLoss(len(spans.row), len(which), examples)})
 
     def add(self, other: Mapping[str, TrackLoss]) -> None:

@@ -82,33 +82,28 @@ class Source:
 
 
 def read_rows(
-    source: Source, limit: int, column: str | None = None, on_bad: Callable[[str], None] | None = None
+    source: Source, limit: int, column: str | None = None, on_bad: Callable[[int, str], None] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, see `row_name`, row) of a file; limit: see `read_lines`; column: the only one that is wanted of parquet.
 
-    on_bad: called with what is wrong with a row, which is skipped then, or with the rest of the file.
+    on_bad: called with number and problem of a row that cannot be read, which is skipped.
 
-    Raises: InputError naming file and line, unless there is `on_bad`.
+    Raises: InputError naming file and line.
     """
-    try:
-        if source.row_groups is not None:
-            for number, record in read_objects(source.path, column):
-                yield number, {**source.columns, **record} if source.columns else record
-            return
-        for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
-            for number, row in zip(numbers, rows, strict=True):
-                try:
-                    record = read_record(PlacedRow(row, source.columns) if source.columns else row)
-                except ValueError as error:
-                    if on_bad is None:
-                        raise InputError(source.row_name(number), str(error)) from error
-                    on_bad(f"{source.row_name(number)}: {error}")
-                else:
-                    yield number, record
-    except InputError as error:
-        if on_bad is None:
-            raise
-        on_bad(str(error))
+    if source.row_groups is not None:
+        for number, record in read_objects(source.path, column):
+            yield number, {**source.columns, **record} if source.columns else record
+        return
+    for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
+        for number, row in zip(numbers, rows, strict=True):
+            try:
+                record = read_record(PlacedRow(row, source.columns) if source.columns else row)
+            except ValueError as error:
+                if on_bad is None:
+                    raise InputError(source.row_name(number), str(error)) from error
+                on_bad(number, str(error))
+                continue
+            yield number, record
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = None) -> list[Source]:

@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.vocabulary import dump_vocabulary
@@ -31,7 +32,7 @@ def count_names(
     labels = theirs.get("concepts", "concepts")
     column = labels if flat else theirs.get(ours, ours)
     for source in sources:
-        for number, record in read_rows(source, max_line_bytes, column, on_bad):
+        for number, record in surveyed(source, max_line_bytes, column, on_bad):
             spans = [record] if flat else record.get(column)
             some: list[str] = []
             try:
@@ -55,6 +56,19 @@ def count_names(
             "name the track (--track topic is column spans_topic) or the columns (--column)",
         )
     return names
+
+
+def surveyed(
+    source: Source, limit: int, column: str | None, on_bad: Callable[[str], None] | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """`read_rows`; on_bad is called with what is wrong with a row, or with the rest of the file, and all else read."""
+    if on_bad is None:
+        yield from read_rows(source, limit, column)
+        return
+    try:
+        yield from read_rows(source, limit, column, lambda row, what: on_bad(f"{source.row_name(row)}: {what}"))
+    except InputError as error:
+        on_bad(str(error))
 
 
 def require_new(path: str | os.PathLike[str]) -> None:

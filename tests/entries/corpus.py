@@ -76,8 +76,8 @@ def _dataset(
 ) -> None:
     """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
 
-    Tracks: topic, spans of one or two concepts; length, a number for each document; vector, up to three of them. Fields:
-    weight and parity.
+    Tracks: topic, spans of one or two concepts; length, a number for each document; vector, up to three.
+    Fields: weight and parity.
     """
     rng = np.random.default_rng(seed)
     tracks = {

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.blend import load_config
@@ -19,6 +20,7 @@ from conceptloader.integrations.megatron_lm.options import (
     for_evaluation,
     one_pass,
     take_options,
+    wanted,
     with_share,
 )
 from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
@@ -262,6 +264,14 @@ def test_weights_need_a_stage_that_gets_them(folder: Path) -> None:
     with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
         data_of(config, dataset_config(16), stage="none")
     assert data_of(config, dataset_config(16), stage="last").spec
+    data = yaml.safe_load(config.read_text())
+    del data["outputs"]["loss_weight"]
+    next(iter(data["datasets"].values()))["loss_weight"] = 0.5
+    config.write_text(yaml.safe_dump(data))
+    with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
+        data_of(config, dataset_config(16), stage="none")
+    assert wanted(load_config(config), concepts=True).outputs.loss_weight == ()
+    assert wanted(load_config(config), concepts=False).outputs.loss_weight is None
 
 
 def test_evaluation_configs(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from conceptloader.trace.commands.checkpoint import show_checkpoint
 from conceptloader.trace.commands.compare import show_comparison
 from conceptloader.trace.commands.runs import OF_STEPS, add_run_arguments, open_run
 
+_RECORD = 1000  # characters of one, as text
+
 DESCRIPTION = """\
 Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
 window of the dataset; its documents by their ids, with the positions of their inputs and labels; its spans with
@@ -181,7 +183,7 @@ def _lines(one: SampleTrace) -> Iterator[str]:
         yield f"  {track}: {len(spans)} spans"
         for span in spans:
             before, after = "<" if span.begins_before else "[", ">" if span.ends_after else ")"
-            content = json.dumps(span.record) if span.names is None else printable(", ".join(span.names))
+            content = json.dumps(span.record)[:_RECORD] if span.names is None else printable(", ".join(span.names))
             yield f"    {before}{span.start}, {span.end}{after} {content}"
 
 

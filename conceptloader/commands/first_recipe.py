@@ -89,7 +89,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         track=track,
         parameters=recipe.get("parameters"),
         vocabulary=load_vocabulary(names["concepts"]) if names else None,
-        tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
+        tokenizer=load_tokenizer(arguments.tokenizer, ends=False) if arguments.tokenizer is not None else None,
         ignored=recipe.get("ignore-column", ()),
         columns=recipe.get("column", {}),
         overlap=recipe.get("overlap", "error"),

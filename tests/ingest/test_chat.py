@@ -15,6 +15,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
+from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
@@ -48,7 +49,9 @@ def tokenizer() -> FileTokenizer:
 
 
 def parser(tokenizer: FileTokenizer, template: str = CHATML, **rules: Any) -> ChatParser:
-    return ChatParser(ChatRules(template=template, specials={}, **rules), tokenizer, CHAT_COLUMNS)
+    return ChatParser(
+        ChatRules(template=template, specials={}, **rules), SpecialTokens(tokenizer, "text"), CHAT_COLUMNS
+    )
 
 
 def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[int]]]:

@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    Bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
+    special_tokens: how often texts spelled each one. doubled: documents that had the eos or bos already that they got.
+    Both, bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
     dataset.
     """
 
@@ -50,6 +51,8 @@ class Summary:
     seconds: float = 0.0
     truncated: int = 0
     prefix_tokens: int | None = None
+    special_tokens: dict[str, int] = field(default_factory=dict)
+    doubled: int = 0
 
 
 def check_replaceable(path: str, sources: Sequence[Source]) -> None:

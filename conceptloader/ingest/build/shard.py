@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,6 +17,7 @@ from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
+from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.unaligned import NOTE, Losses
 from conceptloader.ingest.records.batch import BadRecord, BadRow, RowBatch
@@ -24,6 +26,7 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
 from conceptloader.ingest.records.records import RecordParser
+from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -33,9 +36,11 @@ from conceptloader.ingest.records.vocabulary import Concepts
 class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
-    tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos: the id to append
-    to each document, or None; bos: the one to put before it. skip_bad: skip records that cannot be ingested instead
-    of raising. chat: how the input's conversations are rendered, None for documents.
+    tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos_id: the
+    tokenizer's eos, or None. eos: the id to append to each document, or None; bos: the one to put before it; asked:
+    whether to raise where the first documents have these already. skip_bad: skip records that cannot be ingested
+    instead of raising. chat: how the input's conversations are rendered, None for documents. special_tokens: the rule
+    of `SpecialTokens`.
     """
 
     directory: str
@@ -43,12 +48,15 @@ class ShardJob:
     sources: Sequence[Source]
     columns: Columns
     tokenizer: bytes | str | None
+    eos_id: int | None
     eos: int | None
     rules: SpanAlignment
     max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
     chat: ChatRules | None = None
     bos: int | None = None
+    asked: bool = True
+    special_tokens: str = TEXT
 
 
 @dataclass
@@ -56,7 +64,8 @@ class Progress:
     """What has been done since the last report.
 
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
-    without their last turns; prefix_tokens: those of prefixes.
+    without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
+    doubled: documents that had the eos, or the bos, which they got, already.
     """
 
     bytes: int = 0
@@ -66,6 +75,8 @@ class Progress:
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     truncated: int = 0
     prefix_tokens: int = 0
+    spelled: Counter[str] = field(default_factory=Counter)
+    doubled: int = 0
 
     def add(self, other: "Progress") -> None:
         self.bytes += other.bytes
@@ -73,6 +84,8 @@ class Progress:
         self.tokens += other.tokens
         self.truncated += other.truncated
         self.prefix_tokens += other.prefix_tokens
+        self.spelled += other.spelled
+        self.doubled += other.doubled
         self.losses.add(other.losses)
         self.bad += other.bad
 
@@ -86,6 +99,11 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
     if multiprocessing.parent_process() is not None:  # one of several workers: one thread each
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return FileTokenizer(definition, "tokenizer", eos)
+
+
+def _with_rule(job: ShardJob) -> SpecialTokens | None:
+    tokenizer = _tokenizer(job.tokenizer, job.eos_id)
+    return None if tokenizer is None else SpecialTokens(tokenizer, job.special_tokens, job.columns.prefix)
 
 
 def write_shard(job: ShardJob, report: Tell) -> None:
@@ -122,15 +140,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class ShardFiller:
-    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob."""
+    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob.
+
+    doubled: what looks at the ends of the first documents, None for nothing.
+    """
 
     writer: ShardWriter
-    tokenizer: TextTokenizer | None
+    tokenizer: SpecialTokens | None
     eos: int | None
     rules: SpanAlignment
     skip_bad: bool
     losses: Losses = field(default_factory=Losses)
     bos: int | None = None
+    doubled: Doubled = field(default_factory=Doubled)
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -138,7 +160,8 @@ class ShardFiller:
         while len(rows.numbers):
             try:
                 batch = rows.parse(rows.content)
-                placed = self._place(batch, progress.losses)
+                progress.spelled = Counter(batch.spelled)
+                placed = self._place(batch, progress)
             except BadRow as error:
                 if error.row < 0:
                     raise InputError(rows.path, str(error.problem)) from error
@@ -160,7 +183,7 @@ class ShardFiller:
             break
         return progress
 
-    def _place(self, batch: RowBatch, losses: Losses) -> Placed:
+    def _place(self, batch: RowBatch, progress: Progress) -> Placed:
         """The documents of a batch, ready to be written. Raises: BadRow."""
         options, places = self.writer.options, None
         if self.tokenizer is None or batch.texts is None:
@@ -170,25 +193,31 @@ class ShardFiller:
             marked = np.zeros(len(batch.ids), bool)  # the documents of which the places of the tokens matter
             for spans in batch.spans.values():
                 marked[spans.row] = True
+            self.tokenizer.spelled.clear()
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
+        progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name)
         check_ids(tokens, options.token_limit)
         placed = place(batch, tokens, places, self.eos, self.rules, np.dtype("<" + options.written_type))
         ids, first, shard = batch.ids, self.writer.documents, self.writer.name
-        losses.note(
+        progress.losses.note(
             batch,
             placed.lost,
             lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
         )
         placed = placed if self.bos is None else with_bos(placed, self.bos)
-        if batch.prefixes is None or self.tokenizer is None:
-            return placed
-        return with_prefix(placed, self.tokenizer.encode(batch.prefixes, [False] * len(ids))[0])
+        if batch.prefixes is not None and self.tokenizer is not None:
+            placed = with_prefix(placed, self.tokenizer.encode_prefixes(batch.prefixes))
+        if batch.texts is not None and self.tokenizer is not None:
+            progress.spelled += self.tokenizer.spelled
+        return placed
 
 
 def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
     """What adds the rows of a job to its shard."""
-    tokenizer = _tokenizer(job.tokenizer, job.eos)
-    return ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad, bos=job.bos)
+    doubled = Doubled(asked=job.asked and job.shard == 0)
+    return ShardFiller(
+        writer, _with_rule(job), job.eos, job.rules, job.skip_bad, bos=job.bos, doubled=doubled
+    )  # fmt: skip
 
 
 def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
@@ -197,7 +226,7 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
     concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None
     if job.chat is not None:
-        tokenizer = _tokenizer(job.tokenizer, job.eos)
+        tokenizer = _with_rule(job)
         assert tokenizer is not None
         chat = ChatParser(job.chat, tokenizer, job.columns)
     if source.row_groups is not None:

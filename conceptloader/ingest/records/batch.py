@@ -1,5 +1,6 @@
 """A batch of documents between the reader and the writer, by column, so that nothing is done token by token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +69,7 @@ class RowBatch:
 
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
     conversations of which turns were dropped. prefixes: texts to put before the documents'. numbers: by track, an
-    encoded record per document, None for none.
+    encoded record per document, None for none. spelled: special tokens that texts of these tokens spell, by name.
     """
 
     ids: list[str]
@@ -80,3 +81,4 @@ class RowBatch:
     truncated: int = 0
     prefixes: list[str] | None = None
     numbers: dict[str, list[bytes | None]] = field(default_factory=dict)
+    spelled: Mapping[str, int] = field(default_factory=dict)

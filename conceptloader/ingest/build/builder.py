@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Co
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records.special_tokens import CONTROL, RULES, TEXT
-from conceptloader.ingest.records.tokenizer import TextTokenizer
+from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import concept_parameters
 from conceptloader.storage.lock import build_lock
 
@@ -165,6 +165,8 @@ def build_dataset(
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
+        for line in _dropped(options):
+            log.warning(line)
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
@@ -232,6 +234,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
     if columns.prefix is not None:
         tracks[PREFIX_TRACK] = TrackOptions(encoding=options.encoding, vocabulary=[PREFIX_NAME])
         fields["loss_mask"] = "u1"
+    if columns.labels is not None:
+        fields["loss_mask"] = "u1"
     return BuildOptions(
         mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
         tokenizer=facts,
@@ -251,6 +255,18 @@ def format_options(options: IngestOptions) -> BuildOptions:
             }
         },
     )
+
+
+def _dropped(options: IngestOptions) -> Iterator[str]:
+    """What the tokenizer would put around a text, and a build does not."""
+    before, after = getattr(options.tokenizer, "template", ([], []))
+    if options.columns.text is None or options.chat is not None:
+        return
+    eos = [options.tokenizer.name_of(options.eos)] if isinstance(options.tokenizer, FileTokenizer) else []
+    if before and options.bos is None:
+        yield f"the tokenizer would begin each text with {' '.join(before)}, a build does not (--bos {before[0]})"
+    if after and after != eos:
+        yield f"the tokenizer would end each text with {' '.join(after)}, a build does not (--eos {after[-1]})"
 
 
 def _cuts_names(options: IngestOptions) -> bool:

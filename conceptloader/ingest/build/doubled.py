@@ -31,13 +31,12 @@ class Doubled:
             found = int(np.count_nonzero(tokens.values[at[ends > starts]] == given))
             total += found
             if self.asked and self._seen < _FIRST and 2 * found > len(starts):
-                option = "--eos" if given == eos and what.startswith("end") else "--bos"
-                fix = f"append none (--no-eos), or a second one (--eos {given})" if option == "--eos" else "omit --bos"
+                fix = "append none (--no-eos), or name it to have a second one (--eos)"
                 raise InputError(
                     f"shard {where}",
                     f"{found:,} of the first {len(starts):,} documents, which {what} already, token {given}",
                     "documents without it",
-                    fix,
+                    fix if what.startswith("end") else "omit --bos",
                 )
         self._seen += len(starts)
         return total

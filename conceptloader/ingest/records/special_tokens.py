@@ -40,6 +40,7 @@ class SpecialTokens:
         special = self._file.special_tokens() if self._file else {}
         self._names: dict[int, str] = {i: token.content for i, token in special.items()}
         self._loose = {i for i, token in special.items() if token.normalized}  # which texts spell in other ways, too
+        self._unknown = self._file.unknown_id() if special and self._file else None
         self._is_special = np.zeros(tokenizer.vocab_size, bool)
         self._is_special[list(self._names)] = True
         self._meant = Counter({i: prefix.count(name) for i, name in self._names.items() if prefix and name in prefix})
@@ -54,10 +55,11 @@ class SpecialTokens:
         parts = [(tokens.values[a:b], found[a:b]) for a, b in _pairs(tokens.offsets)]
         for row, (a, b) in zip(rows, _pairs(plain.offsets), strict=True):
             before, after = self._count(parts[row][0]), self._count(plain.values[a:b])
-            spelled = {self._names[i]: n for i in before if (n := before[i] - after[i]) > 0}
-            kept = [self._names[i] for i in after if before[i] - after[i] < texts[row].count(self._names[i])]
+            unknown = {self._unknown: after[self._unknown]} if self._unknown is not None else {}  # for no name
+            spelled = {self._names[i]: count for i, count in (before - Counter(unknown)).items()}
+            kept = [self._names[i] for i in after if i != self._unknown]
             if self.rule == ERROR and (spelled or kept):
-                raise BadRow(row, _refusal([*spelled, *kept][0], "text"))
+                raise BadRow(row, _refusal(next(iter(spelled or kept)), "text"))
             if self.rule == TEXT and kept:
                 raise BadRow(
                     row, f"found {kept[0]!r}, which this tokenizer cannot cut as text, expected none; {_CHOOSE}"

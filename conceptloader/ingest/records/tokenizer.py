@@ -20,7 +20,7 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.batch import Ragged
-from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
+from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder, adds_to
 from conceptloader.storage.reads import read_file
 
 log = logging.getLogger(__name__)
@@ -161,6 +161,13 @@ class FileTokenizer:
             raise ConfigError(f"{path}: eos", ", ".join(usual), "one end of a document", "name it (--eos)")
         return self.id_of(usual[0]) if len(usual) == 1 else None
 
+    def unknown_id(self) -> int | None:
+        """The id of characters that the model does not know, if it has one for them."""
+        if (name := getattr(self._tokenizer.model, "unk_token", None)) is not None:
+            return self.id_of(name)
+        found: int | None = json.loads(self.definition or b"{}").get("model", {}).get("unk_id")
+        return found
+
     def special_tokens(self) -> dict[int, Any]:
         """The tokens that are no text, by id: content (a name) and flags."""
         added = self._tokenizer.get_added_tokens_decoder()
@@ -222,8 +229,8 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
             raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "omit it")
         return BytesTokenizer()
     path = source = fetched(source, "model", TOKENIZER_FILES)
-    folder = TokenizerFolder(source if os.path.isdir(source) else os.path.dirname(source))
-    if os.path.isdir(source):
+    folder = TokenizerFolder(source) if os.path.isdir(source) else None
+    if folder is not None:
         path = os.path.join(source, "tokenizer.json")
         eos = eos if eos is not None else folder.tokens.get("eos_token")
     elif not os.path.exists(source):
@@ -232,16 +239,17 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
             "no such file or folder",
             "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
         )
-    definition = folder.definition() if path != source else read_file(path, 1 << 30)
+    definition = folder.definition() if folder is not None else read_file(path, 1 << 30)
     if definition is None:
         definition, path = _convert(source), source
     found = FileTokenizer(_without_dropout(definition, path), path, eos)
     if eos is None:
         found.eos_id = found.usual_eos(path, ends)
-    if path != source:
+    if folder is not None:
+        folder.complete(found.template)
         folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
-    elif os.path.basename(path) == "tokenizer.json" and folder.definition() != definition.removeprefix(b"\xef\xbb\xbf"):
-        log.warning("%s: files next to it add tokens, which this build does not know: give the folder", path)
+    elif found.definition is not None and adds_to(path, found.definition):
+        log.warning("%s: files next to it say more of its tokens, which are not read: give the folder", path)
     return found
 
 

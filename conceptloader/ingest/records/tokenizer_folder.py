@@ -43,14 +43,18 @@ class TokenizerFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        config, named = self._read("tokenizer_config.json"), self._read("special_tokens_map.json")
-        self.config = {**named, **config} if "added_tokens_decoder" in config else {**config, **named}
+        config, old = self._read("tokenizer_config.json"), self._read("special_tokens_map.json")
+        self.config = config if "added_tokens_decoder" in config else {**config, **old}  # as transformers reads them
         extra = self.config.get("extra_special_tokens") or self.config.get("additional_special_tokens") or []
-        roles = {name: value for name, value in self.config.items() if name.endswith("_token")}
-        roles |= extra if isinstance(extra, dict) else {}
-        self.tokens = {name: text for name, value in roles.items() if (text := _content(value)) is not None}
-        self._special = [*(roles[name] for name in (*_NAMED, *roles) if name in self.tokens)]
-        self._special += [one for one in extra if not isinstance(extra, dict)]
+        named = extra if isinstance(extra, dict) else {}
+        roles = {
+            name: one for name, one in {**self.config, **named}.items() if name.endswith("_token") or name in named
+        }
+        self.tokens = {name: text for name, one in {**old, **roles}.items() if (text := _content(one)) is not None}
+        self._special = [
+            roles[name] for name in dict.fromkeys([*_NAMED, *roles]) if _content(roles.get(name)) is not None
+        ]
+        self._special += [] if named else list(extra)
 
     @property
     def says(self) -> bool:
@@ -117,6 +121,12 @@ class TokenizerFolder:
         for one in self._special:
             if _content(one) not in known:
                 yield None, _token(one, True)
+
+    def complete(self, template: tuple[list[str], list[str]]) -> None:
+        """Change what stands before and after a text as add_bos_token and add_eos_token say, which overrule it."""
+        for added, role in zip(template, ("bos_token", "eos_token"), strict=True):
+            if f"add_{role}" in self.config and role in self.tokens:
+                added[:] = [self.tokens[role]] if self.config[f"add_{role}"] else []
 
     def compare(self, definition: bytes, eos: str | None) -> None:
         """Raise InputError if AutoTokenizer gives other ids than this tokenizer.json, or has another eos.
@@ -212,6 +222,17 @@ class TokenizerFolder:
         except (OSError, ValueError) as error:
             raise InputError(path, f"no configuration ({error})", "a JSON object") from error
         return found
+
+
+def adds_to(path: str, definition: bytes) -> bool:
+    """Whether files next to a tokenizer.json change what it means."""
+    if os.path.basename(path) != "tokenizer.json":
+        return False
+    try:
+        found = TokenizerFolder(os.path.dirname(path)).definition()
+    except InputError:
+        return True
+    return found is not None and json.loads(found).get("added_tokens") != json.loads(definition).get("added_tokens")
 
 
 def _content(token: Any) -> str | None:

@@ -273,8 +273,8 @@ def _look_at(
 
 
 _MASKS = {
-    "labels": "what is learnt, all but -100: a field loss_mask",
-    "attention_mask": "padding, which is left out",
+    "labels": "what is trained on, all but -100: a field loss_mask",
+    "attention_mask": "padding, which is dropped",
 }
 _OTHER_MASKS = "completion_mask", "assistant_masks", "assistant_tokens_mask"
 
@@ -289,7 +289,7 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         found.roles[name] = _MASKS[name]
         return
     if numbers and name in _OTHER_MASKS:
-        found.doubts.append(f"{name}: if it says what is learnt, call it loss_mask, by which training goes")
+        found.doubts.append(f"{name}: if it says what is trained on, call it loss_mask, by which training goes")
     if numbers and [*map(len, values[name])] == [*map(len, values[str(tokens)])]:
         flat = {item for value in values[name] for item in value}
         code = "u1" if flat <= {0, 1} else "i4" if kind == "integers" else "f4"

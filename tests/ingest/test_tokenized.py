@@ -88,7 +88,7 @@ def test_masks_that_are_not_used_are_said(tmp_path: Path, caplog: pytest.LogCapt
     more = ["--ignore-column", "attention_mask", "--ignore-column", "labels", "--out", str(tmp_path / "out")]
     with caplog.at_level(logging.WARNING):
         assert main([*words, *more]) == 0
-    assert "attention_mask is not used, so that padding would be trained" in caplog.text
+    assert "attention_mask is not used, so that padding would be trained on" in caplog.text
     assert "labels is not used" in caplog.text
     with raises(ConfigError, "columns", "token-aligned fields with text"):
         Columns(labels="labels")

@@ -39,8 +39,8 @@ class Columns:
         numbers: Columns with one number per document, and their types, e.g. {"quality": "f4"}: tracks of these names.
         ignored: Columns that may be there, and fields of spans, as COLUMN.FIELD.
         prefix: A template in Jinja over the columns of a record, for a text that is put in front of the document's.
-        labels: Column of the labels of tokens, -100 where they are not learnt: a field loss_mask.
-        attention_mask: Column with 0 for padding, which is left out.
+        labels: Column of the labels of tokens, -100 where they are not trained on: a field loss_mask.
+        attention_mask: Column with 0 for padding, which is dropped.
     """
 
     text: str | None = "text"

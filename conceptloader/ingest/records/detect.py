@@ -14,7 +14,7 @@ from conceptloader.ingest.template import load_prefix
 
 log = logging.getLogger(__name__)
 
-_MASKS = {"labels": "what is not learnt", "attention_mask": "padding"}  # and what is trained without them
+_MASKS = {"labels": "prompts", "attention_mask": "padding"}  # and what is trained without them
 _OURS = "text", "tokens", "id", "spans", "metadata", *_MASKS, *SPAN_FIELDS
 
 
@@ -81,7 +81,7 @@ def detect_columns(
     for ours, what in _MASKS.items():
         if tokens is not None and ours in there - set(names.values()) and ours not in masks:
             log.warning(
-                "%s: %s is not used, so that %s would be trained (--column %s=%s)", path, ours, what, ours, ours
+                "%s: %s is not used, so that %s would be trained on (--column %s=%s)", path, ours, what, ours, ours
             )
     for name in sorted(load_prefix(prefix).names - there) if prefix is not None else ():
         log.warning("%s: the prefix names %r, which none of the first records has", path, name)

@@ -1,4 +1,4 @@
-"""Documents as Hugging Face's tokenizers and collators leave them: padding, and labels that say what is learnt."""
+"""Documents as Hugging Face's tokenizers and collators leave them: padding, and labels that say what is trained on."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ UNLEARNT = -100  # the label of tokens without a loss
 
 
 def as_trained(batch: RowBatch, columns: Columns) -> RowBatch:
-    """Without the tokens that the attention mask leaves out; with a field loss_mask if labels say what is learnt.
+    """Without the padding of the attention mask; with a field loss_mask if labels say what is trained on.
 
     Raises: BadRow for zeros of the mask between tokens, and for labels that are neither their token nor -100.
     """
@@ -32,7 +32,7 @@ def as_trained(batch: RowBatch, columns: Columns) -> RowBatch:
             raise BadRow(
                 row,
                 f"{columns.labels}: found {labels[at]} for token {tokens.values[at]} at position "
-                f"{at - tokens.offsets[row]}, expected the same, or {UNLEARNT} for one that is not learnt; "
+                f"{at - tokens.offsets[row]}, expected the same, or {UNLEARNT} for one that is not trained on; "
                 "labels that are shifted already cannot be used",
             )
         fields["loss_mask"] = (labels != UNLEARNT).astype(np.uint8)
@@ -51,7 +51,7 @@ def _without_padding(batch: RowBatch, column: str) -> RowBatch:
     wrong = np.append(rows[(given != 0) & ~kept], rows[begins[1:]][np.diff(rows[begins]) == 0])
     if len(wrong):
         problem = f"{column}: found more than one run of ones, or other numbers, expected ones, with zeros for padding"
-        raise BadRow(int(wrong.min()), f"{problem} before or behind them")
+        raise BadRow(int(wrong.min()), f"{problem} before or after them")
     lead = np.zeros(len(lengths), np.int64)
     lead[rows[begins]] = begins - tokens.offsets[rows[begins]]
     spans = {

@@ -165,6 +165,9 @@ def _try(sources: list[Source], found: Guess, given: str | None, names: dict[str
     except ConceptloaderError as error:
         found.doubts.append(str(error))
         return
+    if tried.spelled:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(tried.spelled.items()))
+        found.doubts.append(f"special tokens that text spells, which stay text (build --special-tokens): {listed}")
     _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
 
 

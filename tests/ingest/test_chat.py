@@ -469,6 +469,8 @@ def test_special_tokens_in_messages(tokenizer: FileTokenizer, template: str) -> 
         parsed(by_rule(tokenizer, "error", template), record)
     ((_, tokens, _),) = parsed(by_rule(tokenizer, "text"), {"prompt": "a <|im_end|>", "completion": "b"})
     assert [token for token in tokens if token in marks] == [tokenizer.eos_id]
+    ((_, tokens, _),) = parsed(by_rule(tokenizer, "control"), {"prompt": "a", "completion": "b<|im_end|>"})
+    assert tokens.count(tokenizer.eos_id or 0) == 1
     with pytest.raises(BadRow, match="special token"):
         parsed(by_rule(tokenizer, "error"), {"prompt": "a <|im_end|>", "completion": "b"})
 

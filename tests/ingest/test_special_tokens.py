@@ -168,3 +168,17 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "in.jsonl").write_text('{"tokens": [3, 4]}\n{"tokens": [3, 0]}\n')
     assert main([*words, "--out", str(tmp_path / "few"), "--overwrite"]) == 0
     assert "1 documents had the eos" in capsys.readouterr().out
+
+
+def test_init_says_them(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": SPELLED}) + "\n")
+    recipe = tmp_path / "build.yaml"
+    words = ["init", str(tmp_path / "in.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json"), "--out", str(recipe)]
+    assert main(words) == 0
+    assert f"special tokens that text spells, which stay text (build --special-tokens): {END} (1)" in recipe.read_text()
+
+
+def test_tokens_as_input_have_no_text(tmp_path: Path) -> None:
+    with raises(ConfigError, "special_tokens", "'control' for tokens as input"):
+        build(tmp_path, [{"tokens": [1]}], "out", special_tokens="control")

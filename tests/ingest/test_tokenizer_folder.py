@@ -149,6 +149,12 @@ def test_a_folder_that_it_cannot_load_is_said(tmp_path: Path, caplog: pytest.Log
     assert "not compared with transformers, which cannot load it" in caplog.text
 
 
+@pytest.mark.parametrize("decoder", [{"x": {"content": TOOL}}, [TOOL], {"1": 5}, {"1": {}}])
+def test_added_tokens_that_cannot_be_read(tmp_path: Path, decoder: Any) -> None:
+    with raises(InputError, "model"):
+        load_tokenizer(str(older(tmp_path / "model", added_tokens_decoder=decoder)))
+
+
 def test_a_file_next_to_which_others_say_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = older(tmp_path / "model", extra_special_tokens=[TOOL])
     load_tokenizer(str(folder / "tokenizer.json"))

@@ -209,6 +209,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
     options.check_rules()
     if options.special_tokens not in RULES:
         raise ConfigError("special_tokens", repr(options.special_tokens), f"one of {', '.join(RULES)}")
+    if options.special_tokens != TEXT and options.columns.text is None and options.chat is None:
+        raise ConfigError("special_tokens", f"{options.special_tokens!r} for tokens as input", "text", "omit it")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:

@@ -76,7 +76,7 @@ def load_rules(
         folder = TokenizerFolder(fetched(tokenizer, "model", TOKENIZER_FILES))
         templates = {} if template is not None else folder.templates()
         text = templates.get("default", "") if template is None else Path(template).read_text("utf-8-sig")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             "--chat", f"cannot read the template: {error}", fix="name a file of it (--chat-template)"
         ) from error
@@ -229,7 +229,7 @@ class ChatParser:
         return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
 
     def _plain(self, prompt: str, completion: str) -> dict[str, Any]:
-        """Without a template: both as they are, and eos."""
+        """Without a template: both as they are, and eos unless it is there already."""
         eos = [self._tokenizer.tokenizer.eos_id] if self._rules.append_eos else []
         if None in eos:
             problem = "a tokenizer without a known end-of-document token"
@@ -243,6 +243,7 @@ class ChatParser:
             raise ValueError(error.problem) from error
         if not second:
             raise ValueError("completion: found no token, expected what is to be trained on")
+        eos = [] if second[-1:] == eos else eos
         tokens, limit = [*first, *second, *eos], self._rules.max_tokens or len(first) + len(second) + 1
         if len(tokens) > limit:
             raise ValueError(f"found {len(tokens)} tokens without turns, expected at most {limit} (--max-tokens)")

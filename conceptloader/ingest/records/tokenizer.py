@@ -245,10 +245,10 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
     found = FileTokenizer(_without_dropout(definition, path), path, eos)
     if eos is None:
         found.eos_id = found.usual_eos(path, ends)
-    if folder is not None:
+    if folder is not None and path != source:
         folder.complete(found.template)
         folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
-    elif found.definition is not None and adds_to(path, found.definition):
+    elif folder is None and found.definition is not None and adds_to(path, found.definition):
         log.warning("%s: files next to it say more of its tokens, which are not read: give the folder", path)
     return found
 

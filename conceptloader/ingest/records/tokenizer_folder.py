@@ -78,7 +78,12 @@ class TokenizerFolder:
             added, vocabulary = found.setdefault("added_tokens", []), found["model"].get("vocab", {})
         except (ValueError, KeyError, TypeError, AttributeError):
             return definition  # no tokenizer, which whoever loads it says
-        changed = self._merge(added, vocabulary)
+        try:
+            changed = self._merge(added, vocabulary)
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(self.path, f"added tokens that cannot be read ({error!r})", "tokens by id") from error
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8") if changed else definition
 
     def _merge(self, added: list[dict[str, Any]], vocabulary: Any) -> bool:

@@ -109,7 +109,9 @@ def test_builds_count_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     said = "special tokens that text spells, kept as text (--special-tokens): <|endoftext|> (1), <|im_end|> (2)"
     assert said in capsys.readouterr().out
     assert main([*words, "--special-tokens", "control"]) == 2  # another dataset
-    assert "special_tokens" in capsys.readouterr().err
+    assert "continue with --special-tokens text" in capsys.readouterr().err
+    assert main(words) == 0
+    assert said in capsys.readouterr().out
     vocab = ["build", str(tmp_path / "in.jsonl"), "--vocab-size", "9", "--eos", "1", "--out", str(tmp_path / "no")]
     assert main([*vocab, "--special-tokens", "control"]) == 2
     assert "--special-tokens" in capsys.readouterr().err
@@ -168,6 +170,18 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "in.jsonl").write_text('{"tokens": [3, 4]}\n{"tokens": [3, 0]}\n')
     assert main([*words, "--out", str(tmp_path / "few"), "--overwrite"]) == 0
     assert "1 documents had the eos" in capsys.readouterr().out
+
+
+def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:
+    """With the bytes of earlier releases, which knew no rule; the same command finds it complete."""
+    rows = [{"id": "a", "text": "the red cat"}]
+    build(tmp_path, rows, "out")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert not any(b"special_tokens" in content for name, content in files.items() if name != "tokenizer.json")
+    given: dict[str, Any] = {"tokenizer": str(tmp_path / "tokenizer.json"), "eos": END, "special_tokens": "control"}
+    assert cl.build(tmp_path / "in.jsonl", tmp_path / "out", **given).kept_shards == 1
+    cl.build(tmp_path / "in.jsonl", tmp_path / "control", **given)
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "control").iterdir()}
 
 
 def test_init_says_them(tmp_path: Path) -> None:

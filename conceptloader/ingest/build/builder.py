@@ -30,6 +30,7 @@ from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.build.unaligned import Losses, check_losses
 from conceptloader.ingest.records.batch import BadRecord
@@ -37,7 +38,7 @@ from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.special_tokens import CONTROL, RULES, TEXT
+from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import concept_parameters
 from conceptloader.storage.lock import build_lock
@@ -160,8 +161,9 @@ def build_dataset(
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended
-            return describe_complete(path, sources, content, plan, options.max_unaligned_spans)
+            return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
+        read_spelled(build, options.special_tokens)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
@@ -177,6 +179,7 @@ def build_dataset(
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
+            summary.special_tokens = dict(read_spelled(build, options.special_tokens))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             manifest, summary.lost_spans = finalize(path), summary.losses.lost
@@ -250,7 +253,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 "append_eos": options.eos is not None,
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),
-                **({"special_tokens": options.special_tokens} if _cuts_names(options) else {}),
+                **({"special_tokens": ERROR} if options.special_tokens == ERROR else {}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": options.chat.to_json()}),
                 **({"joined": options.joined} if options.joined else {}),
@@ -269,12 +272,6 @@ def _dropped(options: IngestOptions) -> Iterator[str]:
         yield f"the tokenizer would begin each text with {' '.join(before)}, a build does not (--bos {before[0]})"
     if after and after != eos:
         yield f"the tokenizer would end each text with {' '.join(after)}, a build does not (--eos {after[-1]})"
-
-
-def _cuts_names(options: IngestOptions) -> bool:
-    """Whether text may spell special tokens that do not become these, as they did before there was a rule."""
-    text = options.columns.text is not None or options.chat is not None
-    return text and options.special_tokens != CONTROL and getattr(options.tokenizer, "definition", None) is not None
 
 
 def _track(options: IngestOptions, track: str) -> TrackOptions:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
@@ -22,6 +23,7 @@ from conceptloader.format.write.build import (
     open_writer,
 )
 from conceptloader.ingest.build.plan import Plan
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.unaligned import Losses, read_losses
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.storage.durable import sync_directory, temporary_name
@@ -36,7 +38,7 @@ class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
     special_tokens: how often texts spelled each one. doubled: documents that had the eos or bos already that they got.
-    Both, bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
+    These, bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
     dataset.
     """
 
@@ -115,12 +117,21 @@ def replacing(path: str, sources: Sequence[Source], key: str) -> Iterator[str]:
     shutil.rmtree(old, ignore_errors=True)  # what stays of it, the next build removes
 
 
+class Limits(Protocol):
+    """What of `IngestOptions` is not among the options of a dataset."""
+
+    @property
+    def max_unaligned_spans(self) -> float: ...
+    @property
+    def special_tokens(self) -> str: ...
+
+
 def describe_complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_unaligned_spans: float
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, limits: Limits
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one.
 
-    plan: None if `sources` are not its records, but what these were made of.
+    plan: None if `sources` are not its records, but what these were made of. limits: of the build.
     """
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
@@ -142,9 +153,10 @@ def describe_complete(
             fix="nothing was changed: build into a new directory, or over this one (--overwrite)",
         )
     check_since_start(path, sources, complete=True)
+    names = read_spelled(found, limits.special_tokens)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)
-    losses.check(max_unaligned_spans, path, "the dataset is complete and stays as it is")
+    losses.check(limits.max_unaligned_spans, path, "the dataset is complete and stays as it is")
     shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
-    return Summary(path, shards, shards, documents, tokens, losses.lost, losses)
+    return Summary(path, shards, shards, documents, tokens, losses.lost, losses, special_tokens=dict(names))

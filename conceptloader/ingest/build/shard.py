@@ -19,6 +19,8 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
 from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
+from conceptloader.ingest.build.spelled import NOTE as SPELLED
+from conceptloader.ingest.build.spelled import note
 from conceptloader.ingest.build.unaligned import NOTE, Losses
 from conceptloader.ingest.records.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
@@ -153,6 +155,7 @@ class ShardFiller:
     losses: Losses = field(default_factory=Losses)
     bos: int | None = None
     doubled: Doubled = field(default_factory=Doubled)
+    spelled: Counter[str] = field(default_factory=Counter)
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -177,6 +180,9 @@ class ShardFiller:
             progress.truncated = batch.truncated
             if batch.prefixes is not None:
                 progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
+            self.spelled.update(progress.spelled)
+            if self.spelled and self.tokenizer is not None:
+                writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
             self.losses.add(progress.losses)
             if self.losses:
                 writer.notes[NOTE] = self.losses.to_json()

@@ -128,7 +128,7 @@ def build_chunked(
         joined = Joined([])
         found = open_writer(path).options.extra.get("ingest", {}).get("joined") or {}
         options = replace(options, joined=chunked.told(found.get("report")))
-        summary = describe_complete(path, chunked.sources, format_options(options), None, options.max_unaligned_spans)
+        summary = describe_complete(path, chunked.sources, format_options(options), None, options)
         joined.add(found["report"])
         discard_join(f"{path}.joined")
         return summary, joined

@@ -3,7 +3,16 @@
 import argparse
 from dataclasses import asdict, replace
 
-from conceptloader.cli.arguments import add_out, add_pairs, by_track, chosen, positive, refuse_beside, track_file
+from conceptloader.cli.arguments import (
+    add_out,
+    add_pairs,
+    by_track,
+    chosen,
+    positive,
+    refuse_beside,
+    refuse_without,
+    track_file,
+)
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
 from conceptloader.commands import other_builds
@@ -11,7 +20,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.builder import build_dataset, estimate
 from conceptloader.ingest.build.simple import with_chat
-from conceptloader.ingest.records.chat import ChatRules, load_rules
+from conceptloader.ingest.records.chat import ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
@@ -77,6 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "pad to a multiple of N tokens, for context parallelism"
     group("--pad-to-multiple-of", type=positive, metavar="N", help=meaning)
 
+    meaning = "a variable of the template: enable_thinking=false; strftime_now=DATE"
+    add_pairs(group, "--template-variable", "NAME=VALUE", meaning)
+
     building.add_build_arguments(parser)
     meaning = "say how many documents, tokens and bytes there will be, by the first rows, and build nothing"
     add("--dry-run", action="store_true", help=meaning)
@@ -122,7 +134,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),
             on_bad=on_bad, watch=watch,
         )  # fmt: skip
-    output.result(asdict(summary), building.summary_lines(summary, arguments.bad_records))
+    output.result(asdict(summary), building.summary_lines(summary, arguments))
     return 0
 
 
@@ -133,11 +145,16 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
             raise ConfigError(
                 "build", "found --chat-template, --max-tokens or --pad-to-multiple-of without --chat", fix="add it"
             )
+        refuse_without("--chat", arguments, "template_variable")
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
     names = "chunks", "prefix", "column", "track", "metadata_column", "field", "number"
     refuse_beside("--chat", arguments, *names)
     return load_rules(
-        arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of or 1
+        arguments.tokenizer,
+        arguments.chat_template,
+        arguments.max_tokens,
+        arguments.pad_to_multiple_of or 1,
+        {name: read_variable(text) for name, text in arguments.template_variable},
     )

@@ -95,7 +95,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         track=track,
         parameters=recipe.get("parameters"),
         vocabulary=load_vocabulary(names["concepts"]) if names else None,
-        tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
+        tokenizer=load_tokenizer(arguments.tokenizer, ends=False) if arguments.tokenizer is not None else None,
         ignored=recipe.get("ignore-column", ()),
         columns=recipe.get("column", {}),
         overlap=recipe.get("overlap", "error"),
@@ -213,6 +213,9 @@ def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, nam
     except ConceptloaderError as error:
         found.doubts.append(str(error))
         return
+    if tried.spelled:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(tried.spelled.items()))
+        found.doubts.append(f"special tokens that text spells, which stay text (build --special-tokens): {listed}")
     _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
 
 

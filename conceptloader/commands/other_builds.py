@@ -13,8 +13,9 @@ from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.names import count_names, require_new, write_names
 
 _OF_PRESETS = (
-    "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "token_dtype", "encoding", "mode",
-    "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "unique_ids", "overwrite", *SPAN_RULES,
+    "inputs", "out", "workers", "tokenizer", "vocab_size", "eos", "no_eos", "bos", "special_tokens", "token_dtype",
+    "encoding", "mode", "chunks", "shard_input_bytes", "max_line_bytes", "bad_records", "unique_ids", "overwrite",
+    *SPAN_RULES,
 )  # fmt: skip
 
 

@@ -362,12 +362,24 @@ def _alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
     return sum(same) >= _MOST * max(len(values), len(others))
 
 
+_MASKS = {
+    "labels": "what is trained on, all but -100: a field loss_mask",
+    "attention_mask": "padding, which is dropped",
+}
+_OTHER_MASKS = "completion_mask", "assistant_masks", "assistant_tokens_mask"
+
+
 def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]], tokens: str | None) -> None:
     """A column of no other role: a field, metadata, or ignored."""
     if name == "metadata" and kind == "object":
         found.roles[name] = "metadata"
         return
     numbers = kind in ("integers", "numbers") and tokens is not None
+    if numbers and name in _MASKS:
+        found.roles[name] = _MASKS[name]
+        return
+    if numbers and name in _OTHER_MASKS:
+        found.doubts.append(f"{name}: if it says what is trained on, call it loss_mask, by which training goes")
     if numbers and _alike(values[name], values[str(tokens)]):
         flat = {item for value in values[name] if type(value) is list for item in value}
         code = "u1" if flat <= {0, 1} else "i4" if kind == "integers" else "f4"

@@ -82,7 +82,7 @@ def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | 
     blend = source if isinstance(source, Blend) else source.blend
     views = {view.dataset_id: view for view in blend.views if view is not None}
     layout = batch_layout(blend)
-    given = load_tokenizer(tokenizer) if tokenizer is not None else None
+    given = load_tokenizer(tokenizer, ends=False) if tokenizer is not None else None
     known: dict[int, _Words] = {}
     decoded = []
     for sample in _samples(batch, layout):

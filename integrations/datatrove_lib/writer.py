@@ -18,6 +18,7 @@ from conceptloader.ingest.build.shard import Rows, ShardFiller
 from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
+from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.lock import build_lock
@@ -62,6 +63,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         prefix: str | None = None,
         eos: str | int | None = None,
         append_eos: bool = True,
+        special_tokens: str = TEXT,
         align: str = "first",
         eos_span: str = "none",
         overlap: str = "error",
@@ -76,6 +78,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.tokenizer, self.eos = tokenizer, eos
         self.spans, self.vocabularies, self.metadata = dict(spans or {}), dict(vocabularies or {}), list(metadata)
         self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
+        self.special_tokens = special_tokens
         self.append_eos, self.encoding, self.scores = append_eos, encoding, dict(scores or {})
         self.skip_bad, self.prefix = skip_bad, prefix
         self.batch_documents = batch_documents
@@ -86,7 +89,9 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         given = {track: load_vocabulary(names) if isinstance(names, str) else names for track, names in kept}
         options = IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata, prefix=self.prefix),
-            tokenizer=load_tokenizer(self.tokenizer, self.eos),
+            tokenizer=load_tokenizer(self.tokenizer, self.eos, ends=self.append_eos),
+            eos_twice=self.eos is not None,
+            special_tokens=self.special_tokens,
             vocabularies=given,
             scores=self.scores,
             append_eos=self.append_eos,
@@ -102,7 +107,9 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         parser = RecordParser(options.columns, concepts, partial(_record, options.columns.wanted()))
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
-            filler = ShardFiller(writer, options.tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)
+            assert options.tokenizer is not None
+            tokenizer = SpecialTokens(options.tokenizer, options.special_tokens, self.prefix)
+            filler = ShardFiller(writer, tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)
             while documents := list(islice(rest, self.batch_documents)):
                 names = [f"document {document.id!r:.100}" for document in documents]
                 rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), names.__getitem__)
@@ -114,6 +121,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     self.stat_update("documents", value=progress.documents)
                     self.stat_update("tokens", value=progress.tokens)
                     self.stat_update("spans without a token", value=progress.losses.lost)
+                    for token, count in progress.spelled.items():
+                        self.stat_update(f"special token {token} in text", value=count)
 
     def _build(self, options: IngestOptions, shards: int) -> Build:
         """The build of all tasks, begun by whichever comes first."""

@@ -43,7 +43,9 @@ def test_everything(tmp_path: Path, suffix: str) -> None:
 
 def test_tokenizers(tmp_path: Path) -> None:
     model = tokenizers.models.WordLevel({"a": 0, "[EOS]": 1}, unk_token="a")
-    definition = tokenizers.Tokenizer(model).to_str().encode()
+    made = tokenizers.Tokenizer(model)
+    made.add_special_tokens(["[EOS]"])
+    definition = made.to_str().encode()
     (tmp_path / "plain.json").write_bytes(definition)
     (tmp_path / "tokenizer.json").write_bytes(BOM + definition)
     (tmp_path / "tokenizer_config.json").write_bytes(BOM + b'{"eos_token": "[EOS]"}')

@@ -15,7 +15,8 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
-from conceptloader.ingest.records.tokenizer import FileTokenizer
+from conceptloader.ingest.records.special_tokens import SpecialTokens
+from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
 
@@ -48,7 +49,9 @@ def tokenizer() -> FileTokenizer:
 
 
 def parser(tokenizer: FileTokenizer, template: str = CHATML, **rules: Any) -> ChatParser:
-    return ChatParser(ChatRules(template=template, specials={}, **rules), tokenizer, CHAT_COLUMNS)
+    return ChatParser(
+        ChatRules(template=template, specials={}, **rules), SpecialTokens(tokenizer, "text"), CHAT_COLUMNS
+    )
 
 
 def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[int]]]:
@@ -279,3 +282,206 @@ def test_documents_of_a_multiple_of_tokens(tokenizer: FileTokenizer) -> None:
         room = -len(tokens) % 8
         assert more == tokens + [tokenizer.eos_id] * room
         assert longer == mask + [0] * room
+
+
+def model(tmp_path: Path, *names: str, **config: Any) -> Path:
+    """A folder with special tokens of these names too."""
+    made = byte_level()
+    made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>", *names)])
+    folder = tmp_path / "model"
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(made.to_str())
+    given = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHATML, **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(given))
+    return folder
+
+
+def write(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def tokens_of(path: Path) -> list[int]:
+    with cl.open_dataset(path) as ds:
+        found: list[int] = ds.tokens(0, ds.num_tokens).tolist()
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_know_the_eos_of_the_tokenizer(tmp_path: Path, workers: int) -> None:
+    """Two usual names, of which the folder says one, or --eos another: completions end with it, padding is of it."""
+    folder = model(tmp_path, "</s>", eos_token="<|im_end|>")
+    rows = write(tmp_path / "in.jsonl", *[{"prompt": "the", "completion": " red"}] * 3)
+    made = load_tokenizer(str(folder))
+    ids = {name: made.id_of(name) for name in ("<|im_end|>", "</s>")} if isinstance(made, FileTokenizer) else {}
+    for number, (more, name) in enumerate([([], "<|im_end|>"), (["--eos", "</s>"], "</s>")]):
+        out = tmp_path / f"out{number}"
+        words = [rows, "--out", out, "--tokenizer", folder, "--chat", "--pad-to-multiple-of", 8, *more]
+        build(*words, "--workers", workers, "--shard-input-bytes", 30)
+        with cl.open_dataset(out) as ds:
+            assert ds.tokenizer is not None
+            assert ds.tokenizer.eos_id == ids[name]
+            for k in range(3):
+                found = ds.read(*ds.document_range(k))
+                learnt = found["tokens"][found["loss_mask"] == 1].tolist()
+                assert learnt[-1] == ids[name]
+                assert set(found["tokens"][-4:].tolist()) == {ids[name]}
+                assert len(found["tokens"]) % 8 == 0
+    build(rows, "--out", tmp_path / "none", "--tokenizer", folder, "--chat", "--no-eos")
+    assert not {*ids.values()} & {*tokens_of(tmp_path / "none")}
+
+
+def test_completions_need_an_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = byte_level()
+    (tmp_path / "tokenizer.json").write_text(made.to_str().replace("<|endoftext|>", "<|odd|>"))
+    rows = write(tmp_path / "in.jsonl", {"prompt": "the", "completion": " red"})
+    words = ["build", rows, "--tokenizer", tmp_path / "tokenizer.json", "--chat", "--chat-template", tmp_path / "t"]
+    (tmp_path / "t").write_text(CHATML)
+    assert main([*map(str, words), "--out", str(tmp_path / "out")]) != 0
+    assert "--no-eos" in capsys.readouterr().err
+    build(*words[1:], "--out", tmp_path / "named", "--eos", "<|odd|>")
+    assert tokens_of(tmp_path / "named")[-1] == made.token_to_id("<|endoftext|>")
+
+
+def test_the_template_and_the_build_have_one_eos(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    folder = model(tmp_path, "</s>", eos_token="<|im_end|>", chat_template=template)
+    rows = write(tmp_path / "in.jsonl", {"messages": [USER, ANSWER]})
+    for number, (more, name) in enumerate([([], "<|im_end|>"), (["--eos", "</s>"], "</s>")]):
+        build(rows, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat", *more)
+        made = load_tokenizer(str(folder))
+        assert isinstance(made, FileTokenizer)
+        assert tokens_of(tmp_path / str(number))[-1] == made.id_of(name)
+
+
+PART = {"type": "text", "text": "the red"}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        CHATML,
+        CHATML.replace("m.content", "m.content | tojson"),
+        CHATML.replace(
+            "{{ m.content }}",
+            "{% if m.content is string %}{{ m.content }}{% else %}"
+            "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}",
+        ),
+        CHATML.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}"),
+    ],
+    ids=["text", "json", "both", "parts"],
+)
+def test_parts_of_text_are_one_text(tokenizer: FileTokenizer, template: str) -> None:
+    parts = [PART, {"type": "text", "text": " cat"}]
+    talk = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
+    (_, tokens, mask), = parsed(parser(tokenizer, template), {"messages": talk})  # fmt: skip
+    quote = '"' if "content | tojson" in template else ""
+    assert learnt(tokenizer, tokens, mask) == f"{quote}the red cat{quote}<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [5, {"type": "image"}, [PART, {"type": "image", "url": "x"}], ["red"], [{"type": "text", "text": None}], [[PART]]],
+)
+def test_other_contents_are_refused(tokenizer: FileTokenizer, content: Any) -> None:
+    with pytest.raises(BadRow, match=r"messages\[0\]: found .* in the content, expected text, or parts of type text"):
+        parsed(parser(tokenizer), {"messages": [{"role": "user", "content": content}, ANSWER]})
+
+
+def test_tools_as_json_and_their_template(tmp_path: Path, tokenizer: FileTokenizer) -> None:
+    tools = [{"name": "find", "parameters": {"q": "text"}}]
+    wanted = parsed(parser(tokenizer), {"messages": TALK, "tools": tools})
+    assert parsed(parser(tokenizer), {"messages": TALK, "tools": json.dumps(tools)}) == wanted
+    for wrong in ("find", {"name": "find"}, "{}"):
+        with pytest.raises(BadRow, match=r"tools: |found broken JSON"):
+            parsed(parser(tokenizer), {"messages": TALK, "tools": wrong})
+    templates = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "used: " + CHATML}]
+    rules = load_rules(str(model(tmp_path, chat_template=templates)), None, None)
+    using = ChatParser(rules, SpecialTokens(tokenizer, "text"), CHAT_COLUMNS)
+    for record, text in [({"messages": TALK}, False), ({"messages": TALK, "tools": tools}, True)]:
+        ((_, tokens, _),) = parsed(using, record)
+        assert tokenizer.decode(tokens).startswith("used: ") == text
+
+
+def test_variables_of_a_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    template = (
+        "{% if thinking %}think{% elif thinking is defined %}{{ thinking }}{% endif %}"
+        "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}no date{% endif %}" + CHATML
+    )
+    folder = model(tmp_path, eos_token="<|im_end|>", chat_template=template)
+    rows = write(tmp_path / "in.jsonl", {"messages": [USER, ANSWER]})
+    recipe = tmp_path / "build.yaml"
+    recipe.write_text("chat: true\ntemplate-variable: {thinking: false, strftime_now: 2024-07-26}\n")
+    made = load_tokenizer(str(folder))
+    cases: list[tuple[list[Any], str]] = [
+        ([], "no date"),
+        (
+            ["--template-variable", "thinking=true", "--template-variable", "strftime_now=2024-07-26"],
+            "think26 Jul 2024",
+        ),
+        (["--recipe", recipe], "False26 Jul 2024"),
+        (["--template-variable", 'thinking="true"'], "thinkno date"),
+    ]
+    for number, (more, said) in enumerate(cases):
+        build(rows, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat", *more)
+        assert made.decode(tokens_of(tmp_path / str(number))).startswith(said + "<|im_start|>")
+    load_rules(str(folder), None, None, variables={"strftime_now": "2024-07-26"})
+    assert not caplog.records
+    with caplog.at_level("WARNING", "conceptloader"):
+        load_rules(str(folder), None, None)
+    assert "strftime_now=YYYY-MM-DD" in caplog.text
+    for wrong in ("thinkin=true", "messages=[]", "strftime_now=soon"):
+        words = ["build", str(rows), "--out", str(tmp_path / "no"), "--tokenizer", str(folder), "--chat"]
+        assert main([*words, "--template-variable", wrong]) != 0
+        assert f"--template-variable {wrong.partition('=')[0]}" in capsys.readouterr().err
+    assert main(["build", str(rows), "--out", "x", "--tokenizer", "bytes", "--template-variable", "a=b"]) != 0
+    assert "--template-variable without --chat" in capsys.readouterr().err
+
+
+def by_rule(tokenizer: FileTokenizer, rule: str, template: str = CHATML) -> ChatParser:
+    return ChatParser(ChatRules(template=template, specials={}), SpecialTokens(tokenizer, rule), CHAT_COLUMNS)
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_special_tokens_in_messages(tokenizer: FileTokenizer, template: str) -> None:
+    said = "say <|im_end|>\n<|im_start|>system now"
+    record = {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": "no <|im_end|>!"}]}
+    marks = {tokenizer.id_of("<|im_start|>"), tokenizer.id_of("<|im_end|>")}
+    using = by_rule(tokenizer, "text", template)
+    ((_, tokens, mask),) = parsed(using, record)
+    assert [token for token in tokens if token in marks] == [
+        tokenizer.id_of(f"<|im_{end}|>") for end in ("start", "end")
+    ] * 2
+    plain = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\nno <|im_end|>!<|im_end|>\n"
+    assert tokenizer.decode(tokens) == plain
+    assert learnt(tokenizer, tokens, mask) == "no <|im_end|>!<|im_end|>\n"
+    rows = [json.dumps(record).encode()]
+    assert using.parse(rows).spelled == {"<|im_end|>": 2, "<|im_start|>": 1}
+    control = by_rule(tokenizer, "control", template)
+    ((_, tokens, _),) = parsed(control, record)
+    assert tokens == tokenizer.encode([plain], [False])[0].values.tolist()
+    assert control.parse(rows).spelled == {"<|im_end|>": 2, "<|im_start|>": 1}
+    with pytest.raises(BadRow, match=r"found the special token '<\|im_end\|>' in messages"):
+        parsed(by_rule(tokenizer, "error", template), record)
+    ((_, tokens, _),) = parsed(by_rule(tokenizer, "text"), {"prompt": "a <|im_end|>", "completion": "b"})
+    assert [token for token in tokens if token in marks] == [tokenizer.eos_id]
+    ((_, tokens, _),) = parsed(by_rule(tokenizer, "control"), {"prompt": "a", "completion": "b<|im_end|>"})
+    assert tokens.count(tokenizer.eos_id or 0) == 1
+    with pytest.raises(BadRow, match="special token"):
+        parsed(by_rule(tokenizer, "error"), {"prompt": "a <|im_end|>", "completion": "b"})
+
+
+def test_a_template_that_looks_for_special_tokens_in_messages(tokenizer: FileTokenizer) -> None:
+    template = CHATML.replace("{{ m.content }}", "{{ m.content.split('<|im_start|>')[-1] }}")
+    record = {"messages": [USER, {"role": "assistant", "content": "a<|im_start|>b"}]}
+    with pytest.raises(BadRow, match="looks for special tokens in messages"):
+        parsed(by_rule(tokenizer, "text", template), record)
+    ((_, tokens, mask),) = parsed(by_rule(tokenizer, "control", template), record)
+    assert learnt(tokenizer, tokens, mask) == "b<|im_end|>\n"
+    odd = {"messages": [{"role": "user", "content": "<|im_end|>\ufdd3"}, ANSWER]}
+    with pytest.raises(BadRow, match=r"U\+FDD2"):
+        parsed(by_rule(tokenizer, "text"), odd)

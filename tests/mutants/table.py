@@ -40,7 +40,9 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     "ingest": (
         {
             "lines": "lines bad_input", "overlap": "overlap",
-            "tokenizer": "tokenizer align lost edges",
+            "tokenizer": "tokenizer tokenizer_folder align lost edges",
+            "special": "special_tokens chat", "doubled": "special_tokens", "spelled": "special_tokens",
+            "tokenized": "tokenized",
             "batch": "batches", "chat": "chat", "records": "batches bad_input column_names digits",
             "table": "batches bad_input column_names",
             "documents": "bad_input build prefix numbers",

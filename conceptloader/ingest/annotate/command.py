@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
-        tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
+        tokenizer=load_tokenizer(arguments.tokenizer, ends=False) if arguments.tokenizer is not None else None,
         ignored=arguments.ignore_column,
         columns=dict(arguments.column) if arguments.chunks is None else {},
         sort_bytes=arguments.sort_memory,

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
-from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.records.tokenizer import TextTokenizer, changes_text, is_of, kept_tokenizer
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer, changes_text, is_of, kept_tokenizer
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,18 @@ def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Int
     wanted = [ids[: -1 if ended else None] for ids, ended in zip(stored, eos.tolist(), strict=True)]
     texts = [tokenizer.decode(ids.tolist()) for ids in wanted]
     tokens, places = tokenizer.encode(texts, [True] * len(texts))
+    found = [places[a:b] for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
     for i, ids in enumerate(wanted):
-        if not np.array_equal(tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]], ids):
+        again = tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]]
+        if not np.array_equal(again, ids) and isinstance(tokenizer, FileTokenizer):
+            plain, found[i] = tokenizer.encode([texts[i]], [True], plain=True)  # its text spells special tokens
+            again = plain.values
+        if not np.array_equal(again, ids):
             raise InputError(
                 f"{ds.path}: document {int(documents[i])}",
                 "tokens that its text does not give back",
                 "the same tokens",
                 "give offsets in tokens (--offset-unit tokens)",
             )
-    return Read(tokens.offsets, eos, texts, places)
+    none = np.empty((0, 2), np.int64)
+    return Read(offsets_of([len(ids) for ids in wanted]), eos, texts, np.concatenate([none, *found]))

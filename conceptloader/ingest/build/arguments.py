@@ -23,13 +23,17 @@ from conceptloader.cli.arguments import (
     eos_id,
     json_object,
     positive,
+    refuse_beside,
     size,
 )
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.special_tokens import CONTROL, RULES, TEXT
 from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
+
+_FATES = {False: "kept as text", True: "which became these tokens"}
 
 
 def add_workers(add: Add) -> None:
@@ -57,6 +61,8 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add("--eos", metavar="TOKEN|ID", help="token that ends each document (default: the tokenizer's)")
     add("--no-eos", action="store_true", help="do not append an eos token to each document")
     add("--bos", metavar="TOKEN|ID", help="token that starts each document (default: none)")
+    meaning = "text that spells a special token is text (default), becomes that token, or is an error"
+    add("--special-tokens", choices=RULES, default=TEXT, help=meaning)
     meaning = "stored type (default: the smallest that holds the vocabulary)"
     add("--token-dtype", choices=list(TOKEN_DTYPES), help=meaning)
 
@@ -99,29 +105,32 @@ def check_tokens(command: str, arguments: argparse.Namespace) -> None:
     """Raise ConfigError for options that contradict each other."""
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):
         raise ConfigError(command, "expected either --tokenizer or, for tokens as input, --vocab-size")
-    if arguments.eos is not None and arguments.no_eos:
-        raise ConfigError(command, "--eos and --no-eos", "one of them")
+    if arguments.tokenizer is None:
+        refuse_beside("--vocab-size", arguments, "special_tokens")
 
 
 def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies: dict[str, Any]) -> IngestOptions:
     """Raises: ConfigError."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
-    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
+    given, ends = arguments.tokenizer, not arguments.no_eos
+    tokenizer = load_tokenizer(given, arguments.eos, ends=ends) if given is not None else None
     return IngestOptions(
         columns=columns,
         tokenizer=tokenizer,
         eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
         append_eos=not arguments.no_eos,
+        eos_twice=arguments.eos is not None,
         bos=find_token(tokenizer, arguments.bos, "--bos"),
         vocabularies=vocabularies,
-        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode"),
+        **chosen(arguments, *SPAN_RULES, "vocab_size", "special_tokens", "encoding", "mode"),
         token_type=TOKEN_DTYPES.get(arguments.token_dtype),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes", "unique_ids"),
     )
 
 
-def summary_lines(summary: Summary, skipped: str | None) -> list[str]:
-    """Return the summary as text. skipped: the file with the bad records."""
+def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
+    """Return the summary of a build with these arguments as text."""
+    skipped, rule = arguments.bad_records, arguments.special_tokens
     lines = [
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
@@ -130,6 +139,11 @@ def summary_lines(summary: Summary, skipped: str | None) -> list[str]:
         lines.append(f"{summary.truncated:,} conversations exceeded --max-tokens; their last turns were dropped")
     if summary.prefix_tokens is not None:
         lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
+    if summary.special_tokens:
+        names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.special_tokens.items()))
+        lines.append(f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens): {names}")
+    if summary.doubled:
+        lines.append(f"{summary.doubled:,} documents had the eos or bos that they got already, and have two of them")
     lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were skipped, see {skipped}")

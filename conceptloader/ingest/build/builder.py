@@ -5,8 +5,8 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conceptloader.base.checks import check_task
@@ -32,6 +32,7 @@ from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import Losses, check_losses
 from conceptloader.ingest.records.batch import BadRecord
@@ -39,7 +40,8 @@ from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.tokenizer import TextTokenizer
+from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
+from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import concept_parameters
 from conceptloader.storage.lock import build_lock
 
@@ -58,7 +60,9 @@ class IngestOptions(SpanAlignment):
     """How records become a dataset. What affects the result is stored in build.json.
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each.
+    append_eos: end each document with the tokenizer's eos token; of conversations, those without a template. bos: id of
+    a token to put in front of each. eos_twice: append it even where the first documents end with it already.
+    special_tokens: what text is that spells a special token, see `SpecialTokens`.
     align, eos_span, ...: see `SpanAlignment`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
     ("f2" or "f4") of the scores of concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
@@ -75,6 +79,8 @@ class IngestOptions(SpanAlignment):
     eos_id: int | None = None
     append_eos: bool = True
     bos: int | None = None
+    eos_twice: bool = False
+    special_tokens: str = TEXT
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -91,9 +97,9 @@ class IngestOptions(SpanAlignment):
     @property
     def eos(self) -> int | None:
         """The id that is appended to each document."""
-        if not self.append_eos:
+        if not self.append_eos or self.chat is not None:
             return None
-        found = self.tokenizer.eos_id if self.tokenizer else self.eos_id
+        found = self.known_eos
         if found is None:
             raise ConfigError(
                 "eos",
@@ -102,6 +108,11 @@ class IngestOptions(SpanAlignment):
                 "name it (--eos) or append none (--no-eos)",
             )
         return found
+
+    @property
+    def known_eos(self) -> int | None:
+        """The id that ends documents by the tokenizer, whether or not it is appended."""
+        return self.tokenizer.eos_id if self.tokenizer else self.eos_id
 
 
 Watch = Callable[[Progress], None]
@@ -156,21 +167,26 @@ def build_dataset(
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
+        read_spelled(build, options.special_tokens)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
+        for line in _dropped(options):
+            log.warning(line)
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
-        did, losses = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        did, losses, spelled = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
         counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
+        summary.special_tokens, summary.doubled = dict(spelled), did["doubled"]
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
             summary.ids = count_ids(build)
             if options.unique_ids:
                 summary.ids.check(path)
+            summary.special_tokens = dict(read_spelled(build, options.special_tokens))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             manifest, summary.lost_spans = finalize(path), summary.losses.lost
@@ -211,6 +227,10 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
     options.check_rules()
+    if options.special_tokens not in RULES:
+        raise ConfigError("special_tokens", repr(options.special_tokens), f"one of {', '.join(RULES)}")
+    if options.special_tokens != TEXT and options.columns.text is None and options.chat is None:
+        raise ConfigError("special_tokens", f"{options.special_tokens!r} for tokens as input", "text", "omit it")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:
@@ -240,6 +260,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
     if columns.prefix is not None:
         tracks[PREFIX_TRACK] = TrackOptions(encoding=options.encoding, vocabulary=[PREFIX_NAME])
         fields["loss_mask"] = "u1"
+    if columns.labels is not None:
+        fields["loss_mask"] = "u1"
     return BuildOptions(
         mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
         tokenizer=facts,
@@ -253,12 +275,25 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),
+                **({"special_tokens": ERROR} if options.special_tokens == ERROR else {}),
                 "columns": columns.to_json(),
-                **({} if options.chat is None else {"chat": asdict(options.chat)}),
+                **({} if options.chat is None else {"chat": options.chat.to_json()}),
                 **({"joined": options.joined} if options.joined else {}),
             }
         },
     )
+
+
+def _dropped(options: IngestOptions) -> Iterator[str]:
+    """What the tokenizer would put around a text, and a build does not."""
+    before, after = getattr(options.tokenizer, "template", ([], []))
+    if options.columns.text is None or options.chat is not None:
+        return
+    eos = [options.tokenizer.name_of(options.eos)] if isinstance(options.tokenizer, FileTokenizer) else []
+    if before and options.bos is None:
+        yield f"the tokenizer would begin each text with {' '.join(before)}, a build does not (--bos {before[0]})"
+    if after and after != eos:
+        yield f"the tokenizer would end each text with {' '.join(after)}, a build does not (--eos {after[-1]})"
 
 
 def _track(options: IngestOptions, track: str) -> TrackOptions:
@@ -284,12 +319,15 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
         sources=sources,
         columns=options.columns,
         tokenizer=tokenizer,
+        eos_id=options.known_eos,
         eos=options.eos,
         rules=options.rules,
         max_line_bytes=options.max_line_bytes,
         skip_bad=skip_bad,
         chat=options.chat,
         bos=options.bos,
+        asked=not options.eos_twice,
+        special_tokens=options.special_tokens,
     )
 
 
@@ -302,10 +340,11 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> tuple[Counter[str], Losses]:
+) -> tuple[Counter[str], Losses, Counter[str]]:
     """Write the `missing` shards.
 
-    Returns: counts of documents, tokens (prefix: of prefixes), bad records and truncated conversations.
+    Returns: counts of documents, tokens (prefix: of prefixes), bad records, truncated conversations and documents with
+    a second eos or bos; losses; special tokens that texts spell, by name.
     """
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
@@ -319,11 +358,13 @@ def _write_shards(
             raise InputError(f"{error}; no shard was begun: {remedy}") from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    losses, told, counts = Losses(), set[str](), Counter[str]()
+    losses, told, counts, spelled = Losses(), set[str](), Counter[str](), Counter[str]()
 
     def on_news(_: int, progress: Progress) -> None:
         counts.update(documents=progress.documents, tokens=progress.tokens)
         counts.update(bad=len(progress.bad), truncated=progress.truncated, prefix=progress.prefix_tokens)
+        counts.update(doubled=progress.doubled)
+        spelled.update(progress.spelled)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
@@ -345,7 +386,7 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return counts, losses
+        return counts, losses, spelled
     others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"

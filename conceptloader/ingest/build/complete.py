@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from conceptloader.base.hashing import canonical_json
@@ -24,6 +24,7 @@ from conceptloader.format.write.build import (
 )
 from conceptloader.ingest.build.ids import IdCounts, count_ids
 from conceptloader.ingest.build.plan import Plan
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.unaligned import Losses, read_losses
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.storage.durable import sync_directory, temporary_name
@@ -40,6 +41,9 @@ class Limits(Protocol):
     def max_unaligned_spans(self) -> float: ...
 
     @property
+    def special_tokens(self) -> str: ...
+
+    @property
     def unique_ids(self) -> bool: ...
 
 
@@ -47,8 +51,9 @@ class Limits(Protocol):
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    ids: those that are missing or there twice; None for the shards of a task. Bad records, truncated conversations and
-    tokens of prefixes are those of this run, all else is of the whole dataset.
+    ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
+    each one. doubled: documents that had the eos or bos already that they got. These, bad records, truncated
+    conversations and tokens of prefixes are those of this run, all else is of the whole dataset.
     """
 
     path: str
@@ -63,6 +68,8 @@ class Summary:
     truncated: int = 0
     prefix_tokens: int | None = None
     ids: IdCounts | None = None
+    special_tokens: dict[str, int] = field(default_factory=dict)
+    doubled: int = 0
 
 
 def check_replaceable(path: str, sources: Sequence[Source]) -> None:
@@ -126,11 +133,11 @@ def replacing(path: str, sources: Sequence[Source], key: str) -> Iterator[str]:
 
 
 def describe_complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, rules: "Limits"
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, limits: Limits
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one.
 
-    plan: None if `sources` are not its records, but what these were made of.
+    plan: None if `sources` are not its records, but what these were made of. limits: of the build.
     """
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
@@ -152,12 +159,14 @@ def describe_complete(
             fix="nothing was changed: build into a new directory, or over this one (--overwrite)",
         )
     check_since_start(path, sources, complete=True)
+    names = read_spelled(found, limits.special_tokens)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)
-    losses.check(rules.max_unaligned_spans, path, "the dataset is complete and stays as it is")
+    losses.check(limits.max_unaligned_spans, path, "the dataset is complete and stays as it is")
     ids = count_ids(found)
-    if rules.unique_ids:
+    if limits.unique_ids:
         ids.check(path)
     shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
-    return Summary(path, shards, shards, documents, tokens, losses.lost, losses, ids=ids)
+    counts = path, shards, shards, documents, tokens, losses.lost, losses
+    return Summary(*counts, ids=ids, special_tokens=dict(names))

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -16,7 +17,10 @@ from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
+from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
+from conceptloader.ingest.build.spelled import NOTE as SPELLED
+from conceptloader.ingest.build.spelled import note
 from conceptloader.ingest.build.unaligned import NOTE, Losses
 from conceptloader.ingest.records.batch import BadRecord, BadRow, Ragged, RowBatch
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
@@ -24,6 +28,7 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, RecordParser
+from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -33,9 +38,10 @@ from conceptloader.ingest.records.vocabulary import Concepts
 class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
-    tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos: the id to append
-    to each document, or None; bos: the one to put before it. skip_bad: skip records that cannot be ingested instead
-    of raising. chat: how the input's conversations are rendered, None for documents.
+    tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos_id: the tokenizer's eos,
+    or None. eos: the id to append to each document, or None; bos: the one to put before it; asked: whether to raise
+    where the first documents have these already. skip_bad: skip records that cannot be ingested instead of raising.
+    chat: how the input's conversations are rendered, None for documents. special_tokens: the rule of `SpecialTokens`.
     """
 
     directory: str
@@ -43,12 +49,15 @@ class ShardJob:
     sources: Sequence[Source]
     columns: Columns
     tokenizer: bytes | str | None
+    eos_id: int | None
     eos: int | None
     rules: SpanAlignment
     max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
     chat: ChatRules | None = None
     bos: int | None = None
+    asked: bool = True
+    special_tokens: str = TEXT
 
 
 @dataclass
@@ -56,7 +65,8 @@ class Progress:
     """What has been done since the last report.
 
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
-    without their last turns; prefix_tokens: those of prefixes.
+    without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
+    doubled: documents that had the eos, or the bos, which they got, already.
     """
 
     bytes: int = 0
@@ -66,6 +76,8 @@ class Progress:
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     truncated: int = 0
     prefix_tokens: int = 0
+    spelled: Counter[str] = field(default_factory=Counter)
+    doubled: int = 0
 
     def add(self, other: "Progress") -> None:
         self.bytes += other.bytes
@@ -73,6 +85,8 @@ class Progress:
         self.tokens += other.tokens
         self.truncated += other.truncated
         self.prefix_tokens += other.prefix_tokens
+        self.spelled += other.spelled
+        self.doubled += other.doubled
         self.losses.add(other.losses)
         self.bad += other.bad
 
@@ -86,6 +100,11 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
     if multiprocessing.parent_process() is not None:  # one of several workers: one thread each
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return FileTokenizer(definition, "tokenizer", eos)
+
+
+def _with_rule(job: ShardJob) -> SpecialTokens | None:
+    tokenizer = _tokenizer(job.tokenizer, job.eos_id)
+    return None if tokenizer is None else SpecialTokens(tokenizer, job.special_tokens, job.columns.prefix)
 
 
 def write_shard(job: ShardJob, report: Tell) -> None:
@@ -125,16 +144,19 @@ class ShardFiller:
     """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob.
 
     decode: the text of tokens [start, end) of one of some documents, where the tokenizer of rows of tokens is known.
+    doubled: what looks at the ends of the first documents, None for nothing.
     """
 
     writer: ShardWriter
-    tokenizer: TextTokenizer | None
+    tokenizer: SpecialTokens | None
     eos: int | None
     rules: SpanAlignment
     skip_bad: bool
     losses: Losses = field(default_factory=Losses)
     bos: int | None = None
     decode: Callable[[Ragged, int, int, int], str | None] | None = None
+    doubled: Doubled = field(default_factory=Doubled)
+    spelled: Counter[str] = field(default_factory=Counter)
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -142,7 +164,8 @@ class ShardFiller:
         while len(rows.numbers):
             try:
                 batch = rows.parse(rows.content)
-                placed = self._place(batch, progress.losses)
+                progress.spelled = Counter(batch.spelled)
+                placed = self._place(batch, progress)
             except BadRow as error:
                 if error.row < 0:
                     raise InputError(rows.path, str(error.problem)) from error
@@ -159,13 +182,16 @@ class ShardFiller:
             progress.truncated = batch.truncated
             if batch.prefixes is not None:
                 progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
+            self.spelled.update(progress.spelled)
+            if self.spelled and self.tokenizer is not None:
+                writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
             self.losses.add(progress.losses)
             if self.losses:
                 writer.notes[NOTE] = self.losses.to_json()
             break
         return progress
 
-    def _place(self, batch: RowBatch, losses: Losses) -> Placed:
+    def _place(self, batch: RowBatch, progress: Progress) -> Placed:
         """The documents of a batch, ready to be written. Raises: BadRow."""
         options, places = self.writer.options, None
         if self.tokenizer is None or batch.texts is None:
@@ -175,35 +201,40 @@ class ShardFiller:
             marked = np.zeros(len(batch.ids), bool)  # the documents of which the places of the tokens matter
             for spans in batch.spans.values():
                 marked[spans.row] = True
+            self.tokenizer.spelled.clear()
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
+        progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name)
         check_ids(tokens, options.token_limit)
         dtype, decode = np.dtype("<" + options.written_type), self.decode and partial(self.decode, tokens)
         placed = place(batch, tokens, places, self.eos, self.rules, dtype, decode)
         ids, first, shard = batch.ids, self.writer.documents, self.writer.name
-        losses.note(
+        progress.losses.note(
             batch,
             placed.lost,
             lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
             self.rules.span_unit,
         )
         placed = placed if self.bos is None else with_bos(placed, self.bos)
-        if batch.prefixes is None or self.tokenizer is None:
-            return placed
-        return with_prefix(placed, self.tokenizer.encode(batch.prefixes, [False] * len(ids))[0])
+        if batch.prefixes is not None and self.tokenizer is not None:
+            placed = with_prefix(placed, self.tokenizer.encode_prefixes(batch.prefixes))
+        if batch.texts is not None and self.tokenizer is not None:
+            progress.spelled += self.tokenizer.spelled
+        return placed
 
 
 def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
     """What adds the rows of a job to its shard."""
-    given = job.columns.tokens is not None
+    given = job.columns.tokens is not None and job.chat is None
 
     def decode(tokens: Ragged, row: int, start: int, end: int) -> str | None:
         ids = tokens.values[tokens.offsets[row] : tokens.offsets[row + 1]]
-        tokenizer = _tokenizer(job.tokenizer, job.eos)  # which few inputs of tokens need
+        tokenizer = _tokenizer(job.tokenizer, job.eos_id)  # which few inputs of tokens need
         return tokenizer.decode(ids[start:end].tolist()) if tokenizer and 0 <= start < end <= len(ids) else None
 
     return ShardFiller(
-        writer, None if given else _tokenizer(job.tokenizer, job.eos), job.eos, job.rules, job.skip_bad, bos=job.bos,
+        writer, None if given else _with_rule(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
         decode=decode if given and job.tokenizer is not None else None,
+        doubled=Doubled(asked=job.asked and job.shard == 0),
     )  # fmt: skip
 
 
@@ -213,7 +244,7 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
     concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None
     if job.chat is not None:
-        tokenizer = _tokenizer(job.tokenizer, job.eos)
+        tokenizer = _with_rule(job)
         assert tokenizer is not None
         chat = ChatParser(job.chat, tokenizer, job.columns)
     if source.row_groups is not None:

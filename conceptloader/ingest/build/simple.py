@@ -13,7 +13,8 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
+from conceptloader.ingest.records.special_tokens import TEXT
+from conceptloader.ingest.records.tokenizer import FileTokenizer, find_token, load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 Path = str | os.PathLike[str]
@@ -29,6 +30,7 @@ def build(
     eos: str | int | None = None,
     append_eos: bool = True,
     bos: str | int | None = None,
+    special_tokens: str = TEXT,
     vocabularies: Mapping[str, Path | Sequence[str]] | None = None,
     scores: Mapping[str, str] | None = None,
     columns: Columns | None = None,
@@ -56,6 +58,7 @@ def build(
         eos: Token, or id, that ends a document.
         append_eos: Whether the eos ends each document.
         bos: That begins it, None for none.
+        special_tokens: What text is that spells a special token: "text", "control" (that token) or "error".
         vocabularies: Names of the concepts by track, or the file that has them.
         scores: By track, the type "f2" or "f4" of the scores of concepts.
         columns: By default those of the first records (`detect_columns`).
@@ -86,7 +89,7 @@ def build(
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError("build: eos", repr(eos), "an id, since there is no tokenizer to look it up")
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, split)
-    loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos)
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos, ends=append_eos)
     if columns is None and chat is None:
         strict = on_bad is None
         columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=strict, prefix=prefix)
@@ -97,6 +100,8 @@ def build(
         vocab_size=vocab_size,
         eos_id=eos if tokenizer is None and not isinstance(eos, str) else None,
         append_eos=append_eos,
+        eos_twice=eos is not None,
+        special_tokens=special_tokens,
         bos=find_token(loaded, None if bos is None else str(bos), "bos"),
         vocabularies={
             track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
@@ -115,7 +120,7 @@ def build(
 
 
 def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
-    """The same for conversations, if these are any: nothing is appended, the template ends turns.
+    """The same for conversations, if these are any: their template ends turns, by the eos that the tokenizer has.
 
     Raises: ConfigError for a prefix, which a template of conversations has for itself.
     """
@@ -124,4 +129,8 @@ def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
     if options.columns.prefix is not None:
         raise ConfigError("build", "chat and prefix", "one of them", "write the prefix into the chat template")
     columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
-    return replace(options, columns=columns, chat=chat, append_eos=False, mode=options.mode or "document")
+    tokenizer, specials = options.tokenizer, dict(chat.specials)
+    if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):
+        specials["eos_token"] = tokenizer.name_of(tokenizer.eos_id) or specials["eos_token"]
+    chat = replace(chat, specials=specials, append_eos=options.append_eos)
+    return replace(options, columns=columns, chat=chat, mode=options.mode or "document")

@@ -86,5 +86,5 @@ def _build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, 
             given.on_bad.check_all(joined.wrong, given.path)
     assert summary is not None
     value = {**asdict(summary), "chunks": joined.to_json(), "groups": given.library.groups()}
-    output.result(value, [*summary_lines(summary, arguments.bad_records), *joined.lines()])
+    output.result(value, [*summary_lines(summary, arguments), *joined.lines()])
     return 0

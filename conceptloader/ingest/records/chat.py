@@ -1,26 +1,35 @@
 """Conversations to tokens, with a loss on what the assistant says: a chat template, rendered in a sandbox."""
 
 import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
-from conceptloader.ingest.records.batch import RowBatch
+from conceptloader.ingest.records.batch import BadRow, RowBatch
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.documents import check_id, each, plain
-from conceptloader.ingest.records.records import RecordParser, read_record
+from conceptloader.ingest.records.records import RecordParser, parse_json, read_record
+from conceptloader.ingest.records.special_tokens import ERROR, TEXT, SpecialTokens, refuse
 from conceptloader.ingest.records.table import objects_of
-from conceptloader.ingest.records.tokenizer import TextTokenizer
+from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 from conceptloader.ingest.template import sandbox, without_null
 
+log = logging.getLogger(__name__)
+
+_OWN = "messages", "tools", "add_generation_prompt"  # what a conversation gives to its template
 _BEGIN, _END = "\ufdd0", "\ufdd1"  # around what the assistant says; no characters, so in no text
 _AFTER = {
     "system": {""}, "developer": {""}, "user": {"", "system", "developer", "assistant"},
@@ -36,63 +45,113 @@ class ChatRules:
 
     specials: bos_token and others that it may name. max_tokens: of a conversation, None for any; whole turns at the end
     are dropped from a longer one. multiple: of which every document has a number of tokens, padded with eos that is
-    not trained on, as context parallelism wants it.
+    not trained on, as context parallelism wants it. tools_template: for conversations with tools, where the folder has
+    one of its own. variables: further names that the template knows; `strftime_now` is the date that it may ask for.
+    append_eos: end completions without a template with the tokenizer's eos.
     """
 
     template: str
     specials: Mapping[str, str]
     max_tokens: int | None = None
     multiple: int = 1
+    tools_template: str | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    append_eos: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dataset keeps it; what came later only where it is used."""
+        later: dict[str, Any] = {"tools_template": None, "variables": {}, "append_eos": True}
+        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
 
 
-def load_rules(tokenizer: str, template: str | None, max_tokens: int | None, multiple: int = 1) -> ChatRules:
+def load_rules(
+    tokenizer: str,
+    template: str | None,
+    max_tokens: int | None,
+    multiple: int = 1,
+    variables: Mapping[str, Any] | None = None,
+) -> ChatRules:
     """The rules of a transformers folder, or of a template file. Raises: ConfigError, InputError if there are none."""
-    config: dict[str, Any] = {}
-    folder = Path(fetched(tokenizer, "model", TOKENIZER_FILES))
     try:
-        if (folder / "tokenizer_config.json").exists():
-            config = json.loads((folder / "tokenizer_config.json").read_text("utf-8-sig"))
-        beside = folder / "chat_template.jinja"
-        if template is not None or beside.exists():
-            text: Any = Path(template or beside).read_text("utf-8-sig")
-        else:
-            text = config.get("chat_template") or ""
-    except (OSError, ValueError) as error:
+        folder = TokenizerFolder(fetched(tokenizer, "model", TOKENIZER_FILES))
+        templates = {} if template is not None else folder.templates()
+        text = templates.get("default", "") if template is None else Path(template).read_text("utf-8-sig")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             "--chat", f"cannot read the template: {error}", fix="name a file of it (--chat-template)"
         ) from error
-    if isinstance(text, list):
-        text = {one["name"]: one["template"] for one in text}.get("default", "")
     if not text:
         raise ConfigError("--chat", f"no chat template in {tokenizer}", "one", "name a file (--chat-template)")
-    specials = {name: value for name, value in config.items() if name.endswith("_token")}
-    specials = {name: v["content"] if isinstance(v, dict) else v for name, v in specials.items() if v is not None}
     if (max_tokens or 0) % multiple:
         raise ConfigError("--max-tokens", str(max_tokens), f"a multiple of {multiple} (--pad-to-multiple-of)")
-    rules = ChatRules(template=text, specials=specials, max_tokens=max_tokens, multiple=multiple)
-    _compiled(rules)
+    rules = ChatRules(
+        template=text,
+        specials=folder.tokens,
+        max_tokens=max_tokens,
+        multiple=multiple,
+        tools_template=templates.get("tool_use"),
+        variables=dict(variables or {}),
+    )
+    named = [_compiled(rules, one)[1] for one in (rules.template, rules.tools_template) if one is not None]
+    for name in rules.variables:
+        if name in _OWN or not any(name in one for one in named):
+            known = ", ".join(sorted(set[str]().union(*named) - {*_OWN, *rules.specials}))
+            raise ConfigError(
+                f"--template-variable {name}", "no variable of the template", f"one of them: {known or 'none'}"
+            )
+    if "strftime_now" in rules.variables:
+        _today(rules.variables["strftime_now"])
+    elif any("strftime_now" in one for one in named):
+        log.warning(
+            "--chat: the template asks for the date of the day, which would make every build another dataset: it gets "
+            "none, or that of --template-variable strftime_now=YYYY-MM-DD"
+        )
     return rules
 
 
-def _compiled(rules: ChatRules) -> Any:
-    """The template, ready to be rendered. Raises: ConfigError for one that is none, or names a token nobody knows."""
+def _compiled(rules: ChatRules, template: str) -> tuple[Any, set[str]]:
+    """(the template, ready to be rendered; variables that it names).
+
+    Raises: ConfigError for one that is none, or names a token nobody knows.
+    """
     environment = sandbox("--chat", trim_blocks=True, lstrip_blocks=True)
     jinja, meta = need("jinja2", "--chat"), need("jinja2.meta", "--chat")
     # {% generation %}, by which transformers knows what the assistant says, becomes a pair of marks.
-    text = re.sub(r"\{%(-?)\s*(end)?generation\s*(-?)%\}", _mark, rules.template)
+    text = re.sub(r"\{%(-?)\s*(end)?generation\s*(-?)%\}", _mark, template)
     environment.globals["raise_exception"] = _refuse
     try:
         named = meta.find_undeclared_variables(environment.parse(text))
-        unknown = sorted(name for name in named - {*rules.specials} if name in ("bos_token", "eos_token"))
+        given = {*rules.specials, *rules.variables}
+        unknown = sorted(name for name in named - given if name in ("bos_token", "eos_token"))
         if unknown:
             raise ConfigError(
                 "--chat", f"the template names {unknown[0]}", fix="give a transformers folder as --tokenizer"
             )
-        return environment.from_string(text)
+        return environment.from_string(text), named
     except jinja.TemplateError as error:
         raise ConfigError(
             "--chat", f"found a template that is no Jinja ({error})", fix="fix it, or name another"
         ) from error
+
+
+def read_variable(text: str) -> Any:
+    """The value of a template's variable, from a command line or a recipe: true, false, null, JSON, or text."""
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return parse_json(f'{{"value": {text}}}'.encode())["value"]
+    except ValueError:
+        return text
+
+
+def _today(date: Any) -> Callable[[str], str]:
+    """strftime_now of a template, on that date."""
+    try:
+        found = datetime.fromisoformat(str(date))
+    except ValueError as error:
+        raise ConfigError("--template-variable strftime_now", repr(date), "a date, YYYY-MM-DD") from error
+    return found.strftime
 
 
 def _mark(found: "re.Match[str]") -> str:
@@ -111,9 +170,14 @@ class ChatParser:
     has them.
     """
 
-    def __init__(self, rules: ChatRules, tokenizer: TextTokenizer, columns: Columns) -> None:
+    def __init__(self, rules: ChatRules, tokenizer: SpecialTokens, columns: Columns) -> None:
         self._records = RecordParser(columns, {}, dict)
-        self._rules, self._tokenizer, self._template = rules, tokenizer, _compiled(rules)
+        self._rules, self._tokenizer = rules, tokenizer
+        self._template = _compiled(rules, rules.template)[0]
+        self._of_tools = self._template if rules.tools_template is None else _compiled(rules, rules.tools_template)[0]
+        self._given = {**rules.specials, **rules.variables}
+        if "strftime_now" in rules.variables:
+            self._given["strftime_now"] = _today(rules.variables["strftime_now"])
         self._ignored = frozenset(columns.ignored)
         self._truncated = 0
 
@@ -121,6 +185,7 @@ class ChatParser:
         """rows: lines of JSON, rows of CSV, or a pyarrow table."""
         documents: list[dict[str, Any]] = []
         self._truncated = 0
+        self._tokenizer.spelled.clear()
         if not isinstance(rows, list):
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
             rows = objects_of(rows.to_struct_array())
@@ -131,7 +196,7 @@ class ChatParser:
 
         each(rows, add)
         batch = self._records.parse(documents)
-        batch.truncated = self._truncated
+        batch.truncated, batch.spelled = self._truncated, dict(self._tokenizer.spelled)
         return batch
 
     def _documents(self, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -139,7 +204,7 @@ class ChatParser:
         if unknown:
             known = ", ".join(sorted(_CONTENT))
             raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; omit it (--ignore-column)")
-        tools, prompt, name = record.get("tools"), record.get("prompt"), check_id(record.get("id"))
+        tools, prompt, name = _tools(record.get("tools")), record.get("prompt"), check_id(record.get("id"))
         if "chosen" in record and "rejected" in record:
             start = prompt if isinstance(prompt, list) else []
             return [
@@ -155,7 +220,7 @@ class ChatParser:
         return [{**self._chat(_list(record.get("messages"), "messages"), tools, 0, "messages"), "id": name}]
 
     def _filled(self, document: dict[str, Any]) -> dict[str, Any]:
-        eos, room = self._tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
+        eos, room = self._tokenizer.tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
         if eos is None:
             raise ConfigError(
                 "--pad-to-multiple-of", "a tokenizer without eos", "one to fill documents up", "see --eos"
@@ -164,11 +229,21 @@ class ChatParser:
         return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
 
     def _plain(self, prompt: str, completion: str) -> dict[str, Any]:
-        """Without a template: both as they are, and eos."""
-        eos = [] if self._tokenizer.eos_id is None else [self._tokenizer.eos_id]
-        first, second = (self._tokenizer.encode([text], [False])[0].values.tolist() for text in (prompt, completion))
+        """Without a template: both as they are, and eos unless it is there already."""
+        eos = [self._tokenizer.tokenizer.eos_id] if self._rules.append_eos else []
+        if None in eos:
+            problem = "a tokenizer without a known end-of-document token"
+            fix = "name it (--eos) or end them with none (--no-eos)"
+            raise ConfigError("--chat", problem, "one to end completions with", fix)
+        try:
+            first, second = (
+                self._tokenizer.encode([text], [False])[0].values.tolist() for text in (prompt, completion)
+            )
+        except BadRow as error:
+            raise ValueError(error.problem) from error
         if not second:
             raise ValueError("completion: found no token, expected what is to be trained on")
+        eos = [] if second[-1:] == eos else eos
         tokens, limit = [*first, *second, *eos], self._rules.max_tokens or len(first) + len(second) + 1
         if len(tokens) > limit:
             raise ValueError(f"found {len(tokens)} tokens without turns, expected at most {limit} (--max-tokens)")
@@ -176,20 +251,30 @@ class ChatParser:
 
     def _chat(self, messages: list[Any], tools: Any, learnt: int, where: str) -> dict[str, Any]:
         """A conversation, cut to whole turns. `learnt`: the first message that may be trained on."""
+        messages = [_joined(message, f"{where}[{k}]", self._takes_parts) for k, message in enumerate(messages)]
         _check(messages, where)
         ends = [k + 1 for k, message in enumerate(messages) if message["role"] == "assistant" and k >= learnt]
         if not ends or ends[-1] != len(messages):
             raise ValueError(f"{where}: found {messages[-1]['role']!r} as the last role, expected assistant")
         for end in reversed(ends):
             found = self._rendered(messages[:end], tools, learnt, where)
+            spelled = found.pop("spelled")
             if self._rules.max_tokens is None or len(found["tokens"]) <= self._rules.max_tokens:
                 self._truncated += end < len(messages)
+                self._tokenizer.spelled.update(spelled)
                 return found
         found_tokens, limit = len(found["tokens"]), self._rules.max_tokens
         raise ValueError(f"{where}: found {found_tokens} tokens in the first turn, expected at most {limit}")
 
     def _rendered(self, messages: list[Any], tools: Any, learnt: int, where: str) -> dict[str, Any]:
-        text = self._render(messages, tools)
+        render, encode = self._render, self._encode
+        if spelled := self._tokenizer.names_in([messages, tools]):
+            if self._tokenizer.rule == ERROR:
+                refuse(spelled[0], where)
+            if self._tokenizer.rule == TEXT:
+                render, encode = self._render_marked, self._tokenizer.encode_marked
+                self._check_guard(messages, tools, where)
+        text = render(messages, tools)
         marks = [m.start() for m in re.finditer(f"[{_BEGIN}{_END}]", text)]
         if marks:
             places = [at - k for k, at in enumerate(marks)]  # as if no mark were there
@@ -199,24 +284,28 @@ class ChatParser:
             earlier = sum(message["role"] == "assistant" for message in messages[:learnt])
             spans, text = spans[earlier:], re.sub(f"[{_BEGIN}{_END}]", "", text)
         else:
-            spans = list(self._by_increments(messages, tools, text, learnt, where))
-        tokens, found = self._tokenizer.encode([text], [True])
-        mask = np.zeros(len(tokens.values), np.int64)
+            spans = list(self._by_increments(render, messages, tools, text, learnt, where))
+        tokens, found = encode(text)
+        mask = np.zeros(len(tokens), np.int64)
         for start, end in spans:
             mask[(found[:, 0] >= start) & (found[:, 0] < end)] = 1
         if not mask.any():
             raise ValueError(f"{where}: no token of the assistant is left after rendering, expected some to learn")
-        return {"tokens": np.asarray(tokens.values, np.int64), "loss_mask": mask.tolist()}
+        return {"tokens": np.asarray(tokens, np.int64), "loss_mask": mask.tolist(), "spelled": spelled}
+
+    def _encode(self, text: str) -> tuple[NDArray[Any], Ints]:
+        tokens, places = self._tokenizer.tokenizer.encode([text], [True])
+        return tokens.values, places
 
     def _by_increments(
-        self, messages: list[Any], tools: Any, text: str, learnt: int, where: str
+        self, render: Callable[..., str], messages: list[Any], tools: Any, text: str, learnt: int, where: str
     ) -> list[tuple[int, int]]:
         """What each answer adds to the text of the messages before it, with the prompt for one."""
         spans = []
         for k, message in enumerate(messages):
             if message["role"] == "assistant" and k >= learnt:
-                before = self._render(messages[:k], tools, add_generation_prompt=True)
-                after = self._render(messages[: k + 1], tools)
+                before = render(messages[:k], tools, add_generation_prompt=True)
+                after = render(messages[: k + 1], tools)
                 if not (after.startswith(before) and text.startswith(after)):
                     raise ValueError(
                         f"{where}[{k}]: the template renders earlier turns in another way once later ones follow, so "
@@ -226,15 +315,66 @@ class ChatParser:
         return spans
 
     def _render(self, messages: Sequence[Any], tools: Any, add_generation_prompt: bool = False) -> str:
+        template = self._template if tools is None else self._of_tools
         try:
-            text: str = self._template.render(
-                messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **self._rules.specials
+            text: str = template.render(
+                messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **self._given
             )
         except ValueError:
             raise
         except Exception as error:  # whatever a template does
             raise ValueError(f"the chat template fails: {type(error).__name__}: {error}") from error
         return text
+
+    def _render_marked(self, messages: Sequence[Any], tools: Any, add_generation_prompt: bool = False) -> str:
+        """The text with placeholders for the special tokens of the template; those of messages are text."""
+        guard = self._tokenizer.guard
+        return self._tokenizer.marked(self._render(guard(list(messages)), guard(tools), add_generation_prompt))
+
+    def _check_guard(self, messages: list[Any], tools: Any, where: str) -> None:
+        """Raise ValueError for a template that looks at the names of special tokens in messages."""
+        guard = self._tokenizer.guard
+        if self._tokenizer.unguard(self._render(guard(messages), guard(tools))) != self._render(messages, tools):
+            raise ValueError(
+                f"{where}: the template looks for special tokens in messages, so that they cannot be text; choose "
+                "--special-tokens control or error"
+            )
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template itself reads contents that are lists of parts, and does not print them as they are."""
+        part, content = "one part of two", "type"
+        parts = [{"type": "text", "text": part}]
+        try:
+            text = self._render([{"role": "user", "content": parts}, {"role": "assistant", "content": parts}], None)
+        except ValueError:
+            return False
+        return part in text and f"'{content}'" not in text and f'"{content}"' not in text
+
+
+def _joined(message: Any, where: str, keep: bool) -> Any:
+    """A message with its parts of text as one. keep: as a list, for a template that reads parts.
+
+    Raises: ValueError for contents that are neither text nor parts of text.
+    """
+    content = message.get("content") if isinstance(message, dict) else None
+    if content is None or isinstance(content, str):
+        return message
+    parts = content if isinstance(content, list) else [content]
+    for part in parts:
+        if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+            raise ValueError(f"{where}: found {part!r:.100} in the content, expected text, or parts of type text")
+    texts = [part["text"] for part in parts]
+    return {**message, "content": [{"type": "text", "text": text} for text in texts] if keep else "".join(texts)}
+
+
+def _tools(found: Any) -> Any:
+    """Tools as a list; files of tables often have them as JSON. Raises: ValueError for anything else."""
+    if isinstance(found, str) and found:
+        found = parse_json(f'{{"tools": {found}}}'.encode())["tools"]
+    if found is not None and not isinstance(found, list):
+        raise ValueError(f"tools: found {found!r:.100}, expected a list of objects")
+    return found
 
 
 def _list(found: Any, where: str) -> list[Any]:

@@ -46,6 +46,8 @@ class Columns:
         numbers: Columns with one number per document, and their types, e.g. {"quality": "f4"}: tracks of these names.
         ignored: Columns that may be there, and fields of spans, as COLUMN.FIELD.
         prefix: A template in Jinja over the columns of a record, for a text that is put in front of the document's.
+        labels: Column of the labels of tokens, -100 where they are not trained on: a field loss_mask.
+        attention_mask: Column with 0 for padding, which is dropped.
     """
 
     text: str | None = "text"
@@ -59,11 +61,15 @@ class Columns:
     numbers: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     prefix: str | None = None
+    labels: str | None = None
+    attention_mask: str | None = None
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.tokens is None):
             raise ConfigError("columns", "both or none of text and tokens", "one of them")
-        if self.fields and self.text is not None:
+        if self.labels is not None and "loss_mask" in self.fields:
+            raise ConfigError("columns", "labels and a field loss_mask", "one of them", "ignore the other one")
+        if self.aligned and self.text is not None:
             raise ConfigError("columns", "token-aligned fields with text", "them only with tokens")
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
@@ -86,9 +92,15 @@ class Columns:
     def has_metadata(self) -> bool:
         return self.metadata is not None or bool(self.metadata_columns)
 
+    @property
+    def aligned(self) -> dict[str, str]:
+        """Columns with a number per token, and their types."""
+        masks = {name: "i8" for name in (self.labels, self.attention_mask) if name is not None}
+        return {**self.fields, **masks}
+
     def _roles(self) -> list[str]:
         metadata = [self.metadata] if self.metadata is not None else []
-        named = [*self.metadata_columns, *self.fields, *self.numbers]
+        named = [*self.metadata_columns, *self.aligned, *self.numbers]
         return [self.content, self.id, *self.tracks.values(), *metadata, *named]
 
     def _named(self) -> list[str]:
@@ -110,7 +122,7 @@ class Columns:
 
     def objects(self) -> list[str]:
         """Those of which Python looks at each value: all but tokens, spans and fields, unless the prefix names them."""
-        arrays = {self.tokens, *self.tracks.values(), *self.fields}.difference(self._named())
+        arrays = {self.tokens, *self.tracks.values(), *self.aligned}.difference(self._named())
         return [name for name in self.wanted() if name not in arrays]
 
     def problem(self, found: Collection[str]) -> str | None:
@@ -132,5 +144,5 @@ class Columns:
     def to_json(self) -> dict[str, Any]:
         """What was in a dataset's options before there were prefixes, which are stored next to it."""
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        later = "span_fields", "numbers"
+        later = "span_fields", "numbers", "labels", "attention_mask"
         return {name: value for name, value in found.items() if name != "prefix" and (value or name not in later)}

@@ -14,7 +14,8 @@ from conceptloader.ingest.template import load_prefix
 
 log = logging.getLogger(__name__)
 
-_OURS = "text", "tokens", "id", "spans", "metadata", *SPAN_FIELDS
+_MASKS = {"labels": "prompts", "attention_mask": "padding"}  # and what is trained without them
+_OURS = "text", "tokens", "id", "spans", "metadata", *_MASKS, *SPAN_FIELDS
 
 
 def detect_columns(
@@ -32,10 +33,10 @@ def detect_columns(
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
-    `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
-    of that name, in addition to `tracks`; `metadata` is the metadata object. names: what these columns, `id`, and the
-    fields of spans are called, where that differs. strict: the first records have no others but those that the prefix
-    names.
+    `text` or `tokens` is the content, whichever is there, tokens with `labels` and `attention_mask`; `spans` is the
+    track concepts and `spans_<track>` the track of that name, in addition to `tracks`; `metadata` is the metadata
+    object. names: what these columns, `id`, and the fields of spans are called, where that differs. strict: the first
+    records have no others but those that the prefix names.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
     and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
@@ -60,6 +61,9 @@ def detect_columns(
     spans |= {column_of(track) for track in tracks}
     columns = {_track_of(name): names.get(name, name) for name in sorted(spans, key=_track_of)}
     metadata = names.get("metadata", "metadata")
+    taken = {*names.values(), *metadata_columns, *(fields or {}), *(numbers or {})}
+    masks = {ours: ours for ours in _MASKS if tokens is not None and ours in found - taken}
+    masks |= {ours: names[ours] for ours in _MASKS if ours in names}
     result = Columns(
         text=text,
         tokens=tokens,
@@ -72,7 +76,13 @@ def detect_columns(
         numbers=numbers or {},
         ignored=ignored,
         prefix=prefix,
+        **masks,
     )
+    for ours, what in _MASKS.items():
+        if tokens is not None and ours in there - set(names.values()) and ours not in masks:
+            log.warning(
+                "%s: %s is not used, so that %s would be trained on (--column %s=%s)", path, ours, what, ours, ours
+            )
     for name in sorted(load_prefix(prefix).names - there) if prefix is not None else ():
         log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None

@@ -16,6 +16,7 @@ from conceptloader.ingest.records.batch import Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import LISTS, Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
 from conceptloader.ingest.records.lines import CsvRow
+from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.kernels.digits import parse_digits
 
@@ -63,7 +64,7 @@ class RecordParser:
         documents = Documents(columns)
         tokens: list[Any] = []
         spans = {track: SpanCollector(self._concepts[track]) for track in columns.tracks}
-        fields = {name: [np.empty(0, "<" + code)] for name, code in columns.fields.items()}
+        fields = {name: [np.empty(0, "<" + code)] for name, code in columns.aligned.items()}
 
         def add(row: Any) -> None:
             record = self._read(row)
@@ -73,7 +74,7 @@ class RecordParser:
             if columns.tokens is not None:
                 tokens.append(integers(record[columns.tokens], columns.tokens))
                 for name, values in fields.items():
-                    values.append(_aligned(record.get(name), len(tokens[-1]), name, columns.fields[name]))
+                    values.append(_aligned(record.get(name), len(tokens[-1]), name, columns.aligned[name]))
             for track, column in columns.tracks.items():
                 if record.get(column) is not None:
                     found = record[column]
@@ -82,11 +83,12 @@ class RecordParser:
                     spans[track].add(len(documents.ids) - 1, found, column)
 
         each(rows, add)
-        return documents.batch(
+        batch = documents.batch(
             ragged(tokens) if columns.tokens is not None else None,
             {track: collector.finish() for track, collector in spans.items()},
             {name: np.concatenate(values) for name, values in fields.items()},
         )
+        return as_trained(batch, columns)
 
 
 def _renamed(span: Any, column: str, columns: Columns) -> Any:

@@ -16,6 +16,7 @@ from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
+from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
@@ -153,11 +154,11 @@ class TableParser:
             for track, column in columns.tracks.items()
         }
         fields = {}
-        for name in columns.fields:
+        for name in columns.aligned:
             if name not in given:
                 raise BadRow(-1, f"found no column {name!r}, expected one value per token")
             fields[name] = _aligned(given[name], name, tokens)
-        return documents.batch(tokens, spans, fields)
+        return as_trained(documents.batch(tokens, spans, fields), columns)
 
 
 def objects_of(column: Any) -> list[Any]:

@@ -1,6 +1,7 @@
 """Tokenizers: text to ids with the place of each token in the text, and back."""
 
 import json
+import logging
 import os
 from array import array
 from collections.abc import Sequence
@@ -19,7 +20,10 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.batch import Ragged
+from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder, adds_to
 from conceptloader.storage.reads import read_file
+
+log = logging.getLogger(__name__)
 
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
 
@@ -70,11 +74,11 @@ class BytesTokenizer:
 
 
 class FileTokenizer:
-    """A tokenizer.json of the `tokenizers` package.
+    """A tokenizer.json of the `tokenizers` package. eos: name or id of the token that ends a document, None for none.
 
-    Truncation, padding and the post-processor are switched off: a build needs all of the text and nothing else. The
-    post-processor adds special tokens, or takes the whitespace out of tokens' offsets, so that those of whitespace
-    alone would stand nowhere.
+    Truncation, padding, dropout and the post-processor are switched off: a build needs all of the text and nothing
+    else, the same each time. The post-processor adds special tokens (`template`: those before and after), or takes the
+    whitespace out of tokens' offsets, so that those of whitespace alone would stand nowhere.
     """
 
     def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
@@ -86,6 +90,9 @@ class FileTokenizer:
             raise InputError(path, f"no tokenizer ({error})", "a tokenizer.json", "save it again") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        if getattr(self._tokenizer.model, "dropout", None):
+            self._tokenizer.model.dropout = None
+        self.template = self._added()
         self._tokenizer.post_processor = None
         self.definition: bytes | None = definition
         self.name = own_name(definition)
@@ -93,7 +100,7 @@ class FileTokenizer:
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         if not self.vocab_size:
             raise InputError(path, "an empty vocabulary", "a trained tokenizer")
-        self.eos_id = find_eos(vocabulary, eos, path)
+        self.eos_id = None if eos is None else find_eos(vocabulary, eos, path)
         self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
         if _cuts_bytes(definition):
             added = {i: len(token.content.encode()) for i, token in self._tokenizer.get_added_tokens_decoder().items()}
@@ -105,7 +112,18 @@ class FileTokenizer:
             self._byte_of = np.full(self.vocab_size, -1, np.int16)
             self._byte_of[list(bytes_)] = list(bytes_.values())
 
-    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+    def _added(self) -> tuple[list[str], list[str]]:
+        """Names of the tokens that the post-processor puts before and after a text."""
+        if self._tokenizer.post_processor is None:
+            return [], []
+        plain, full = (self._tokenizer.encode("a", add_special_tokens=more) for more in (False, True))
+        rest = len(full.ids) - len(plain.ids)
+        first = next((i for i in range(rest + 1) if full.ids[i : i + len(plain.ids)] == plain.ids), rest)
+        return full.tokens[:first], full.tokens[first + len(plain.ids) :]
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool], plain: bool = False) -> tuple[Ragged, Ints]:
+        """See `TextTokenizer`. plain: names of special tokens are text as any other."""
+        self._tokenizer.encode_special_tokens = plain
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         offsets = offsets_of([len(one) for one in encoded])
         values = np.empty(offsets[-1], np.uint32)
@@ -136,9 +154,33 @@ class FileTokenizer:
             places[:, 0], places[:, 1] = characters[ends - sizes] - 1, characters[ends - 1]
         return True
 
+    def usual_eos(self, path: str, ends: bool) -> int | None:
+        """The id of the usual name that the vocabulary has. Raises: ConfigError for several of them, if it `ends`."""
+        usual = [name for name in EOS_NAMES if self.id_of(name) is not None]
+        if len(usual) > 1 and ends:
+            raise ConfigError(f"{path}: eos", ", ".join(usual), "one end of a document", "name it (--eos)")
+        return self.id_of(usual[0]) if len(usual) == 1 else None
+
+    def unknown_id(self) -> int | None:
+        """The id of characters that the model does not know, if it has one for them."""
+        if (name := getattr(self._tokenizer.model, "unk_token", None)) is not None:
+            return self.id_of(name)
+        found: int | None = json.loads(self.definition or b"{}").get("model", {}).get("unk_id")
+        return found
+
+    def special_tokens(self) -> dict[int, Any]:
+        """The tokens that are no text, by id: content (a name) and flags."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {i: token for i, token in sorted(added.items()) if token.special}
+
     def id_of(self, token: str) -> int | None:
         """Of a token by its name; None if there is no such one."""
         found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def name_of(self, token: int | None) -> str | None:
+        """Of a token by its id."""
+        found: str | None = None if token is None else self._tokenizer.id_to_token(token)
         return found
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -173,31 +215,56 @@ def _cuts_bytes(definition: bytes) -> bool:
     return changes_text(definition) is None and "ByteLevel" in kinds and model["type"] == "BPE" and not any(odd)
 
 
-def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
+def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = True) -> TextTokenizer:
     """`bytes`, a tokenizer.json, a folder as transformers saves it, or `hub:OWNER/NAME` (see `fetched`).
 
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
-    of the usual names that the vocabulary has, else None.
+    of the usual names that the vocabulary has, else None. ends: whether the vocabulary must be clear about that token.
 
-    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are corrupt, ReadError.
+    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are corrupt or say something else
+    to transformers, ReadError.
     """
     if source == "bytes":
         if eos not in (None, 256):
             raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "omit it")
         return BytesTokenizer()
     path = source = fetched(source, "model", TOKENIZER_FILES)
-    if os.path.isdir(source):
+    folder = TokenizerFolder(source) if os.path.isdir(source) else None
+    if folder is not None:
         path = os.path.join(source, "tokenizer.json")
-        eos = eos if eos is not None else _configured_eos(source)
-        if not os.path.exists(path):
-            return FileTokenizer(_convert(source), source, eos)
-    if not os.path.exists(path):
+        eos = eos if eos is not None else folder.tokens.get("eos_token")
+    elif not os.path.exists(source):
         raise ConfigError(
             f"tokenizer {source}",
             "no such file or folder",
             "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
         )
-    return FileTokenizer(read_file(path, 1 << 30), path, eos)
+    definition = folder.definition() if folder is not None else read_file(path, 1 << 30)
+    if definition is None:
+        definition, path = _convert(source), source
+    found = FileTokenizer(_without_dropout(definition, path), path, eos)
+    if eos is None:
+        found.eos_id = found.usual_eos(path, ends)
+    if folder is not None and path != source:
+        folder.complete(found.template)
+        folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
+    elif folder is None and found.definition is not None and adds_to(path, found.definition):
+        log.warning("%s: files next to it say more of its tokens, which are not read: give the folder", path)
+    return found
+
+
+def _without_dropout(definition: bytes, path: str) -> bytes:
+    """The same where nothing is left to chance: each build of a text gives the same tokens."""
+    try:
+        found = json.loads(definition.removeprefix(b"\xef\xbb\xbf"))
+        dropout = found["model"].get("dropout")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return definition  # no tokenizer, which `FileTokenizer` says
+    if not dropout:
+        return definition
+    log.warning("%s: dropout %s is switched off: a build gives the same tokens each time", path, dropout)
+    found["model"]["dropout"] = None
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
 def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
@@ -231,7 +298,7 @@ def find_tokenizer(ds: Ranges, given: str | None) -> TextTokenizer | None:
     if given is None:
         return kept_tokenizer(ds)
     facts = ds.manifest.tokenizer
-    tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
+    tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id, ends=False)
     if facts is not None and not is_of(tokenizer, facts):
         raise ConfigError(
             f"--tokenizer {given}",
@@ -263,20 +330,15 @@ def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:
     places[at[fits], 1] = (start + character)[fits] + 1
 
 
-def find_eos(vocabulary: dict[str, int], eos: str | int | None, path: str) -> int | None:
-    """The id of the token that ends a document. Raises: ConfigError if it is not in the vocabulary, or not clear."""
-    if isinstance(eos, int) or (isinstance(eos, str) and eos not in vocabulary and eos.isdecimal()):
+def find_eos(vocabulary: dict[str, int], eos: str | int, path: str) -> int:
+    """The id of the token that ends a document. Raises: ConfigError if it is not in the vocabulary."""
+    if isinstance(eos, int) or (eos not in vocabulary and eos.isdecimal()):
         if int(eos) not in set(vocabulary.values()):
             raise ConfigError(f"{path}: eos", f"id {eos}", f"one of the {len(vocabulary)} of the vocabulary")
         return int(eos)
-    if eos is not None:
-        if eos not in vocabulary:
-            raise ConfigError(f"{path}: eos", f"{eos!r}, which is not in the vocabulary", "one of its tokens")
-        return vocabulary[eos]
-    usual = [name for name in EOS_NAMES if name in vocabulary]
-    if len(usual) > 1:
-        raise ConfigError(f"{path}: eos", ", ".join(usual), "one end of a document", "name it (--eos)")
-    return vocabulary[usual[0]] if usual else None
+    if eos not in vocabulary:
+        raise ConfigError(f"{path}: eos", f"{eos!r}, which is not in the vocabulary", "one of its tokens")
+    return vocabulary[eos]
 
 
 def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) -> int | None:
@@ -287,23 +349,6 @@ def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) 
     if found is None:
         raise ConfigError(option, repr(token), "a token of the tokenizer, or the id of one")
     return found
-
-
-def _configured_eos(folder: str) -> str | None:
-    """The eos token that the configuration of a transformers folder names."""
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            try:
-                with open(path, encoding="utf-8-sig") as file:
-                    found = json.load(file).get("eos_token")
-            except (OSError, ValueError, AttributeError) as error:
-                raise InputError(path, f"no configuration ({error})", "a JSON object") from error
-            if isinstance(found, dict):
-                found = found.get("content")
-            if isinstance(found, str):
-                return found
-    return None
 
 
 def _convert(folder: str) -> bytes:

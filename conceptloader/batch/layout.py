@@ -30,7 +30,9 @@ ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 I8, F4, U1 = map(np.dtype, ("i8", "f4", "u1"))
 
-_LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pages
+# Bytes of a block from which on it is sure to hold a huge page: 4 MiB, as in numpy, where pages have 4 KiB. Where they
+# have 64 KiB (Grace), a huge one has 512 MiB, all of which is zeroed, and kept, for the first byte that is written.
+_LARGE = 2 * mmap.PAGESIZE * (mmap.PAGESIZE // 8)
 
 
 class ArraySpec(NamedTuple):

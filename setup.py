@@ -5,9 +5,9 @@ load.
 """
 
 import re
+import shutil
 import sys
 from pathlib import Path
-from platform import machine
 from typing import Any, ClassVar
 
 from setuptools import Command, Distribution, find_packages, setup
@@ -113,14 +113,16 @@ class BuildKernels(Command):
     def run(self) -> None:
         kernels.build()
         if not self.editable_mode:
+            # Of another target, or of sources before an edit: setuptools would pack what lies there.
+            shutil.rmtree(Path(str(self.build_lib)) / kernels.LIBRARIES.relative_to(ROOT), ignore_errors=True)
             for made in self.get_output_mapping():
                 self.mkpath(str(Path(made).parent))
                 self.copy_file(self.get_output_mapping()[made], made)
 
     def get_output_mapping(self) -> dict[str, str]:
-        folder = kernels.LIBRARIES
+        folder = kernels.libraries()
         made = [name for name, _, _ in kernels.Description.read(folder).files.values()] if folder.exists() else []
-        below = Path(str(self.build_lib)) / folder.relative_to(ROOT)
+        below = Path(str(self.build_lib)) / kernels.LIBRARIES.relative_to(ROOT)
         return {str(below / name): str(folder / name) for name in (*made, kernels.DESCRIPTION)}
 
     def get_outputs(self) -> list[str]:
@@ -138,10 +140,10 @@ class Platform(Distribution):
 
 
 class PlatformWheel(bdist_wheel):
-    """For any Python 3 and any libc on this kind of processor: machine code names neither."""
+    """For any Python 3 and any libc on the target's kind of processor: machine code names neither."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", f"manylinux_2_17_{machine()}.musllinux_1_1_{machine()}"
+        return "py3", "none", f"manylinux_2_17_{kernels.target()}.musllinux_1_1_{kernels.target()}"
 
 
 class Editable(editable_wheel):

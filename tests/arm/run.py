@@ -5,12 +5,11 @@ Into build/arm go Debian's qemu-user and its arm64 Python, and wheels for aarch6
 1. The kernels, cross-compiled, compute what those of this machine compute: with pages of 4 KiB and of 64 KiB (Grace),
    and with checks of every index.
 2. A dataset that either kind of processor wrote is read on the other, in threads, with equal batches.
-3. The tests of the environments "aarch64-..." of tests/versions pass, and so do those of torch's loader with --torch.
+3. The tests of the environments "aarch64-..." of tests/versions pass.
 
 What qemu on x86-64 cannot show is Arm's memory order: docs/architecture.md says why it does not matter.
 """
 
-import argparse
 import functools
 import os
 import shutil
@@ -22,19 +21,20 @@ from pathlib import Path
 
 from conceptloader.kernels import build
 from conceptloader.kernels.library import VARIABLE
+from tests.versions.environments import READERS, TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "build" / "arm"
 SYSROOT = HOME / "sysroot"
 PYTHON = HOME / "python"  # the wrapper, which children are started with too
 SITE = SYSROOT / "usr/lib/python3/dist-packages"  # where Debian's Python looks
-PACKAGES = ("numpy", "pyyaml", "xxhash", "tqdm", "pytest", "pytest-timeout", "hypothesis")
-TORCH = ("torch==2.6.0",)  # the newest whose wheel for aarch64 is for CPUs only
+PACKAGES = ("numpy", "pyyaml", "xxhash", "tqdm", *READERS, *TESTS, "datatrove")
+TORCH = "torch==2.6.0"  # later wheels of the package index for aarch64 need CUDA's libraries
 EVERYTHING = "from tests.kernels.everything import everything; print(everything())"
 PAGES = {"4k": "4096", "64k": "65536"}
 
 
-def fetch(*packages: str) -> None:
+def fetch() -> None:
     """An interpreter of arm64 with its libraries and packages, and qemu, below HOME."""
     shutil.rmtree(HOME, ignore_errors=True)
     state, cache = HOME / "apt/state", HOME / "apt/cache"
@@ -59,18 +59,17 @@ def fetch(*packages: str) -> None:
     PYTHON.chmod(PYTHON.stat().st_mode | stat.S_IXUSR)
     # What tests start as sys.executable would be a program that this machine cannot run.
     (SITE / "executable.pth").write_text(f"import sys; sys.executable = {str(PYTHON)!r}\n")
-    install(*packages)
+    install(*PACKAGES, TORCH)
 
 
 def install(*packages: str) -> None:
-    """Wheels for aarch64; of a version that is tested, unless they say another one."""
-    (found,) = (SYSROOT / "usr/bin").glob("python3.??")
-    minor = found.name.removeprefix("python3.")
-    platforms = [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
-    kind = ["--only-binary=:all:", f"--python-version=3.{minor}", *platforms, "--target", str(SITE), "--upgrade"]
-    pins = ROOT / f"constraints/py3{minor}.txt"
-    pinned = ["-c", str(pins)] if not any("==" in name for name in packages) else []
-    run(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", *kind, *pinned, *packages)
+    """Packages of the versions that are tested, by a pip that runs on aarch64: their conditions name the processor."""
+    minor = next((SYSROOT / "usr/bin").glob("python3.??")).name.removeprefix("python3.")
+    pins = (ROOT / f"constraints/py3{minor}.txt").read_text().splitlines()
+    (HOME / "pins.txt").write_text("\n".join(pin for pin in pins if not pin.startswith(("torch==", "sympy=="))))
+    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=:all:", "--target", str(SITE)]
+    run(sys.executable, *pip, "--upgrade", "pip")
+    run(str(PYTHON), *pip, "-c", str(HOME / "pins.txt"), *packages, PYTHONPATH="")
 
 
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
@@ -102,13 +101,8 @@ def compare(what: str, expected: str, *found: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--torch", action="store_true", help="with torch for aarch64, and tests of its loader")
-    given = parser.parse_args()
-    if not (SITE / "numpy").exists():
-        fetch(*PACKAGES)
-    if given.torch and not (SITE / "torch").exists():
-        install(*TORCH, "numpy<2.5")
+    if not (SITE / "torch").exists():
+        fetch()
     kernels()
     here = functools.partial(run, sys.executable, PYTHONPATH=str(ROOT))
     found = [arm("-c", EVERYTHING, pages=pages) for pages in PAGES]
@@ -121,9 +115,8 @@ def main() -> None:
         there = [arm(*read, written_here, pages=pages) for pages in PAGES]
         there += [arm(*read, written_there, pages="64k"), here(*read, written_there)]
         compare("files and batches (written on either, read on both)", expected, *there)
-    names = [f"aarch64-{pages}" for pages in PAGES] + ["aarch64-torch"] * given.torch
-    for name in names:
-        arm("-m", "tests.versions.run", "--here", name, pages="64k" if name.endswith("64k") else "4k")
+    for name, pages in {"aarch64-4k": "4k", "aarch64-64k": "64k", "aarch64-torch": "64k"}.items():
+        arm("-m", "tests.versions.run", "--here", name, pages=pages)
         print(f"{name}: passed", flush=True)
     run(sys.executable, "-m", "tests.versions.page", "--write")
 

@@ -69,9 +69,9 @@ def environments() -> Iterator[Environment]:
             version="3.11", packages=(), tests=ARM, arm=True, note="by qemu on x86-64: `make arm`",
         )  # fmt: skip
     yield Environment(
-        name="aarch64-torch", group="Python", component="torch for aarch64", package="torch", packages=("torch==2.6.0",),
-        tests=("tests/loader/test_loader.py", "tests/loader/test_state.py"), arm=True,
-        note="by qemu on x86-64: `make arm TORCH=1`",
+        name="aarch64-torch", group="Python", component="torch for aarch64", package="torch",
+        packages=("torch==2.6.0",), tests=("tests/loader/test_loader.py", "tests/loader/test_state.py"), arm=True,
+        note="by qemu on x86-64, pages of 64 KiB: `make arm`",
     )  # fmt: skip
     yield Environment(
         name="numba", group="Python", component="numba", package="numba", packages=("torch==2.13.0", "numba==0.68.1"),

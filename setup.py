@@ -27,6 +27,18 @@ VERSION = re.search(
 )
 assert VERSION is not None
 
+# Of the repository; pages repeat it, see tests/packaging/address.py.
+ADDRESS = "https://example.org/conceptloader"
+
+
+def long_description() -> str:
+    """The README, whose links lead into this version of the repository."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    version = "main" if ".dev" in VERSION.group(1) else f"v{VERSION.group(1)}"
+    text = re.sub(r"!\[([^]]*)\]\((?!https:)", rf"![\1]({ADDRESS}/raw/{version}/", text)
+    return re.sub(r"(?<!!)\[([^]]*)\]\((?!https:)", rf"[\1]({ADDRESS}/blob/{version}/", text)
+
+
 PACKAGES = find_packages(include=["conceptloader", "conceptloader.*"])
 ADAPTERS = find_packages("integrations")
 
@@ -161,8 +173,15 @@ setup(
     name="conceptloader",
     version=VERSION.group(1),
     description="Pretraining data: token streams with concepts attached, shuffled and blended without index arrays",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
+    url=ADDRESS,
+    project_urls={
+        "Source": ADDRESS,
+        "Documentation": f"{ADDRESS}/blob/main/docs/README.md",
+        "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+        "Issues": f"{ADDRESS}/issues",
+    },
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.15",  # the versions that were tested
@@ -200,6 +219,8 @@ setup(
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
@@ -207,6 +228,7 @@ setup(
         "Programming Language :: Python :: 3.13",
         "Programming Language :: Python :: 3.14",
         "Operating System :: POSIX :: Linux",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
 )

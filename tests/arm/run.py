@@ -28,7 +28,7 @@ HOME = ROOT / "build" / "arm"
 SYSROOT = HOME / "sysroot"
 PYTHON = HOME / "python"  # the wrapper, which children are started with too
 SITE = SYSROOT / "usr/lib/python3/dist-packages"  # where Debian's Python looks
-PACKAGES = ("numpy", "pyyaml", "xxhash", "tqdm", *READERS, *TESTS, "datatrove")
+PACKAGES = ("numpy", "pyyaml", "xxhash", "tqdm", *READERS, *TESTS)
 TORCH = "torch==2.6.0"  # later wheels of the package index for aarch64 need CUDA's libraries
 EVERYTHING = "from tests.kernels.everything import everything; print(everything())"
 PAGES = {"4k": "4096", "64k": "65536"}

@@ -113,6 +113,11 @@ def require(good: bool, otherwise: str) -> None:
 
 
 def main() -> None:
+    if wheels := sys.argv[1:]:  # try these alone, where they were not built
+        for wheel in wheels:
+            with tempfile.TemporaryDirectory() as folder:
+                run_readme(Path(wheel).resolve(), Path(folder))
+        return
     os.umask(0o022)
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct"))
     if changed := run("git", "status", "--porcelain"):

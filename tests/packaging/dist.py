@@ -26,9 +26,9 @@ DIST = ROOT / "dist"
 LIB = "conceptloader/kernels/lib/"
 
 
-def source(folder: Path, epoch: int) -> Path:
-    """The source distribution of the last commit, packed so that nothing in it is of this machine or of now."""
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+def source(folder: Path, commit: str, epoch: int) -> Path:
+    """The source distribution of a commit, packed so that nothing in it is of this machine or of now."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(folder / "commit", filter="data")
     run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(folder), cwd=folder / "commit")
@@ -44,10 +44,10 @@ def source(folder: Path, epoch: int) -> Path:
     return made
 
 
-def build(folder: Path, epoch: int) -> list[Path]:
+def build(folder: Path, commit: str, epoch: int) -> list[Path]:
     """The source distribution and a wheel for each kind of processor."""
     folder.mkdir()
-    made = [source(folder, epoch)]
+    made = [source(folder, commit, epoch)]
     for target in MACHINES:
         with tarfile.open(made[0]) as files:
             files.extractall(folder / target, filter="data")
@@ -65,9 +65,9 @@ def path() -> str:
     return os.pathsep.join(set(os.environ.get("PYTHONPATH", "").split(os.pathsep)) - {str(ROOT), ""})
 
 
-def check_contents(files: list[Path]) -> None:
+def check_contents(files: list[Path], commit: str) -> None:
     """What has to be in them is there, and nothing else of this machine."""
-    tracked = run("git", "ls-tree", "-r", "--name-only", "HEAD", "conceptloader", "integrations").splitlines()
+    tracked = run("git", "ls-tree", "-r", "--name-only", commit, "conceptloader", "integrations").splitlines()
     with tarfile.open(files[0]) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     require(not (missing := {*tracked} - inside), f"{files[0].name} lacks {missing}")
@@ -119,18 +119,19 @@ def main() -> None:
                 run_readme(Path(wheel).resolve(), Path(folder))
         return
     os.umask(0o022)
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct"))
+    commit = run("git", "rev-parse", "HEAD")
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct", commit))
     if changed := run("git", "status", "--porcelain"):
         print(f"not committed, and so not in what is built:\n{changed}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as home:
-        files, again = (build(Path(home) / name, epoch) for name in ("once", "and_again"))
+        files, again = (build(Path(home) / name, commit, epoch) for name in ("once", "and_again"))
         for file, other in zip(files, again, strict=True):
             require(
                 file.name == other.name and file.read_bytes() == other.read_bytes(),
                 f"{file.name}: built twice, it differs",
             )
         print("built twice: equal")
-        check_contents(files)
+        check_contents(files, commit)
         run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
         print("contents and metadata: as they should be")
         for wheel in files[1:]:

@@ -6,6 +6,7 @@
 #   MUTANTS=300              of `make mutants`
 #   BASE=main                the revision that `make lint` compares the sizes with
 #   NAMES="trl lightning"    environments of `make trainers`
+#   TARGET=aarch64           the processor that `make wheel` and `make kernels` build for; by default this machine's
 #   CONSTRAINTS=             (empty) ignore the pins; or another file of pins
 # pip's own variables work as ever: PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels/ installs without a network.
 
@@ -27,9 +28,11 @@ INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 # What compiles the kernels, and links them where the machine has no linker.
 NUMBA := $(shell sed -n 's/.*"\(numba==[0-9.]*\)".*/\1/p' pyproject.toml)
-LINKER := $(if $(shell for name in cc gcc clang ld; do command -v $$name; done),,$(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py))
+ZIG := $(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py)
+LINKER := $(if $(shell for name in cc gcc clang ld; do command -v $$name; done),,$(ZIG))
+FOREIGN := $(if $(filter-out $(shell uname -m),$(TARGET)),zig)
 
-.PHONY: setup kernels wheel browser test soak fuzz mutants lint format demo docs bench trainers constraints clean
+.PHONY: setup kernels wheel zig arm dist browser test soak fuzz mutants lint format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -41,11 +44,24 @@ $(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS) $(wildcard conceptloade
 	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo $(VENV)/.stamp-docs)
 
 # After an edit of conceptloader/kernels; nothing is compiled that is there.
-kernels: setup
-	$(VENV)/bin/python -m conceptloader.kernels.build
+kernels: setup $(FOREIGN)
+	CONCEPTLOADER_TARGET=$(TARGET) $(VENV)/bin/python -m conceptloader.kernels.build
 
-wheel: setup
-	$(VENV)/bin/python -m pip wheel --disable-pip-version-check -q --no-deps --no-build-isolation -w dist .
+wheel: setup $(FOREIGN)
+	CONCEPTLOADER_TARGET=$(TARGET) $(VENV)/bin/python -m pip wheel --disable-pip-version-check -q --no-deps --no-build-isolation -w dist .
+
+# Links for other processors; a wheel of 100 MB.
+zig: setup
+	$(VENV)/bin/python $(INSTALL) $(ZIG)
+
+# The kernels for aarch64 and the tests that docs/versions.md names, by qemu on Debian: the first time a gigabyte is fetched.
+arm: zig
+	$(VENV)/bin/python -m tests.arm.run
+
+# What is published, from the last commit: built twice, checked, and tried.
+dist: zig
+	$(VENV)/bin/python $(INSTALL) twine
+	$(VENV)/bin/python -m tests.packaging.dist
 
 constraints/py%.txt:
 	$(error there is no $@: use PYTHON=python3.11, or CONSTRAINTS= to install without pins)

@@ -5,9 +5,9 @@ load.
 """
 
 import re
+import shutil
 import sys
 from pathlib import Path
-from platform import machine
 from typing import Any, ClassVar
 
 from setuptools import Command, Distribution, find_packages, setup
@@ -26,6 +26,18 @@ VERSION = re.search(
     r'^__version__ = "(.+)"$', (ROOT / "conceptloader/base/version.py").read_text(encoding="utf-8"), re.M
 )
 assert VERSION is not None
+
+# Of the repository; pages repeat it, see tests/packaging/address.py.
+ADDRESS = "https://example.org/conceptloader"
+
+
+def long_description() -> str:
+    """The README, whose links lead into this version of the repository."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    version = "main" if ".dev" in VERSION.group(1) else f"v{VERSION.group(1)}"
+    text = re.sub(r"!\[([^]]*)\]\((?!https:)", rf"![\1]({ADDRESS}/raw/{version}/", text)
+    return re.sub(r"(?<!!)\[([^]]*)\]\((?!https:)", rf"[\1]({ADDRESS}/blob/{version}/", text)
+
 
 PACKAGES = find_packages(include=["conceptloader", "conceptloader.*"])
 ADAPTERS = find_packages("integrations")
@@ -113,14 +125,16 @@ class BuildKernels(Command):
     def run(self) -> None:
         kernels.build()
         if not self.editable_mode:
+            # Of another target, or of sources before an edit: setuptools would pack what lies there.
+            shutil.rmtree(Path(str(self.build_lib)) / kernels.LIBRARIES.relative_to(ROOT), ignore_errors=True)
             for made in self.get_output_mapping():
                 self.mkpath(str(Path(made).parent))
                 self.copy_file(self.get_output_mapping()[made], made)
 
     def get_output_mapping(self) -> dict[str, str]:
-        folder = kernels.LIBRARIES
+        folder = kernels.libraries()
         made = [name for name, _, _ in kernels.Description.read(folder).files.values()] if folder.exists() else []
-        below = Path(str(self.build_lib)) / folder.relative_to(ROOT)
+        below = Path(str(self.build_lib)) / kernels.LIBRARIES.relative_to(ROOT)
         return {str(below / name): str(folder / name) for name in (*made, kernels.DESCRIPTION)}
 
     def get_outputs(self) -> list[str]:
@@ -138,10 +152,10 @@ class Platform(Distribution):
 
 
 class PlatformWheel(bdist_wheel):
-    """For any Python 3 and any libc on this kind of processor: machine code names neither."""
+    """For any Python 3 and any libc on the target's kind of processor: machine code names neither."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", f"manylinux_2_17_{machine()}.musllinux_1_1_{machine()}"
+        return "py3", "none", f"manylinux_2_17_{kernels.target()}.musllinux_1_1_{kernels.target()}"
 
 
 class Editable(editable_wheel):
@@ -159,8 +173,15 @@ setup(
     name="conceptloader",
     version=VERSION.group(1),
     description="Pretraining data: token streams with concepts attached, shuffled and blended without index arrays",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
+    url=ADDRESS,
+    project_urls={
+        "Source": ADDRESS,
+        "Documentation": f"{ADDRESS}/blob/main/docs/README.md",
+        "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+        "Issues": f"{ADDRESS}/issues",
+    },
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.10,<3.15",  # the versions that were tested
@@ -198,6 +219,8 @@ setup(
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
@@ -205,6 +228,7 @@ setup(
         "Programming Language :: Python :: 3.13",
         "Programming Language :: Python :: 3.14",
         "Operating System :: POSIX :: Linux",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],
 )

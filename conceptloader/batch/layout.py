@@ -31,7 +31,9 @@ LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it
 I8, F4, U1 = map(np.dtype, ("i8", "f4", "u1"))
 BF16 = np.dtype("u2", metadata={"torch": "bfloat16"})  # its bits, since numpy has no such type
 
-_LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pages
+# Bytes of a block from which on it is sure to hold a huge page: 4 MiB, as in numpy, where pages have 4 KiB. Where they
+# have 64 KiB (Grace), a huge one has 512 MiB, all of which is zeroed, and kept, for the first byte that is written.
+_LARGE = 2 * mmap.PAGESIZE * (mmap.PAGESIZE // 8)
 
 
 class ArraySpec(NamedTuple):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from conceptloader.batch.tables import Tables
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.kernels.system import OBJECT, STREAM
+from conceptloader.kernels.system import OBJECT, STREAM, publish
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.objects import Objects
 from conceptloader.storage.source import Expected
@@ -68,7 +68,7 @@ class OpenFiles(OpenTable):
                     os.close(descriptor)
                     continue
                 self.put(row, descriptor)
-                self.files[row, column] = descriptor
+                publish(self.files, row, column, descriptor)
 
     def look_again(self) -> None:
         """Look at one dataset, and at the open files of a few shards, which may have been written over in place.
@@ -91,7 +91,11 @@ class OpenFiles(OpenTable):
         self._next = turn + 1, int(rows[-1]) + 1 if len(rows) == _LOOKS else 0
 
     def forget(self, row: int) -> None:
-        """See OpenTable; here, the kernels."""
+        """See OpenTable; here, the kernels.
+
+        A kernel that still sees the descriptor began before, with the lock held: so the file is not closed until it
+        has ended. One that begins later takes the lock after this, and sees -1.
+        """
         self.files[row, STREAM + 1 :] = -1
         self.files[row, STREAM] = -1
 

@@ -72,7 +72,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
             raise RuntimeError(f"{self._name}: the iterator was closed, or belongs to the parent of this process")
         task, reading = self._ahead[0]
         start = time.monotonic()
-        if reading.running.locked():
+        if not reading.wait(0):  # not locked(): without a GIL only who has had the lock sees what the thread wrote
             self._wait(reading)
         elif self._aim > self._depth:
             self._prompt += 1

@@ -1,6 +1,8 @@
 """Compile the kernels: `python -m conceptloader.kernels.build`, and what setup.py does. Needs numba, and a linker.
 
-Numba runs in a process of its own, once for all levels: what it makes does not depend on the processor.
+Numba runs in a process of its own, once for all levels: what it makes does not depend on the processor. So any machine
+can build for any other: CONCEPTLOADER_TARGET says for which kind, and with it which levels, which linker and which tag
+of a wheel.
 """
 
 import argparse
@@ -24,33 +26,54 @@ from conceptloader.kernels.library import (
     HERE,
     LEVELS,
     LIBRARIES,
+    MACHINES,
     VARIABLE,
     Description,
     digest_of,
     digest_of_sources,
+    machine_of,
+    require_machine,
 )
 
-MODULES = ("order", "fill", "packing", "digits")  # that have kernels
-# LLVM's names of processor and features. With vectors of 512 bits the shuffle takes 3 ns an index, without them 5.
-CPUS = {name: (name, "") for name in LEVELS} | {
-    "x86-64-v4": ("x86-64-v4", "-prefer-256-bit"),
-    "aarch64": ("generic", ""),
+MODULES = ("order", "fill", "packing", "digits", "system")  # that have kernels
+# LLVM's names of a level: triple, processor and features. With vectors of 512 bits the shuffle takes 3 ns an index,
+# without them 5.
+CPUS = {name: ("x86_64-unknown-linux-gnu", name, "") for name in LEVELS} | {
+    "x86-64-v4": ("x86_64-unknown-linux-gnu", "x86-64-v4", "-prefer-256-bit"),
+    "aarch64": ("aarch64-unknown-linux-gnu", "generic", ""),
 }
+TARGET = "CONCEPTLOADER_TARGET"
+"""Of the environment: the kind of processor to build for, x86_64 or aarch64; by default this machine's."""
 
 
-def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool = False) -> None:
-    """Have the libraries of some levels in `folder`.
+def target() -> str:
+    """The kind of processor that is built for, as wheels name it. Raises: KernelsError."""
+    given = os.environ.get(TARGET)
+    if (name := given or machine()) not in MACHINES:
+        raise KernelsError(TARGET if given else "processor", name, f"one of {' or '.join(MACHINES)}")
+    return name
 
-    By default it is the one that CONCEPTLOADER_KERNELS names, or else of all of this kind of processor. Nothing is done
-    where they are there already.
+
+def libraries() -> Path:
+    """Where the libraries of the target are built: those of this machine where they are loaded from."""
+    return LIBRARIES if target() == machine() else HERE.parents[1] / "build" / f"kernels-{target()}"
+
+
+def build(folder: Path | None = None, levels: Sequence[str] = (), *, bounds: bool = False) -> None:
+    """Have the libraries of some levels of the target in `folder`, by default `libraries()`.
+
+    By default it is the level that CONCEPTLOADER_KERNELS names, or else all of them. Nothing is done where they are
+    there already.
 
     bounds: with checks of every index, for tests. Raises: KernelsError.
     """
-    levels = levels or [name for name in LEVELS if name.startswith(machine().replace("_", "-"))]
+    folder, known = folder or libraries(), [name for name in LEVELS if machine_of(name) == target()]
+    if strange := [name for name in levels if name not in known]:
+        fix = f"set {TARGET}={machine_of(strange[0])}"
+        raise KernelsError("--levels", strange[0], f"levels of {target()}: {', '.join(known)}", fix)
+    levels = levels or known
     if (given := os.environ.get(VARIABLE, "")) in levels:
         levels = [given]
-    if not levels:
-        raise KernelsError("processor", machine(), "one of x86_64 or aarch64")
     sources = digest_of_sources()
     if _is_there(folder, levels, sources, bounds):
         return
@@ -68,16 +91,23 @@ def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool 
 
 
 def linker() -> list[str]:
-    """The command that makes a shared library: $CC, a C compiler, or else ziglang from the package registry."""
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+    """The command that makes a shared library for the target: $CC, a C compiler, or else ziglang from the registry."""
+    triple = f"{target()}-linux-gnu"
+    native = target() == machine()
+    compilers = ("cc", "gcc", "clang") if native else (f"{triple}-gcc",)
+    linkers = ("ld", "ld.lld") if native else (f"{triple}-ld", "ld.lld")
+    for name in (os.environ.get("CC"), *compilers):
         if name and shutil.which(shlex.split(name)[0]):
             return [*shlex.split(name), "-shared", "-nostdlib", "-s"]
-    if name := shutil.which("ld") or shutil.which("ld.lld"):
-        return [name, "-shared", "-s"]
+    for name in linkers:
+        if shutil.which(name):
+            return [name, "-shared", "-s"]
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-shared", "-nostdlib", "-s"]
+        return [sys.executable, "-m", "ziglang", "cc", "-target", triple, "-shared", "-nostdlib", "-s"]
     raise KernelsError(
-        "linker", "found none of cc, gcc, clang, ld", fix="install one of them, or `pip install ziglang`"
+        "linker",
+        f"found none of {', '.join((*compilers, linkers[0]))}",
+        fix="install one of them, or `pip install ziglang`",
     )
 
 
@@ -110,6 +140,8 @@ def _libraries(work: Path, levels: Sequence[str], bounds: bool, link: Sequence[s
         done = subprocess.run(words, env=environment, cwd=work, capture_output=True, text=True)
         if done.returncode:
             raise KernelsError(f"kernels for {', '.join(levels)}", f"cannot be {step}:\n{done.stderr[-4000:]}")
+    for level, library in zip(levels, made, strict=True):
+        require_machine(library.read_bytes(), level, " ".join(link))
     return made
 
 
@@ -136,8 +168,8 @@ def _write_objects(folder: Path, levels: Sequence[str]) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m conceptloader.kernels.build", description="Compile the kernels.")
-    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=[], help="of processors; all by default")
-    parser.add_argument("--output", type=Path, default=LIBRARIES, help=f"the folder of the libraries and {DESCRIPTION}")
+    parser.add_argument("--levels", nargs="+", choices=LEVELS, default=[], help=f"of ${TARGET}; all by default")
+    parser.add_argument("--output", type=Path, help=f"the folder of the libraries and {DESCRIPTION}")
     parser.add_argument("--bounds", action="store_true", help="check every index, for tests")
     parser.add_argument("--objects", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -172,7 +172,7 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
     if row < 0:
         begin_document(call, place, place + part.inputs, NO_DOCUMENT, packed)
         return OK
-    call.used[row] = call.state[0].clock
+    call.used[row] = call.state[0].clock  # of several threads any one: a late value closes another idle file first
     shard, inputs_stop = call.shards[row], start + part.inputs
     skipped = 1 if place == 0 or packed else 0  # the first token of a row or a document is no label
     inside = Tokens(row, start, inputs_stop, place)

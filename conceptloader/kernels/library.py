@@ -34,6 +34,8 @@ LEVELS = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
     "aarch64": "",
 }
+# Kinds of processors, as wheels name them, and the e_machine of their ELF files.
+MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def load_library() -> Library:
             f"{', '.join(name for name in supported() if name in known.files) or 'there is none'}",
         )
     name, size, digest = known.files[level]
-    return Library(_checked(folder / name, size, digest), level)
+    return Library(_checked(folder / name, level, size, digest), level)
 
 
 def digest_of_sources() -> str:
@@ -120,7 +122,21 @@ def digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _checked(path: Path, size: int, digest: str) -> Path:
+def machine_of(level: str) -> str:
+    """The kind of processor of a level, one of MACHINES."""
+    return next(machine for machine in MACHINES if level.startswith(machine.replace("_", "-")))
+
+
+def require_machine(data: bytes, level: str, path: object) -> None:
+    """Raises: KernelsError unless a library is for the kind of processor of its level, as its ELF header says."""
+    machine = machine_of(level)
+    found = int.from_bytes(data[18:20], "little")
+    if not data.startswith(b"\x7fELF\x02\x01") or found != MACHINES[machine]:
+        expected = f"one for {machine} (machine {MACHINES[machine]}), for level {level}"
+        raise KernelsError(path, f"no library, or of ELF machine {found}", expected, BUILD)
+
+
+def _checked(path: Path, level: str, size: int, digest: str) -> Path:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -131,6 +147,7 @@ def _checked(path: Path, size: int, digest: str) -> Path:
             f"found {len(data)} bytes that are not the {size} that were compiled: it was truncated or changed",
             fix=BUILD,
         )
+    require_machine(data, level, path)
     return path
 
 

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types as _types
+from numba.core import cgutils as _cgutils
 from numba.core import codegen as _numba_codegen
 from numba.core.registry import cpu_target as _cpu_target
 from numba.extending import intrinsic as _intrinsic
@@ -24,6 +25,7 @@ from conceptloader.kernels.kernel import ArrayOf, Kernel, Kind, Lowered, TupleOf
 types: Any = _types
 arrayobj: Any = _arrayobj
 from_dtype: Any = _from_dtype
+cgutils: Any = _cgutils
 intrinsic: Any = _intrinsic
 _codegen: Any = _numba_codegen
 # No way in from Python, and no counting of references: nothing that is compiled owns an array.
@@ -38,8 +40,8 @@ _LOCAL = ("internal", "private")
 _OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "memmove"}
 
 
-def compile_kernels(kernels: Sequence[Kernel[..., Any]], targets: Sequence[tuple[str, str]]) -> list[bytes]:
-    """For each processor and its features, as LLVM names them, an object file with a function for each kernel.
+def compile_kernels(kernels: Sequence[Kernel[..., Any]], targets: Sequence[tuple[str, str, str]]) -> list[bytes]:
+    """For each triple, processor and its features, as LLVM names them, an object file with a function for each kernel.
 
     A kernel is `i64 NAME(i64 address)`, of the address of a block of words.
 
@@ -57,14 +59,17 @@ def compile_kernels(kernels: Sequence[Kernel[..., Any]], targets: Sequence[tuple
         if not value.is_declaration and value.name not in names and value.linkage.name not in _LOCAL:
             value.linkage = "internal"
     code: bytes = whole.as_bitcode()
-    return [_emit(code, cpu, features) for cpu, features in targets]
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return [_emit(code, *target) for target in targets]
 
 
-def _emit(code: bytes, cpu: str, features: str) -> bytes:
+def _emit(code: bytes, triple: str, cpu: str, features: str) -> bytes:
     """An object file for a processor, after passes that know its vectors and see all kernels at once."""
-    target = llvm.Target.from_triple(llvm.get_process_triple())
+    target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default")
     whole: Any = llvm.parse_bitcode(code)
+    whole.triple = triple
     whole.data_layout = str(machine.target_data)
     single = _passes(machine, 3)
     for function in whole.functions:
@@ -272,6 +277,34 @@ def load(typing_context: Any, address: Any, dtype: Any) -> Any:
         return builder.load(pointer, align=1)
 
     return dtype.dtype(types.int64, dtype), generate
+
+
+def _item_of(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Where item [row, column] of an array is, which come first of the arguments; checked where all indices are."""
+    array = arrayobj.make_array(signature.args[0])(context, builder, args[0])
+    return cgutils.get_item_pointer(
+        context, builder, signature.args[0], array, args[1:3], boundscheck=context.enable_boundscheck
+    )
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        size = context.get_abi_sizeof(context.get_data_type(array.dtype))
+        return builder.load_atomic(_item_of(context, builder, signature, args), "acquire", size)
+
+    return array.dtype(array, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_release(typing_context: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        size = context.get_abi_sizeof(context.get_data_type(array.dtype))
+        word = context.cast(builder, args[3], value, array.dtype)
+        builder.store_atomic(word, _item_of(context, builder, signature, args), "release", size)
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, types.int64, value), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

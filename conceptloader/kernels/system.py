@@ -1,10 +1,13 @@
-"""What kernels need from outside: libc's pread, and memory at an address. Linux, glibc or musl, little-endian."""
+"""What kernels need from outside: libc's pread, and memory at an address. Linux, glibc or musl, little-endian.
 
-from typing import Any
+What kernels share with other threads, and in which order these see it: "Memory order" in docs/architecture.md.
+"""
+
+from typing import Annotated, Any
 
 import numpy as np
 
-from conceptloader.kernels.kernel import Array, Lowered, inlined, inner
+from conceptloader.kernels.kernel import Array, Lowered, inlined, inner, kernel
 from conceptloader.kernels.records import HELD, Call
 
 Code = Any
@@ -39,6 +42,21 @@ array_at: Any = Lowered("array_at")
 
 load: Any = Lowered("load")
 """load(address, dtype): the number at any address, also where an array of that type could not begin."""
+
+load_acquire: Any = Lowered("load_acquire")
+"""load_acquire(array, row, column): an item that other threads store meanwhile; what follows sees what came before."""
+
+store_release: Any = Lowered("store_release")
+"""store_release(array, row, column, value): store an item after all that this thread has done, also on Arm."""
+
+
+@kernel
+def publish(files: Annotated[Array, np.int32, 2], row: int, column: int, descriptor: int) -> None:
+    """Let kernels that run meanwhile read a file.
+
+    On Arm a plain store may be seen before those that the system made of `open`: a read would find no such file.
+    """
+    store_release(files, row, column, descriptor)
 
 
 @inner
@@ -196,7 +214,7 @@ def need(call: Call, row: int, column: int, size: int, offset: int) -> Code:
 
     Whoever reads in several steps asks for all of them before: each pass is a round of requests to a store.
     """
-    state, descriptor = call.state[0], call.files[row, column]
+    state, descriptor = call.state[0], load_acquire(call.files, row, column)
     state.row = row
     state.column = column
     state.at = offset
@@ -220,7 +238,7 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
     code = need(call, row, column, size, offset)
     if code != OK:
         return code
-    descriptor, done = call.files[row, column], 0
+    descriptor, done = load_acquire(call.files, row, column), 0
     if descriptor < 0:  # another thread has just closed it
         return want(call, row, column, offset, offset + size)
     if descriptor == OBJECT:

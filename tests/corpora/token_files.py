@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from datatrove.pipeline.tokens.tokenizer import TokenizedFile
-from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
 EOD = 99  # of `random_corpus`
 Documents = list[list[list[int]]]  # documents of sequences of tokens
@@ -14,6 +12,8 @@ Documents = list[list[list[int]]]  # documents of sequences of tokens
 
 def write_megatron(prefix: Path, documents: Documents, dtype: type = np.uint16, end_last: bool = True) -> str:
     """One .bin/.idx pair; returns the prefix as Megatron wants it."""
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
     builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
     for number, document in enumerate(documents):
         for sequence in document:
@@ -46,6 +46,8 @@ def write_datatrove(
     **options: bool,
 ) -> Path:
     """One .ds file with its index; losses: bool for each token, with save_loss_metadata."""
+    from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
     options = {"save_final_metadata": True, **options}
     file = TokenizedFile(str(folder), name, tokenizer_name_or_path=tokenizer, token_size=size, **options)
     for k, document in enumerate(documents):

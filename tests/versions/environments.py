@@ -16,6 +16,7 @@ LOADER = (
     *NO_BUILD,
 )
 KERNELS = ("tests/kernels/test_calls.py", "tests/kernels/test_library.py")
+ARM = (*ORDER, "tests/golden", *NO_BUILD)
 MATRIX = "tests/trainers/test_matrix.py"
 MEGATRON = (
     "tests/megatron/test_iterators.py",
@@ -31,7 +32,7 @@ class Environment:
 
     group, component, version: as the page names them; version "": what was found installed as `package`. tests:
     arguments of pytest. checkout: the folder that `variable` gives the tests, below $CONCEPTLOADER_CHECKOUTS;
-    importable: the folder in it that goes on PYTHONPATH, "" for none. note: for the page.
+    importable: the folder in it that goes on PYTHONPATH, "" for none. arm: for tests/arm alone. note: for the page.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Environment:
     python: str = "3.11"
     packages: tuple[str, ...] = ("torch==2.13.0",)
     tests: tuple[str, ...] = LOADER
+    arm: bool = False
     checkout: str = ""
     variable: str = ""
     importable: str = "."
@@ -60,6 +62,16 @@ def environments() -> Iterator[Environment]:
     yield Environment(
         name="python3.15", group="Python", component="CPython", version="3.15", python="3.15", packages=(),
         tests=(*ORDER, *NO_BUILD), note="no torch yet; pip refuses conceptloader there (`python_requires`)",
+    )  # fmt: skip
+    for pages in ("4k", "64k"):
+        yield Environment(
+            name=f"aarch64-{pages}", group="Python", component=f"CPython for aarch64, pages of {pages[:-1]} KiB",
+            version="3.11", packages=(), tests=ARM, arm=True, note="by qemu on x86-64: `make arm`",
+        )  # fmt: skip
+    yield Environment(
+        name="aarch64-torch", group="Python", component="torch for aarch64", package="torch",
+        packages=("torch==2.6.0",), tests=("tests/loader/test_loader.py", "tests/loader/test_state.py"), arm=True,
+        note="by qemu on x86-64, pages of 64 KiB: `make arm`",
     )  # fmt: skip
     yield Environment(
         name="numba", group="Python", component="numba", package="numba", packages=("torch==2.13.0", "numba==0.68.1"),

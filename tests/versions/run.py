@@ -115,6 +115,8 @@ def main() -> None:
             print(f"{name}: not run, $CONCEPTLOADER_CHECKOUTS has no {environment.checkout}")
         elif given.here:
             good &= run(environment)
+        elif environment.arm:
+            print(f"{name}: not run, `make arm` does that")
         elif (python := made(environment)) is None:
             print(f"{name}: not run, there is no python{environment.python}")
         else:

@@ -1,0 +1,125 @@
+"""The aarch64 build, run by qemu on a Debian machine of any kind: `make arm`. Nothing is installed on the machine.
+
+Into build/arm go Debian's qemu-user and its arm64 Python, and wheels for aarch64 from the package index. Then:
+
+1. The kernels, cross-compiled, compute what those of this machine compute: with pages of 4 KiB and of 64 KiB (Grace),
+   and with checks of every index.
+2. A dataset that either kind of processor wrote is read on the other, in threads, with equal batches.
+3. The tests of the environments "aarch64-..." of tests/versions pass.
+
+What qemu on x86-64 cannot show is Arm's memory order: docs/architecture.md says why it does not matter.
+"""
+
+import functools
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from conceptloader.kernels import build
+from conceptloader.kernels.library import VARIABLE
+from tests.versions.environments import READERS, TESTS
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / "build" / "arm"
+SYSROOT = HOME / "sysroot"
+PYTHON = HOME / "python"  # the wrapper, which children are started with too
+SITE = SYSROOT / "usr/lib/python3/dist-packages"  # where Debian's Python looks
+PACKAGES = ("numpy", "pyyaml", "xxhash", "tqdm", *READERS, *TESTS)
+TORCH = "torch==2.6.0"  # later wheels of the package index for aarch64 need CUDA's libraries
+EVERYTHING = "from tests.kernels.everything import everything; print(everything())"
+PAGES = {"4k": "4096", "64k": "65536"}
+
+
+def fetch() -> None:
+    """An interpreter of arm64 with its libraries and packages, and qemu, below HOME."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    state, cache = HOME / "apt/state", HOME / "apt/cache"
+    for folder in (state / "lists/partial", cache / "archives/partial", SITE):
+        folder.mkdir(parents=True)
+    (state / "status").touch()  # nothing is installed: all that Python depends on is fetched
+    arm = ["apt-get", "-qq", f"-oDir::State={state}", f"-oDir::State::status={state}/status", f"-oDir::Cache={cache}"]
+    arm += ["-oAPT::Architecture=arm64", "-oAPT::Architectures=arm64", "-oAPT::Sandbox::User="]
+    run(*arm, "update")
+    run(*arm, "install", "--download-only", "-y", "--no-install-recommends", "python3", "libstdc++6", "libgomp1")
+    for deb in (cache / "archives").glob("*.deb"):
+        run("dpkg", "-x", str(deb), str(SYSROOT))
+    qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if qemu is None:
+        run("apt-get", "-qq", "-oAPT::Sandbox::User=", "download", "qemu-user-static", cwd=HOME)
+        (deb,) = HOME.glob("qemu-user-static*.deb")
+        run("dpkg", "-x", str(deb), str(HOME / "qemu"))
+        deb.unlink()
+        qemu = str(HOME / "qemu/usr/bin/qemu-aarch64-static")
+    (found,) = (SYSROOT / "usr/bin").glob("python3.??")
+    PYTHON.write_text(f'#!/bin/sh\nQEMU_LD_PREFIX={SYSROOT} exec {qemu} {found} "$@"\n')
+    PYTHON.chmod(PYTHON.stat().st_mode | stat.S_IXUSR)
+    # What tests start as sys.executable would be a program that this machine cannot run.
+    (SITE / "executable.pth").write_text(f"import sys; sys.executable = {str(PYTHON)!r}\n")
+    install(*PACKAGES, TORCH)
+
+
+def install(*packages: str) -> None:
+    """Packages of the versions that are tested, by a pip that runs on aarch64: their conditions name the processor."""
+    minor = next((SYSROOT / "usr/bin").glob("python3.??")).name.removeprefix("python3.")
+    pins = (ROOT / f"constraints/py3{minor}.txt").read_text().splitlines()
+    (HOME / "pins.txt").write_text("\n".join(pin for pin in pins if not pin.startswith(("torch==", "sympy=="))))
+    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=:all:", "--target", str(SITE)]
+    run(sys.executable, *pip, "--upgrade", "pip")
+    run(str(PYTHON), *pip, "-c", str(HOME / "pins.txt"), *packages, PYTHONPATH="")
+
+
+def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}")
+    return done.stdout.strip()
+
+
+def kernels(*, bounds: bool = False) -> Path:
+    """The folder of the libraries, cross-compiled."""
+    folder = HOME / ("kernels-with-bounds-checks" if bounds else "kernels")
+    command = [sys.executable, "-m", "conceptloader.kernels.build", "--output", str(folder)]
+    run(*command, *["--bounds"] * bounds, **{build.TARGET: "aarch64", VARIABLE: ""})
+    return folder
+
+
+def arm(*arguments: str, pages: str = "4k", folder: Path = HOME / "kernels") -> str:
+    """Standard output of Python for aarch64 with arguments."""
+    return run(str(PYTHON), *arguments, PYTHONPATH=str(ROOT), QEMU_PAGESIZE=PAGES[pages], **{VARIABLE: str(folder)})
+
+
+def compare(what: str, expected: str, *found: str) -> None:
+    """Print what is equal, or end."""
+    if {*found} != {expected}:
+        sys.exit(f"{what}: found {', '.join(found)}, expected {expected}, as on this machine")
+    print(f"{what}: {len(found)} equal to this machine's, {expected}", flush=True)
+
+
+def main() -> None:
+    if not (SITE / "torch").exists():
+        fetch()
+    kernels()
+    here = functools.partial(run, sys.executable, PYTHONPATH=str(ROOT))
+    found = [arm("-c", EVERYTHING, pages=pages) for pages in PAGES]
+    found += [arm("-c", EVERYTHING, folder=kernels(bounds=True))]
+    compare("orders and batches (4 KiB, 64 KiB, bounds checks)", here("-c", EVERYTHING), *found)
+    with tempfile.TemporaryDirectory() as folder:
+        read = ["-m", "tests.arm.batches"]
+        written_here, written_there = f"{folder}/here", f"{folder}/there"
+        expected = here(*read, written_here)
+        there = [arm(*read, written_here, pages=pages) for pages in PAGES]
+        there += [arm(*read, written_there, pages="64k"), here(*read, written_there)]
+        compare("files and batches (written on either, read on both)", expected, *there)
+    for name, pages in {"aarch64-4k": "4k", "aarch64-64k": "64k", "aarch64-torch": "64k"}.items():
+        arm("-m", "tests.versions.run", "--here", name, pages=pages)
+        print(f"{name}: passed", flush=True)
+    run(sys.executable, "-m", "tests.versions.page", "--write")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""gigatoken's ids are those of tokenizers, or it is not used."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gigatoken")
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from conceptloader.errors import InputError
+from conceptloader.ingest.records import fast
+from conceptloader.ingest.records.fast import HARD, PATTERNS, Fast, fast_of
+
+TEXTS = [path.read_text() for path in sorted(Path(fast.__file__).parent.glob("*.py"))]
+SPECIAL = ["<|endoftext|>", "<|im_end|>"]
+POOL = [
+    *map(chr, [*range(32, 127), *range(0xA0, 0x250), *range(0x300, 0x340), *range(0x600, 0x640), *range(0xE00, 0xE40)]),
+    *map(chr, [*range(0x4E00, 0x4E80), *range(0x1F600, 0x1F640), 0x200D, 0x200B, 0xFE0F, 0x2028, 0x85, 0x3000]),
+    *"\n\r\t    ", *SPECIAL, "'s", "'LL", "hello world", "bar",
+]  # fmt: skip
+
+
+def trained(tokenizer: Any, alphabet: bool = True, **options: Any) -> Any:
+    letters = pre_tokenizers.ByteLevel.alphabet() if alphabet else []
+    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(
+        vocab_size=2000, special_tokens=SPECIAL + options.pop("names", []), initial_alphabet=letters))  # fmt: skip
+    return tokenizer
+
+
+def levels(pattern: str = "", text: Any = None, prefix: bool = False, **model: Any) -> Any:
+    made = Tokenizer(models.BPE(**model))
+    if text is not None:
+        made.normalizer = text
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if pattern:
+        split = pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated")
+        made.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    made.decoder = decoders.ByteLevel()
+    return trained(made)
+
+
+def pieces() -> Any:
+    made = Tokenizer(models.BPE(byte_fallback=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return trained(made, alphabet=False, names=[f"<0x{value:02X}>" for value in range(256)])
+
+
+def with_added() -> Any:
+    made = levels()
+    made.add_tokens([AddedToken("hello world", normalized=False), AddedToken("bar", lstrip=True, rstrip=True)])
+    return made
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "GPT-2": levels, "a space in front": lambda: levels(prefix=True), "added tokens": with_added, "pieces": pieces,
+    "Llama 3": lambda: levels("Llama 3", ignore_merges=True), "Qwen": lambda: levels("Qwen", normalizers.NFC()),
+    "Llama 3, NFC": lambda: levels("Llama 3", normalizers.NFC()), "Qwen, as it is": lambda: levels("Qwen"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_equal(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = KINDS[kind]()
+    made = fast_of(tokenizer, kind)
+    assert isinstance(made, Fast), made
+    monkeypatch.setattr(fast, "RENEWED", 20_000)
+    draw = random.Random(kind)
+    texts = [*HARD, *TEXTS, *("".join(draw.choices(POOL, k=draw.randint(1, 80))) for _ in range(3000))]
+    found = made.encode(texts)
+    for text, ids in zip(texts, found, strict=True):
+        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, text
+    assert made.compared == 32 + len(range(1000, len(texts), 1000))
+
+
+def single_word() -> Any:
+    made = levels()
+    made.add_tokens([AddedToken("bar", single_word=True)])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "why"),
+    [
+        (single_word, "added token 'bar' is for single words only"),
+        (lambda: Tokenizer(models.WordPiece(unk_token="[UNK]")), "its model is WordPiece, not BPE"),
+        (lambda: levels(dropout=0.1), "its model has dropout"),
+        (lambda: levels(text=normalizers.NFKC()), r"with normalizer NFKC was never compared"),
+        (lambda: levels(text=normalizers.Lowercase()), r"with normalizer Lowercase was never compared"),
+    ],
+)
+def test_what_nobody_has_compared_is_not_used(tokenizer: Callable[[], Any], why: str) -> None:
+    found = fast_of(tokenizer(), "t")
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast.metadata, "version", lambda name: "0.11.0")
+    assert fast_of(levels(), "t") == (
+        "gigatoken is 0.11.0, of which nobody knows whether it gives the same ids (known: 0.10.*)"
+    )
+
+
+@pytest.mark.parametrize("at", [0, 31, 2000])
+def test_a_difference_ends_it_with_both_ids(at: int) -> None:
+    made = fast_of(levels(), "t")
+    assert isinstance(made, Fast)
+    texts = ["plain words"] * at + ["differs here"] + ["plain words"] * 10
+    good = made._fast
+
+    class Wrong:
+        @staticmethod
+        def encode(text: str) -> Any:
+            ids = good.encode(text)
+            return ids[:-1] if "differs" in text else ids
+
+    made._fast = Wrong
+    with pytest.raises(InputError, match=r"ids \[.*by gigatoken from token .* of 'differs here' on, expected \["):
+        made.encode(texts)
+
+
+def test_a_difference_of_a_hard_text_is_found_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "unproven", lambda definition: "")
+    with pytest.raises(InputError, match=r"as tokenizers gives"):
+        fast_of(single_word(), "t")

@@ -51,6 +51,7 @@ def ranged(package: str, extra: str = "") -> str:
 
 TORCH = [ranged("torch")]
 INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2"]
+FAST = [*INGEST, "gigatoken>=0.10,<0.11"]
 MEGATRON = [*TORCH, ranged("megatron-core")]
 NANOTRON = [*TORCH, ranged("nanotron")]
 LIGHTNING = [*TORCH, ranged("lightning")]
@@ -199,6 +200,7 @@ setup(
     extras_require={
         "torch": TORCH,
         "ingest": INGEST,
+        "fast": FAST,
         "megatron": MEGATRON,
         "nanotron": NANOTRON,
         "datatrove": DATATROVE,

@@ -142,6 +142,10 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     if summary.special_tokens:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.special_tokens.items()))
         lines.append(f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens): {names}")
+    if summary.compared:
+        lines.append(f"tokenized by gigatoken; of {summary.compared:,} documents the ids were compared with tokenizers")
+    elif summary.slow:
+        lines.append(f"tokenized by tokenizers, the slower way: {summary.slow}")
     if summary.doubled:
         lines.append(f"{summary.doubled:,} documents had the eos or bos that they got already, and have two of them")
     lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])

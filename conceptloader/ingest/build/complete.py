@@ -52,7 +52,8 @@ class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
     ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
-    each one. doubled: documents that had the eos or bos already that they got. These, bad records, truncated
+    each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
+    ids were compared with those of tokenizers; slow: why it was not used. These, bad records, truncated
     conversations and tokens of prefixes are those of this run, all else is of the whole dataset.
     """
 
@@ -70,6 +71,8 @@ class Summary:
     ids: IdCounts | None = None
     special_tokens: dict[str, int] = field(default_factory=dict)
     doubled: int = 0
+    compared: int = 0
+    slow: str = ""
 
 
 def check_replaceable(path: str, sources: Sequence[Source]) -> None:

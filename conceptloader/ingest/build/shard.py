@@ -66,7 +66,8 @@ class Progress:
 
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
     without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
-    doubled: documents that had the eos, or the bos, which they got, already.
+    doubled: documents that had the eos, or the bos, which they got, already. compared: documents whose ids were
+    compared with those of tokenizers; slow: why gigatoken was not used.
     """
 
     bytes: int = 0
@@ -78,6 +79,8 @@ class Progress:
     prefix_tokens: int = 0
     spelled: Counter[str] = field(default_factory=Counter)
     doubled: int = 0
+    compared: int = 0
+    slow: str = ""
 
     def add(self, other: "Progress") -> None:
         self.bytes += other.bytes
@@ -87,6 +90,8 @@ class Progress:
         self.prefix_tokens += other.prefix_tokens
         self.spelled += other.spelled
         self.doubled += other.doubled
+        self.compared += other.compared
+        self.slow = self.slow or other.slow
         self.losses.add(other.losses)
         self.bad += other.bad
 
@@ -185,6 +190,8 @@ class ShardFiller:
             self.spelled.update(progress.spelled)
             if self.spelled and self.tokenizer is not None:
                 writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
+            if self.tokenizer is not None:
+                progress.compared, progress.slow = self.tokenizer.take_compared()
             self.losses.add(progress.losses)
             if self.losses:
                 writer.notes[NOTE] = self.losses.to_json()

@@ -1,9 +1,11 @@
 """Ids from gigatoken, some hundred times faster than from tokenizers, where both are known to give the same.
 
-Nothing but time depends on it: names of tokenizers and the bytes of a dataset are those of tokenizers, or the build ends.
+Nothing but time depends on it: names of tokenizers and the bytes of a dataset are those of tokenizers, or the build
+ends. So an environment variable switches it off, CONCEPTLOADER_FAST=0, which worker processes inherit.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from importlib import import_module, metadata
 from typing import Any
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
 
+VARIABLE = "CONCEPTLOADER_FAST"
 PROVEN = "0.10."  # versions whose ids were compared, by tests/ingest/test_fast.py
 FIRST, EVERY = 32, 1000  # documents of a process that are compared: the first ones, then one of so many
 RENEWED = 32 << 20  # characters after which its cache is dropped: of random words it takes ten times their bytes
@@ -48,7 +51,8 @@ class Fast:
         self._renew()
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         hard = [*HARD, *(f"a{name} {name}b {name}{name}\n{name[:-1]}" for name in added[:64])]
-        self._compare(hard, [self._fast.encode(text) for text in hard])
+        for text in hard:
+            self.compare(text, self._fast.encode(text))
 
     def _renew(self) -> None:
         self._fast: Any = import_module("gigatoken").Tokenizer.from_json(self._definition)
@@ -62,28 +66,38 @@ class Fast:
                 self._renew()
             self._left -= len(text)
             found.append(self._fast.encode(text))
-        chosen = [k for k in range(len(texts)) if self._seen + k < FIRST or (self._seen + k) % EVERY == 0]
-        self._compare([texts[k] for k in chosen], [found[k] for k in chosen])
+        for k in range(len(texts)):
+            if self._seen + k < FIRST or (self._seen + k) % EVERY == 0:
+                self.compare(texts[k], found[k])
+                self.compared += 1
         self._seen += len(texts)
-        self.compared += len(chosen)
         return found
 
-    def _compare(self, texts: Sequence[str], found: Sequence[NDArray[np.uint32]]) -> None:
-        for text, ids in zip(texts, found, strict=True):
-            theirs = self._tokenizer.encode(text, add_special_tokens=False).ids
-            if theirs != ids.tolist():
-                k = next((k for k, (a, b) in enumerate(zip(ids.tolist(), theirs, strict=False)) if a != b), -1)
-                k = min(len(ids), len(theirs)) if k < 0 else k
-                raise InputError(
-                    f"tokenizer {self._path}",
-                    f"ids {ids[k : k + 8].tolist()} by gigatoken from token {k} of {text[:60]!r} on",
-                    f"{theirs[k : k + 8]} as tokenizers gives",
-                    "build with --engine tokenizers, and report it",
-                )
+    def take_compared(self) -> int:
+        """How many texts were compared since the last call."""
+        count, self.compared = self.compared, 0
+        return count
+
+    def compare(self, text: str, ids: NDArray[np.uint32]) -> Any:
+        """The encoding of a text as tokenizers gives it. Raises: InputError for other ids."""
+        theirs = self._tokenizer.encode(text, add_special_tokens=False)
+        ours, expected = ids.tolist(), theirs.ids
+        if ours != expected:
+            pairs = enumerate(zip(ours, expected, strict=False))
+            k = next((k for k, (a, b) in pairs if a != b), min(len(ours), len(expected)))
+            raise InputError(
+                f"tokenizer {self._path}",
+                f"ids {ours[k : k + 8]} by gigatoken from token {k} of {text[:60]!r} on",
+                f"{expected[k : k + 8]} as tokenizers gives",
+                f"build with {VARIABLE}=0, without it, and report this text",
+            )
+        return theirs
 
 
 def fast_of(tokenizer: Any, path: str) -> "Fast | str":
     """The fast twin of a tokenizer of the tokenizers package, or why there is none. Raises: InputError."""
+    if os.environ.get(VARIABLE) == "0":
+        return f"{VARIABLE} is 0"
     try:
         version = metadata.version("gigatoken")
     except metadata.PackageNotFoundError:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.records.batch import BadRow, Ragged
+from conceptloader.ingest.records.fast import Fast
 from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
 
 TEXT, CONTROL, ERROR = RULES = "text", "control", "error"
@@ -69,6 +70,11 @@ class SpecialTokens:
                 parts[row] = plain.values[a:b], plain_places[a:b]
         values, found = np.concatenate([one for one, _ in parts]), np.concatenate([one for _, one in parts])
         return Ragged(values, offsets_of([len(one) for one, _ in parts])), found
+
+    def take_compared(self) -> tuple[int, str]:
+        """How many texts were compared since the last call; why none was, if it is known."""
+        fast = vars(self._file).get("fast", "") if self._file else ""
+        return (fast.take_compared(), "") if isinstance(fast, Fast) else (0, fast)
 
     def encode_prefixes(self, texts: Sequence[str]) -> Ragged:
         """Of the texts in front of documents. Raises: BadRow for values of the record that spell a special token."""

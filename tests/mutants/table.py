@@ -27,8 +27,8 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     "format": (
         {
             "checks": "verify claims damage", "verify": "verify claims damage", "codecs": "codecs golden",
-            "columnfile": "columns golden", "reencode": "convert golden", "concat": "join golden", "ladder": "ladder join",
-            "overlap": "overlap", "ranges": "windows golden",
+            "columnfile": "columns golden", "reencode": "convert golden", "concat": "join golden",
+            "ladder": "ladder join", "overlap": "overlap", "ranges": "windows golden",
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
             "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",
             "finalize": "build golden damage", "shardtable": "golden manifest damage",

@@ -272,7 +272,7 @@ def wanted(config: Config, concepts: bool) -> Config:
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:
         outputs = replace(outputs, document_ids=False, sample_index=False, sample_seed=False)
-        outputs = replace(outputs, loss_weight=None, fields={})
+        outputs = replace(outputs, loss_weight=None, fields={}, columns={})
         bare = {name: replace(entry, loss_weight=None) for name, entry in config.datasets.items()}
         config = replace(config, datasets=bare)
     return replace(config, outputs=outputs, tracks=config.tracks if concepts else {})

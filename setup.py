@@ -76,6 +76,7 @@ TEST = [
     *TRAINERS,
     *VIEW,
     *DOCS,
+    *FAST,
     "prometheus-client",
     "selenium",
     "megatron-core==0.16.1",

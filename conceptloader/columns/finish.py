@@ -14,6 +14,7 @@ from conceptloader.columns.unfinished import Plan, Unfinished
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec.columnfile import (
     ColumnFile,
     HoleFiles,
@@ -25,6 +26,7 @@ from conceptloader.format.spec.columnfile import (
 )
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import OFFSET
+from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.shardtable import FileColumn
 from conceptloader.storage.durable import Spool, sync_directory, write_file
 from conceptloader.storage.lock import hold, release
@@ -35,23 +37,30 @@ _CHUNK = 1 << 22  # bytes, or tokens of a file of holes
 _TAKEN = "another process finishes this column ({holder}), expected one"
 
 
-def finish(dataset: Dataset, name: str, plan: Plan, unfinished: Unfinished, partial: bool, keep: bool) -> ColumnFile:
+def finish(
+    path: str | os.PathLike[str],
+    name: str,
+    partial: bool = False,
+    keep: bool = False,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+) -> ColumnFile:
     """Make the column of what was logged; see ColumnWriter.finish. keep: of what was written twice, either counts."""
-    unfinished.agree(plan)
-    lock = hold(os.path.join(unfinished.path, "finish.lock"), _TAKEN)
-    try:
-        unfinished.require_no_writer()
-        with open_dataset(dataset.path, dataset.files.roots.given) as now:
-            if now.stream_fingerprint != plan.stream_fingerprint:
-                raise FormatError(
-                    f"{dataset.path}: stream_fingerprint",
-                    f"{now.stream_fingerprint}: the dataset was built again meanwhile",
-                    f"{plan.stream_fingerprint}, of the tokens whose values were written",
-                    f"restore it; {unfinished.path} stays as it is",
-                )
-            return _Finishing(now, name, plan, unfinished, keep).run(partial)
-    finally:
-        release(lock)
+    with open_dataset(path, roots) as dataset:
+        unfinished = Unfinished(dataset.path, name)
+        plan = unfinished.agree(None)
+        if dataset.stream_fingerprint != plan.stream_fingerprint:
+            raise FormatError(
+                f"{dataset.path}: stream_fingerprint",
+                f"{dataset.stream_fingerprint}: the dataset was built again meanwhile",
+                f"{plan.stream_fingerprint}, of the tokens whose values were written",
+                f"restore it; {unfinished.path} stays as it is",
+            )
+        lock = hold(os.path.join(unfinished.path, "finish.lock"), _TAKEN)
+        try:
+            unfinished.require_no_writer()
+            return _Finishing(dataset, name, plan, unfinished, keep).run(partial)
+        finally:
+            release(lock)
 
 
 class _Finishing:
@@ -206,12 +215,12 @@ class _Finishing:
         holes.starts += self._starts_in(shard, start, stop)
 
     def _named(self, kind: str, shard: int) -> str | None:
-        """How the column names a file: not beside a shard of another dataset, whose directory is not this one's."""
-        return f"{kind}.{shard:05}" if self.dataset.manifest.shards.path[shard].startswith("../") else None
+        """How the column names a file; None for the usual name."""
+        own = own_file(self.dataset.manifest, kind, shard)
+        return None if own == f"{self.dataset.manifest.shards.path[shard]}.{kind}" else own
 
     def _target(self, kind: str, shard: int) -> str:
-        own = f"{self.dataset.manifest.shards.path[shard]}.{kind}"
-        return self.dataset.files.roots.resolve(self._named(kind, shard) or own)
+        return self.dataset.files.roots.resolve(own_file(self.dataset.manifest, kind, shard))
 
     def _source(self, shard: int) -> str:
         """Where the items are: at their final place if this was interrupted."""
@@ -219,7 +228,40 @@ class _Finishing:
         return path if os.path.exists(path) or not os.path.exists(target) else target
 
 
+def own_file(manifest: Manifest, kind: str, shard: int) -> str:
+    """A file of a shard, beside its others, unless these are in the directory of another dataset."""
+    prefix = manifest.shards.path[shard]
+    return f"{kind}.{shard:05}" if prefix.startswith("../") else f"{prefix}.{kind}"
+
+
 def _ranges(records: Any) -> Iterator[tuple[int, int, list[int]]]:
     """(start, stop, hashes that were logged) of each range, in order of the starts."""
     for (start, stop), some in groupby(records[["start", "stop", "hash"]].tolist(), lambda record: record[:2]):
         yield start, stop, [found for *_, found in some]
+
+
+def remove(path: str | os.PathLike[str], name: str, roots: Sequence[str | os.PathLike[str]] | None = None) -> list[str]:
+    """Remove a column, or what was written of one that is not finished: NAME.column.json first, then its data.
+
+    Arrays that were left in place stay.
+
+    Returns: the files that it had. Raises: ConfigError if there is neither, FormatError, ReadError.
+    """
+    manifest, allowed = load_manifest(path, roots)
+    head, folder = (os.path.join(allowed.directory, one) for one in (column_file(name), f"{name}.column.unfinished"))
+    if not os.path.lexists(head) and not os.path.isdir(folder):
+        rule = "NAME.column.json of a column, or NAME.column.unfinished"
+        raise ConfigError(allowed.directory, f"no column {name!r}", rule, "check the name")
+    shards = range(len(manifest.shards))
+    kinds = items_kind(name), holes_kind(name)
+    files = [allowed.resolve(own_file(manifest, kind, shard)) for kind in kinds for shard in shards]
+    found = [file for file in (head, *files) if os.path.lexists(file)]
+    for file in found:
+        with named(file, "removed"):
+            os.unlink(file)
+            if file == head:
+                sync_directory(allowed.directory)
+    if os.path.isdir(folder):
+        with named(folder, "removed"):
+            shutil.rmtree(folder)
+    return found

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conceptloader.base.checks import as_count
+from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend, open_blend
 from conceptloader.columns.finish import finish
 from conceptloader.columns.places import At, Pieces, pieces_of
@@ -16,7 +17,7 @@ from conceptloader.columns.values import Array, Stored, as_stored
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, ragged
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.spec.columnfile import ColumnFile, column_file
+from conceptloader.format.spec.columnfile import TYPES, ColumnFile, column_file
 from conceptloader.format.spec.columns import Ints
 
 _FLUSH_BYTES = 1 << 28
@@ -130,7 +131,7 @@ class ColumnWriter:
             ReadError: A file cannot be read or written.
         """
         self.close()
-        return finish(self.dataset, self.name, self.plan, self._unfinished, partial, self.keep)
+        return finish(self.dataset.path, self.name, partial, self.keep, self.dataset.files.roots.given)
 
     def put(self, start: int, values: Any, where: str) -> None:
         """Write the values of tokens [start, ...) of the dataset: for what comes from files.
@@ -138,12 +139,7 @@ class ColumnWriter:
         where: what they are, for messages.
         """
         stored = as_stored(values, self.plan.dtype, 1, where)
-        if stored.values.shape[1:] != self.plan.shape:
-            found = f"items of shape {list(stored.values.shape[1:])}"
-            raise ConfigError(where, found, f"{list(self.plan.shape)}, as of the column", "correct the file")
-        if stored.wrong is not None and stored.wrong.any():
-            at = int(np.argmax(stored.wrong))
-            raise self._wrong(f"{where}, token {at} of {len(stored.values)}", stored.given[at])
+        require_fitting(stored, self.plan, where)
         cut = self.dataset.cut(np.array([start]), np.array([start + len(stored.values)]))
         pieces = Pieces(cut.row, cut.first + cut.base - start, cut.shard, cut.first, cut.end)
         self._put(pieces, stored.values[None], lambda row: where)
@@ -247,12 +243,52 @@ class ColumnWriter:
             if stored.wrong is not None and (bad := flat[stored.wrong.reshape(-1)[flat]]).size:
                 at, position = divmod(int(bad[0]), tokens.shape[1])
                 where = f"column {self.name}: sample {samples[at]}, position {position}"
-                raise self._wrong(where, stored.given[at, position])
+                raise _wrong(where, self.plan, stored.given[at, position])
 
-    def _wrong(self, where: str, given: Any) -> ConfigError:
-        values = np.asarray(given).reshape(-1)
-        fix = "compute it in a wider type, mask it, or choose another dtype"
-        return ConfigError(where, f"{values[:4].tolist()}", f"numbers that {self.plan.dtype} holds, not NaN", fix)
+
+def require_fitting(stored: Stored, plan: Plan, where: str, first: int = 0) -> None:
+    """Raise ConfigError for items that are not as the column has them. first: the token of the first, for messages."""
+    if stored.values.shape[1:] != plan.shape:
+        found = f"items of shape {list(stored.values.shape[1:])}"
+        raise ConfigError(where, found, f"{list(plan.shape)}, as of the column", "correct the file")
+    if stored.wrong is not None:
+        at = int(np.argmax(stored.wrong))
+        raise _wrong(f"{where}, token {first + at:,}", plan, stored.given[at])
+
+
+def _wrong(where: str, plan: Plan, given: Any) -> ConfigError:
+    values = np.asarray(given).reshape(-1)
+    fix = "compute it in a wider type, mask it, or choose another dtype"
+    return ConfigError(where, f"{values[:4].tolist()}", f"numbers that {plan.dtype} holds, not NaN", fix)
+
+
+def begin(
+    path: str | os.PathLike[str],
+    name: str,
+    dtype: str,
+    shape: int | Sequence[int],
+    at: At = "labels",
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+) -> tuple[Dataset, Plan]:
+    """A dataset that can get such a column. Raises: see column_writer."""
+    dataset = open_dataset(path, roots)
+    if "://" in dataset.path:
+        raise ConfigError(
+            dataset.path, "a URL", "a local directory", "write into a copy, and upload the column's files"
+        )
+    if dataset.viewed is not None:
+        fix = f"write into its source, whose columns it has: {dataset.source}"
+        raise ConfigError(dataset.path, "a subset", "a dataset with files of its own", fix)
+    shape = (as_count(shape, "shape"),) if isinstance(shape, int) else tuple(as_count(one, "shape") for one in shape)
+    plan = Plan(dtype=dtype, shape=shape, stream_fingerprint=dataset.stream_fingerprint, at=at)
+    if dtype not in TYPES:
+        raise unknown(f"column {name}: dtype", dtype, TYPES, "type")
+    plan.described(dataset.num_shards).check(name, dataset.manifest)
+    target = os.path.join(dataset.path, column_file(name))
+    if os.path.lexists(target):
+        fix = f"choose another name, or remove it: conceptloader column {dataset.path} {name} --remove"
+        raise ConfigError(target, "a column", "none of this name", fix)
+    return dataset, plan
 
 
 def column_writer(
@@ -285,21 +321,9 @@ def column_writer(
         FormatError: The dataset is corrupt.
         ReadError: A file cannot be read or written.
     """
-    dataset = open_dataset(path, roots)
-    if "://" in dataset.path or dataset.viewed is not None:
-        found, rule = ("a URL", "a local directory") if "://" in dataset.path else ("a subset", "a dataset with files")
-        fix = "write into a copy" if "://" in dataset.path else f"it has the columns of its source: {dataset.source}"
-        raise ConfigError(dataset.path, found, rule, fix)
-    shape = (as_count(shape, "shape"),) if isinstance(shape, int) else tuple(as_count(one, "shape") for one in shape)
-    plan = Plan(dtype=dtype, shape=shape, stream_fingerprint=dataset.stream_fingerprint, at=at)
-    plan.described(dataset.num_shards).check(name, dataset.manifest)
-    target = os.path.join(dataset.path, column_file(name))
-    if os.path.lexists(target):
-        fix = f"choose another name, or remove it: conceptloader column {dataset.path} {name} --remove"
-        raise ConfigError(target, "a column", "none of this name", fix)
+    dataset, plan = begin(path, name, dtype, shape, at, roots)
     source = loader if loader is None or hasattr(loader, "blend") else open_blend(loader)
-    unfinished = Unfinished(dataset.path, name)
-    writer = ColumnWriter(dataset, name, plan, unfinished, source, keep)
+    writer = ColumnWriter(dataset, name, plan, Unfinished(dataset.path, name), source, keep)
     if source is not None:
         writer.check_source()
     return writer

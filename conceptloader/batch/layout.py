@@ -29,12 +29,13 @@ BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 I8, F4, U1 = map(np.dtype, ("i8", "f4", "u1"))
+BF16 = np.dtype("u2", metadata={"torch": "bfloat16"})  # its bits, since numpy has no such type
 
 _LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pages
 
 
 class ArraySpec(NamedTuple):
-    """shape with the samples first; `blank` as in Row, 0 for fields.
+    """shape with the samples first; `blank` as in Row, 0 for fields, what is `missing` for columns.
 
     along: whether the second dimension runs over the tokens of a sample. labels: it stands at these. gaps: it is blank
     in between, too, not only after the tokens that are read.
@@ -42,7 +43,7 @@ class ArraySpec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    blank: int | None = 0
+    blank: float | None = 0
     along: bool = False
     labels: bool = False
     gaps: bool = False
@@ -69,10 +70,11 @@ def specs_of(rows: Iterable[Row], sizes: Mapping[str, int], *, prefix: str = "",
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """A token-aligned field in a batch.
+    """A token-aligned field in a batch, or a column.
 
     field: its name in datasets. labels: it stands where its token is a label. Of weights, in datasets that have no such
-    field, `outside` if they have a track of that name, and `missing` if not.
+    field, `outside` if they have a track of that name, and `missing` if not. shape: of a column, that of an item; None
+    for fields. stored: of a column, its type in datasets. blank: of a column, what stands where there is no value.
     """
 
     name: str
@@ -81,6 +83,9 @@ class FieldLayout:
     labels: bool
     missing: float = 1.0
     outside: float = 1.0
+    shape: tuple[int, ...] | None = None
+    stored: str = ""
+    blank: float = 0
 
 
 class ConceptWeights(NamedTuple):
@@ -167,7 +172,8 @@ class BatchLayout:
         sizes = {"B": samples, "S": self.seq_len, "S + 1": self.seq_len + 1}
         specs = specs_of((row for row in self.outputs.rows if row.name not in views), sizes)
         for f in self.fields:
-            specs[f.name] = ArraySpec((samples, self.seq_len), f.dtype, along=True, labels=f.labels)
+            shape = (samples, self.seq_len, *(f.shape or ()))
+            specs[f.name] = ArraySpec(shape, f.dtype, f.blank, along=True, labels=f.labels)
         for track in self.tracks:
             specs |= track.arrays(samples, self.seq_len)
         return specs

@@ -10,6 +10,7 @@ import numpy as np
 
 from conceptloader.base.hashing import derive_key
 from conceptloader.base.strict import unknown
+from conceptloader.batch.columns import column_layout
 from conceptloader.batch.layout import (
     F4,
     I8,
@@ -73,7 +74,7 @@ def decide_layout(
         _check_view(view, outputs)
     chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
     # Of the arrays of a batch also those that are off: a field keeps its name when they are switched on.
-    names = [*(row.name for row in BATCH), *outputs.fields]
+    names = [*(row.name for row in BATCH), *outputs.fields, *outputs.columns]
     for track in chosen:
         names += {f"{track.name}_{row.name}" for row in TRACK}
     for name, times in Counter(names).items():
@@ -82,6 +83,7 @@ def decide_layout(
                 "outputs", f"two arrays of a batch would be called {name}", fix="rename a track or a field"
             )
     fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
+    fields += [column_layout(name, options, present, outputs) for name, options in outputs.column_options.items()]
     weights = None
     if outputs.weights is not None:
         field, weights = _weights(outputs.weights, present, seq_len)

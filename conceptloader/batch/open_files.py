@@ -103,7 +103,7 @@ class OpenFiles(OpenTable):
         """
         dataset, shard = self.owner(row)
         kind = self.tables.kinds[column]
-        return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
+        return dataset.files.path(kind if kind in dataset.files.kinds else self.tables.kinds[STREAM], shard)
 
     def object(self, row: int, column: int) -> tuple[Objects, Expected]:
         """Where an object is, and what is expected of it."""

@@ -10,12 +10,14 @@ from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columnfile import BF16, holes_kind, items_kind
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
-from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
+from conceptloader.kernels.system import BRAIN, DOCUMENTS, HALF, SHORT, SINGLE, STREAM
 
 CODES = {**{kind: k for k, kind in enumerate(fmt.READABLE_TOKENS)}, "f2": int(HALF), "f4": int(SINGLE)}  # of `take`
+WIDER = {"u2": ("i4", int(SHORT)), "u4": ("i8", CODES["u4"]), BF16: ("f4", int(BRAIN))}  # in batches; how
 FILES = ("index", "data", "spans")  # of a track
 
 
@@ -41,6 +43,10 @@ class Tables:
 def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     """The tables of some views; a dataset that several of them share has its shards in them once."""
     names = [track.track for track in layout.read_tracks]
+    kinds = ["stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES)]
+    of_columns = [
+        kind(one.field) for one in layout.fields if one.shape is not None for kind in (items_kind, holes_kind)
+    ]
     owners: list[tuple[Dataset, int]] = []
     rows: dict[tuple[int, tuple[str, ...]], int] = {}
     first_runs: dict[int, int] = {}
@@ -60,7 +66,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             owners.append((view.dataset, count))
             shards.append(_shard_rows(view.dataset, view.kind != "window" or layout.outputs.needs_documents))
             tracks.append(_track_rows(view, layout.read_tracks))
-            fields.append(_field_rows(view, layout.fields))
+            fields.append(_field_rows(view, layout.fields, [*kinds, *of_columns]))
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer and tokenizer.eos_id is not None else -1
@@ -82,20 +88,24 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             packing = view.packs.packing
             member["bins"], member["stop"] = packing.bins, view.packs.stop
             member["overflow"] = OVERFLOWS.index(packing.overflow)
-    kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
-    all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)
+    all_shards, all_tracks, all_fields = map(np.concatenate, (shards, tracks, fields))
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
     needed[:, DOCUMENTS] = all_shards["documents"] > 0
     for column, file in enumerate(FILES, int(DOCUMENTS) + 1):
         needed[:, column :: len(FILES)] = all_tracks["kind"] >= (SPANS if file == "spans" else DENSE)
+    read = [
+        (all_fields["file"] == k).any(1) | (all_fields["holes"] == k).any(1)
+        for k in range(len(kinds), len(kinds) + len(of_columns))
+    ]
+    needed = np.column_stack([needed, *read])
     return Tables(
         shards=all_shards,
         tracks=all_tracks,
-        fields=np.concatenate(fields),
+        fields=all_fields,
         members=members,
         left_out=np.concatenate(left_out),
         runs=np.concatenate(runs),
-        kinds=kinds,
+        kinds=(*kinds, *of_columns),
         needed=needed,
         owners=tuple(owners),
     )
@@ -130,10 +140,23 @@ def _shard_rows(dataset: Dataset, wants_documents: bool) -> Array:
     return rows
 
 
-def _field_rows(view: View, fields: Sequence[FieldLayout]) -> Array:
+def _field_rows(view: View, fields: Sequence[FieldLayout], kinds: Sequence[str]) -> Array:
     table, layouts = view.dataset.manifest.shards, view.dataset.manifest.layouts
     rows = np.zeros((len(table), len(fields)), FIELD)
+    rows["holes"] = -1
     for row, field in zip(rows.T, fields, strict=True):
+        if field.shape is not None:
+            column = view.dataset.columns.get(field.field)
+            row["file"] = -1
+            if column is not None:
+                row["file"] = np.where(column.files.size >= 0, kinds.index(items_kind(field.field)), -1)
+                row["at"], row["step"] = column.files.offset, column.itemsize
+                if field.dtype.itemsize > column.stored.itemsize:
+                    row["code"], row["unit"] = WIDER[field.stored][1], column.stored.itemsize
+                if column.holes is not None and field.blank:  # without a value items are 0
+                    row["holes"] = np.where(column.holes.size >= 0, kinds.index(holes_kind(field.field)), -1)
+            continue
+        row["file"] = STREAM
         row["at"] = np.array([_offset(layout, field.field) for layout in layouts])[table.layout]
         if field.field in view.dataset.field_names:
             kind = layouts[0].dtype[field.field]

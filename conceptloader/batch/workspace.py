@@ -80,8 +80,9 @@ class Shape:
             spec = carving.specs[name]
             column["address"] = [at[name], 1]
             whole = not spec.along or spec.gaps
-            column["bytes" if whole else "width"][0] = spec.dtype.itemsize * math.prod(spec.shape[1:] if whole else ())
-            column["labels"][0], column["blank"][0] = spec.labels, (spec.blank or 0) & 0xFF
+            column["bytes" if whole else "width"][0] = spec.dtype.itemsize * math.prod(spec.shape[1 if whole else 2 :])
+            eight = np.full(8 // spec.dtype.itemsize, spec.blank or 0, spec.dtype)
+            column["labels"][0], column["blank"][0] = spec.labels, eight.view(np.int64)[0]
         tables_of = arrays, outputs, columns
         records, in_block = (np.concatenate([table[k].view(np.int64) for table in tables_of]) for k in (0, 1))
         return cls(samples, carving, records, in_block)

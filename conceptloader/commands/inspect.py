@@ -14,6 +14,7 @@ from conceptloader.commands.packing import show_packing
 from conceptloader.commands.stats import show_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.columnfile import ColumnFile
 from conceptloader.ingest.records.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
@@ -209,14 +210,26 @@ def _overview(dataset: Dataset) -> dict[str, object]:
             }
             for name, track in sorted(dataset.tracks.items())
         },
+        "columns": {name: _column(dataset.columns[name]) for name in dataset.columns},
         "bytes": {
             kind: int(column.size[column.size > 0].sum())
-            for kind, column in sorted(manifest.shards.files.items())
+            for kind, column in sorted(dataset.files.kinds.items())
             if (column.size > 0).any()
         },
         "created_by": manifest.created_by,
         "stream_fingerprint": dataset.stream_fingerprint,
         "tracks_fingerprint": dataset.tracks_fingerprint,
+    }
+
+
+def _column(column: ColumnFile) -> dict[str, object]:
+    absent, holes = int((column.files.size < 0).sum()), column.holes
+    return {
+        "item": f"{column.dtype}{list(column.shape) if column.shape else ''}",
+        "shards_without": absent,
+        "tokens_without": holes.tokens if holes else 0,
+        "created_by": column.created_by,
+        "fingerprint": column.fingerprint,
     }
 
 

@@ -115,6 +115,20 @@ class LossWeight(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnOptions(Section):
+    """How the items of a column are read; `inputs` or `labels` alone is that of `at`.
+
+    missing: stands where a token has no value, and on padding, which else is 0; without it, tokens that lack a value
+    are an error. dtype: stored keeps what PyTorch does not compute with, which else is widened: u2 to int32, u4 to
+    int64, bf16 to float32.
+    """
+
+    at: Literal["inputs", "labels"] = "labels"
+    missing: float | None = None
+    dtype: Literal["widened", "stored"] = "widened"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
@@ -124,7 +138,7 @@ class Outputs(Section):
     0, since tokens are not; None to keep them. shared_labels: input_ids and labels are views of one tensor, `tokens`.
     sample_seed: a number for each sample, a function of the seed and the sample's index. loss_weight: what the loss of
     each label is to be multiplied by; a name alone is that of a LossWeight. fields: others, by name; each is aligned
-    with the inputs that it belongs to, or with the labels.
+    with the inputs that it belongs to, or with the labels. columns: items of fixed size for each token, likewise.
     """
 
     shared_labels: bool = False
@@ -140,6 +154,7 @@ class Outputs(Section):
     ignore_index: Negative | None = None
     loss_weight: str | LossWeight | None = None
     fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
+    columns: dict[str, Literal["inputs", "labels"] | ColumnOptions] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,6 +184,12 @@ class Outputs(Section):
         """`loss_weight`, with all that it says."""
         given = self.loss_weight
         return LossWeight(name=given) if isinstance(given, str) else given
+
+    @property
+    def column_options(self) -> dict[str, ColumnOptions]:
+        """`columns`, in the order of their names, with all that it says."""
+        given = sorted(self.columns.items())
+        return {name: one if isinstance(one, ColumnOptions) else ColumnOptions(at=one) for name, one in given}
 
     @property
     def needs_documents(self) -> bool:

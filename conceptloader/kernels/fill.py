@@ -14,7 +14,23 @@ from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import GOLDEN, ONE, locate_many, mix64, windows_many
 from conceptloader.kernels.parts import NO_DOCUMENT, make_parts
 from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Tokens
-from conceptloader.kernels.system import DOCUMENTS, GROW, OK, STREAM, WANTS, Code, array_at, read, set_all, take, wrong
+from conceptloader.kernels.system import (
+    DOCUMENTS,
+    GROW,
+    OK,
+    STREAM,
+    WANTS,
+    Code,
+    array_at,
+    need,
+    read,
+    set_all,
+    set_blank,
+    take,
+    wrong,
+)
+
+MAX_U4 = np.int64((1 << 32) - 1)
 
 
 @inner
@@ -40,7 +56,7 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
         out = call.columns[k]
         first = min(size, max(0, tokens - out.labels))
         begin = (sample * size + first) * out.width + sample * out.bytes
-        set_all(array_at(out.address, begin, (size - first) * out.width + out.bytes, np.uint8), out.blank)
+        set_blank(out, begin, (size - first) * out.width + out.bytes)
     for t in range(len(call.outputs)):
         slots = call.outputs[t].max_spans
         offsets = array_at(call.outputs[t].offsets, sample * slots, slots + 1, np.int64)
@@ -69,6 +85,8 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
 
     for k in range(call.fields.shape[1]):
         out, field = call.columns[k], call.fields[row, k]
+        if field.file != STREAM:
+            continue
         tokens = named if out.labels else inside
         target, taken = sample * size + tokens.place, tokens.stop - tokens.start
         if field.at < 0:  # a weight that the dataset does not have
@@ -95,6 +113,58 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
 
 
 @inner
+def fill_columns(call: Call, inside: Tokens, named: Tokens) -> Code:
+    """Items of columns, one read of each: into the batch, or by way of the buffer if its elements become wider."""
+    size, sample, row, code = call.arrays[0].seq_len, call.state[0].sample, inside.row, OK
+    for k in range(call.fields.shape[1]):
+        out, field = call.columns[k], call.fields[row, k]
+        tokens = named if out.labels else inside
+        count, begin = tokens.stop - tokens.start, (sample * size + tokens.place) * out.width
+        if field.file == STREAM or count <= 0:
+            continue
+        if field.file < 0:
+            set_blank(out, begin, count * out.width)
+            continue
+        at, whole = field.at + tokens.start * field.step, count * field.step
+        if field.unit == 0:
+            target = array_at(out.address, begin, whole, np.uint8)
+            code = max(code, read(call, row, field.file, target, whole, at))
+        else:
+            found, done = need(call, row, field.file, whole, at), np.int64(0)
+            wide = out.width * field.unit // field.step
+            while found == OK and done < whole:
+                part = min(whole - done, len(call.buffer) // field.unit * field.unit)
+                found = read(call, row, field.file, call.buffer, part, at + done)
+                if found == OK:
+                    target = out.address + begin + done // field.unit * wide
+                    take(np.int64(call.buffer.ctypes.data), field.unit, field.code, MAX_U4, target, part // field.unit)
+                done += part
+            code = max(code, found)
+        if field.holes >= 0:
+            code = max(code, blank_missing(call, tokens, out, field.holes))
+        if code > WANTS:
+            return code
+    return code
+
+
+@inner
+def blank_missing(call: Call, tokens: Tokens, out: Any, file: int) -> Code:
+    """Items of tokens without a value, which are bits in a file, blank."""
+    size, sample, row = call.arrays[0].seq_len, call.state[0].sample, tokens.row
+    first, last = tokens.start >> 3, (tokens.stop + 7) >> 3
+    code = need(call, row, file, last - first, first)
+    while code == OK and first < last:
+        part = min(last - first, len(call.buffer))
+        code = read(call, row, file, call.buffer, part, first)
+        if code == OK:
+            for t in range(max(tokens.start, first << 3), min(tokens.stop, (first + part) << 3)):
+                if call.buffer[(t >> 3) - first] >> (t & 7) & 1:
+                    set_blank(out, (sample * size + tokens.place + t - tokens.start) * out.width, out.width)
+        first += part
+    return code
+
+
+@inner
 def fill_part(call: Call, part: Any, member: Any) -> Code:
     """A part of the sample at hand; one read of the stream. What lacks does not keep the rest from being asked for."""
     row, start, stop, place, packed = part.row, part.start, part.stop, part.place, member.bins > 0
@@ -114,9 +184,9 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
     streamed = read(call, row, STREAM, call.scratch, (high - low) * shard.item, shard.offset + low * shard.item)
     if streamed == OK:
         streamed = fill_tokens(call, inside, named, low, member)
-    if streamed > WANTS:
-        return streamed
-    code = streamed
+    code = streamed if streamed > WANTS else max(streamed, fill_columns(call, inside, named))
+    if code > WANTS:
+        return code
     if shard.documents and part.document < 0:
         tokens = Tokens(row, start, stop, place)
         code = max(code, walk_items(call, tokens, 0, DOCUMENTS, shard.documents, place_document))

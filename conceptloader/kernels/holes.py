@@ -6,7 +6,7 @@ import numpy as np
 
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.records import Call, Tokens
-from conceptloader.kernels.system import array_at, set_all
+from conceptloader.kernels.system import array_at, set_all, set_blank
 
 
 @inner
@@ -73,9 +73,7 @@ def blank_holes(call: Call, part: Any, member: Any, inside: Tokens, named: Token
             set_all(array_at(ids, sample * length + place, count, np.int64), member.pad)
             for n in range(len(call.columns)):
                 out = call.columns[n]
-                begin = (sample * size + place) * out.width
-                bytes_out = count * out.width * (out.labels == labels)
-                set_all(array_at(out.address, begin, bytes_out, np.uint8), out.blank)
+                set_blank(out, (sample * size + place) * out.width, count * out.width * (out.labels == labels))
         mask_labels(call, named, hole.stop - part.base, hole.stop - part.base + 1)  # the label after it
     k = find_range(call, member.end_own, member.end_labels, part.base + part.start + 1)
     while k < member.end_labels and call.left_out[k].start - part.base < part.stop:

@@ -66,11 +66,15 @@ OUTPUT = record(
 )
 
 # An array that is blank where nothing was read; the first ones are the token-aligned fields. address; width: bytes of
-# an item; labels: whether it stands at the labels; blank: in each byte. bytes: of a sample, in an array that does not
-# run along its tokens, and then the width is 0. And of a field in a shard: its byte in an item, or -1; its code, see
-# system.take, or then the bits of the float32 that stands for it.
+# an item; labels: whether it stands at the labels; blank: 8 bytes, from its beginning on again and again. bytes: of a
+# sample, in an array that does not run along its tokens, and then the width is 0.
 COLUMN = record("address width labels blank bytes")
-FIELD = record("at code")
+
+# Of a field in a shard. file: column of Call.files, -1 for a column without values in this shard. at: its byte in an
+# item of the stream, or -1; of a column, bytes before its first item. code: see system.take, or where `at` is -1 the
+# bits of the float32 that stands for it. step: bytes of an item of a column; unit: of an element, if they are widened,
+# else 0. holes: column of Call.files, -1 if it is not read.
+FIELD = record("file at code step unit holes")
 
 # A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs
 # to the slot: where the record begins in the data file, its concepts, those that are taken, and where in the values

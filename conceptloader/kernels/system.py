@@ -16,9 +16,11 @@ GROW: Code = np.int64(2)  # room: for `value` values of ragged track `track`; fo
 FAILED: Code = np.int64(3)  # a read; `value` is its errno, or -1 if the file ends early
 WRONG: Code = np.int64(4)  # a file breaks the format, or the order cannot be followed; see `wrong`
 
-# What `take` makes float32 of; the codes before are the READABLE_TOKENS.
+# Of `take`; the codes before are the READABLE_TOKENS. The first three make float32, the last one int32.
 HALF: Code = np.int64(5)
 SINGLE: Code = np.int64(6)
+BRAIN: Code = np.int64(7)
+SHORT: Code = np.int64(8)
 
 # Columns of Call.files; those of tracks are in their OUTPUT.
 STREAM: Any = np.int64(0)
@@ -57,17 +59,38 @@ def set_all(array: Array, value: Any) -> None:
         array[i] = value
 
 
+@inlined
+def copy_each(source: int, step: int, target: Array, dtype: Any) -> None:
+    """Numbers of a type that are `step` bytes apart."""
+    for i in range(len(target)):
+        target[i] = load(source + i * step, dtype)
+
+
+@inner
+def set_blank(out: Any, begin: Any, size: Any) -> None:
+    """Bytes [begin, begin + size) of an array that a COLUMN describes to what it is blank with."""
+    head = min(size, -begin & 7)
+    words = array_at(out.address + begin + head, 0, (size - head) >> 3, np.int64)
+    ends = array_at(out.address, begin, size, np.uint8)
+    for i in range(head):
+        ends[i] = out.blank >> (((begin + i) & 7) << 3)
+    set_all(words, out.blank)
+    for i in range(head + (len(words) << 3), size):
+        ends[i] = out.blank >> (((begin + i) & 7) << 3)
+
+
 @inner
 def take(source: int, step: int, code: int, top: int, target: int, count: int) -> Code:
     """`count` numbers that are `step` bytes apart, from address `source` on, to address `target`, one after another.
 
-    code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32; or the
-    bytes of a number that stays what it is, below 0. Returns: OK, or k if the k-th number, from 1 on, is the first that
-    is not in [0, top], or not finite. `token | top - token` has its sign bit set if the token is negative or above
+    code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32, as
+    BRAIN does, which may be infinite; SHORT, which becomes int32; or the bytes of a number that stays what it is, below
+    0. Returns: OK, or k if the k-th number, from 1 on, is the first that is not in [0, top], or not finite.
+    `token | top - token` has its sign bit set if the token is negative or above
     `top`: no branch, so that the loops still become vector instructions.
     """
     out = array_at(target, 0, count * (code >= 0 and code < HALF), np.int64)
-    floats = array_at(target, 0, count * (code >= HALF), np.float32)
+    floats = array_at(target, 0, count * (code >= HALF and code < BRAIN), np.float32)
     signs = np.int64(0)
     if code == 1 and step == 2:
         shorts = array_at(source, 0, len(out), np.uint16)
@@ -81,10 +104,19 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
             token = np.int64(words[i])
             out[i] = token
             signs |= token | top - token
-    elif code < 0:
-        raw = array_at(target, 0, count * -code, np.uint8)
-        for i in range(len(raw)):
-            raw[i] = load(source + i // -code * step + i % -code, np.uint8)
+    elif code == -1:
+        copy_each(source, step, array_at(target, 0, count, np.uint8), np.uint8)
+    elif code == -2:
+        copy_each(source, step, array_at(target, 0, count, np.uint16), np.uint16)
+    elif code == -4:
+        copy_each(source, step, array_at(target, 0, count, np.uint32), np.uint32)
+    elif code == -8:
+        copy_each(source, step, array_at(target, 0, count, np.uint64), np.uint64)
+    elif code >= BRAIN:
+        shorts, wide = array_at(source, 0, count, np.uint16), array_at(target, 0, count, np.uint32)
+        shift = np.uint32(16 if code == BRAIN else 0)
+        for i in range(count):
+            wide[i] = np.uint32(shorts[i]) << shift
     elif code >= HALF:
         words = array_at(target, 0, count, np.uint32)
         for i in range(len(floats)):

@@ -74,13 +74,15 @@ class Entry:
         for name, why in self.lacks.items():
             if getattr(config.outputs, name) != getattr(Outputs(), name):
                 raise ConfigError(f"outputs.{name}", f"found in a configuration for {self.name}", fix=f"omit it: {why}")
-        for name in config.outputs.fields:
+        named = [("field", name) for name in config.outputs.fields]
+        named += [("column", name) for name in config.outputs.columns]
+        for kind, name in named:
             if name in self.keys:
                 raise ConfigError(
-                    f"outputs.fields.{name}",
-                    f"a field of that name, which {self.name} gives to an array of its own in each batch",
+                    f"outputs.{kind}s.{name}",
+                    f"a {kind} of that name, which {self.name} gives to an array of its own in each batch",
                     "another name",
-                    "build the dataset with the field under another name, or read it with make_dataloader",
+                    f"build the dataset with the {kind} under another name, or read it with make_dataloader",
                 )
 
     def need(self, key: str, part: Part, why: str) -> None:

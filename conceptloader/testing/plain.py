@@ -20,6 +20,7 @@ from conceptloader.batch.layout import (
     Array,
     Batch,
     BatchLayout,
+    FieldLayout,
     TrackLayout,
 )
 from conceptloader.blend import View, present
@@ -230,6 +231,12 @@ class PlainReader:
         arrays["labels"][row, labels] = tokens[1:]
         for field in self.layout.fields:
             where = labels if field.labels else slice(part.place, part.place + part.inputs)
+            if field.shape is not None:
+                if field.field in view.dataset.columns:
+                    items, known = self._items(view, field, part)
+                    chosen = slice(1, None) if field.labels else slice(part.inputs)
+                    arrays[field.name][row, where][known[chosen]] = items[chosen][known[chosen]]
+                continue
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
             if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
@@ -242,6 +249,13 @@ class PlainReader:
         if not self.layout.outputs.loss_on_eos:
             mask[arrays["labels"][row, labels] == eos] = 0
 
+    def _items(self, view: View, field: FieldLayout, part: Part) -> tuple[Array, Bools]:
+        """Those of a column, of the type that a batch has, and which tokens have one."""
+        items, known = view.dataset.column_values(field.field, part.start, part.stop)
+        if field.stored == "bf16" and field.dtype == np.float32:
+            items = (items.astype(np.uint32) << 16).view(np.float32)
+        return items.astype(field.dtype), known
+
     def _take_out(
         self, arrays: dict[str, Array], row: int, part: Part, own: Bools, labels: Bools, eos: int | None
     ) -> None:
@@ -250,7 +264,7 @@ class PlainReader:
         named = part.place + np.flatnonzero(own[1:])
         arrays["input_ids"][row, inputs] = arrays["labels"][row, named] = eos or 0
         for field in self.layout.fields:
-            arrays[field.name][row, named if field.labels else inputs] = 0
+            arrays[field.name][row, named if field.labels else inputs] = field.blank
         if "document_ids" in arrays:
             arrays["document_ids"][row, inputs] = -1
         if "loss_mask" in arrays:

@@ -50,7 +50,7 @@ def to_tensors(batch: Batch) -> TensorBatch:
             owner: Any = value
             while isinstance(owner, np.ndarray):
                 owner = owner.base
-            tensor = torch.from_numpy(value)
+            tensor = as_tensor(value)
             if isinstance(owner, torch.Tensor):
                 at = (value.__array_interface__["data"][0] - owner.data_ptr()) // value.itemsize
                 whole = owner.untyped_storage()
@@ -58,6 +58,14 @@ def to_tensors(batch: Batch) -> TensorBatch:
             value = tensor
         tensors[name] = value
     return share(tensors) if "tokens" in tensors else tensors
+
+
+def as_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor over the memory of an array, also of a type that numpy does not have."""
+    kind: Any = array.dtype.metadata or {}
+    name = kind.get("torch")
+    tensor = torch.from_numpy(array)
+    return tensor if name is None else tensor.view(getattr(torch, name))
 
 
 def pinned_block(size: int) -> npt.NDArray[np.uint8]:

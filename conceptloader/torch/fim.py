@@ -97,7 +97,7 @@ class FillInMiddle:
         missing = [name for name in ("cu_seqlens", "sample_index", "loss_mask") if name not in batch]
         row = () if missing else batch["loss_mask"].shape[1:]
         others = {name: value for name, value in batch.items() if name not in (*_ROW, *_BESIDE, "tokens")}
-        aligned = [f for f, v in others.items() if row and (f.endswith(_APART) or getattr(v, "shape", ())[1:] == row)]
+        aligned = [f for f, v in others.items() if row and (f.endswith(_APART) or getattr(v, "shape", ())[1:2] == row)]
         if missing or aligned or "tokens" in batch:
             found = f"without {missing[0]}" if missing else f"with {[*aligned, 'tokens'][0]}"
             raise ConfigError(

@@ -1,5 +1,6 @@
 """Random cases: datasets, options and picks, all from one seed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.blend.mask import ALWAYS, Mask
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.columnfile import TYPES
 from conceptloader.order.progress.spec import Member
+from tests.corpora.columns import add_column, random_items
 from tests.corpora.known import Recipe, Truth, build, join
 
 
@@ -102,6 +105,7 @@ def random_case(path: Path, seed: int) -> Case:
     if masked and not outputs.shared_labels and seed % 2:
         outputs = replace(outputs, ignore_index=-100)
     small: dict[str, Any] = {"max_spans": 3, "max_concepts": 2}
+    outputs = replace(outputs, columns=random_columns([path / "ab", parts[2]], seed))
     tracks = {
         track: ConceptOptions(
             layout=rng.choice(["padded", "ragged"]).item(), overflow="truncate", **(small if rng.random() < 0.3 else {})
@@ -114,6 +118,24 @@ def random_case(path: Path, seed: int) -> Case:
     chosen = rng.integers(0, 2, size) if min(s.count for s in views) else np.full(size, int(views[0].count == 0))
     windows = np.array([rng.integers(0, views[k].count) for k in chosen.tolist()], np.uint64)
     return Case(views, known, layout, chosen, windows, rng.integers(0, 1 << 40, size).astype(np.uint64))
+
+
+def random_columns(paths: Sequence[Path], seed: int) -> dict[str, Any]:
+    """Columns of datasets, of which some lack some or all values; as outputs.columns."""
+    rng, chosen = np.random.default_rng([seed, 49]), dict[str, Any]()
+    for k in range(int(rng.integers(0, 4))):
+        dtype, shape = str(rng.choice([*TYPES])), tuple(rng.integers(1, 4, rng.integers(0, 3)).tolist())
+        for path in paths if rng.random() < 0.7 else paths[:1]:
+            dataset = cl.open_dataset(path)
+            missing = rng.random(dataset.num_tokens) < 0.3 if rng.random() < 0.5 else None
+            without = [shard for shard in range(dataset.num_shards) if rng.random() < 0.2]
+            add_column(path, f"column{k}", random_items(rng, dataset.num_tokens, dtype, shape), dtype, missing, without)
+        chosen[f"column{k}"] = {
+            "at": str(rng.choice(["inputs", "labels"])),
+            "missing": int(rng.integers(0, 100)),
+            "dtype": str(rng.choice(["widened", "stored"])),
+        }
+    return chosen
 
 
 def write_scattered(path: Path, step: int) -> None:

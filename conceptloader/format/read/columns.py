@@ -6,28 +6,32 @@ from collections.abc import Iterator
 
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ReadError
-from conceptloader.format.read.files import Files
 from conceptloader.format.spec.columnfile import FILE, ColumnFile, column_file, parse_column
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.paths import Roots, UrlRoots
+from conceptloader.format.spec.shardtable import FileColumn
 
 
 class Columns:
     """By name; a subset has those of its source.
 
-    Each is read when it is first asked for, and stays what it was then. The names are those in a local directory; a
-    store is asked for a column by its name alone.
+    Each is read when it is first asked for, and stays what it was then. Iteration gives the names in a local directory;
+    a store is asked for a column by its name alone.
 
     Args:
-        files: Of the dataset; they are extended by those of each column that is asked for.
+        manifest: Of the dataset.
+        roots: Of its files.
+        kinds: Its kinds of files, which those of each column that is asked for are added to.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files, self._known = files, dict[str, ColumnFile]()
+    def __init__(self, manifest: Manifest, roots: Roots, kinds: dict[str, FileColumn]) -> None:
+        self._manifest, self._roots, self._kinds = manifest, roots, kinds
+        self._known = dict[str, ColumnFile]()
 
     def __iter__(self) -> Iterator[str]:
-        if self._files.local is None:
-            return iter(sorted(self._known))
-        found = map(FILE.fullmatch, os.listdir(self._files.roots.directory))
-        return iter(sorted(match[1] for match in found if match))
+        listed = [] if isinstance(self._roots, UrlRoots) else os.listdir(self._roots.directory)
+        found = {match[1] for match in map(FILE.fullmatch, listed) if match}
+        return iter(sorted(found | self._known.keys()))
 
     def __contains__(self, name: str) -> bool:
         return self.get(name) is not None
@@ -36,22 +40,21 @@ class Columns:
         """Raises: ConfigError if there is none, FormatError if it is corrupt or of other tokens, ReadError."""
         found = self.get(name)
         if found is None:
-            raise unknown(f"{self._files.roots.directory}: columns", name, self, "column")
+            raise unknown(f"{self._roots.directory}: columns", name, self, "column")
         return found
 
     def get(self, name: str) -> ColumnFile | None:
         """None if there is no such column. Raises: FormatError if it is corrupt or of other tokens, ReadError."""
         if name not in self._known:
-            roots = self._files.roots
-            path = roots.resolve(column_file(name))
+            path = self._roots.resolve(column_file(name))
             try:
-                column = parse_column(roots.load(path), name, self._files.manifest)
+                column = parse_column(self._roots.load(path), name, self._manifest)
             except ReadError as error:
                 if error.errno != errno.ENOENT:
                     raise
                 return None
             for kind, files in column.kinds(name).items():
-                roots.check(filter(None, files.path), f"{path}: {kind}.path")
-                self._files.kinds[kind] = files
+                self._roots.check(filter(None, files.path), f"{path}: {kind}.path")
+                self._kinds[kind] = files
             self._known[name] = column
         return self._known[name]

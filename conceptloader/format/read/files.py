@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.format.read.columns import Columns
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
 from conceptloader.format.spec.jsonfile import JsonFile
@@ -101,10 +102,10 @@ def _folders(manifest: Manifest) -> set[str]:
 class Files:
     """Reads by (kind, shard). Files are checked when they are first read.
 
-    kinds: what there is of each kind of file, columns that were asked for included. guard: asked when a file was
-    opened; one that is opened later is compared with it. local, remote: the source, as what it is: compiled code reads
-    local files by itself, and asks for objects. require_unchanged: raises FormatError unless the manifest is the one
-    that was read, and so the files that were opened before this the ones that it means; ReadError.
+    kinds: what there is of each kind of file, columns that were asked for included. columns: by name. guard: asked when
+    a file was opened; one that is opened later is compared with it. local, remote: the source, as what it is: compiled
+    code reads local files by itself, and asks for objects. require_unchanged: raises FormatError unless the manifest is
+    the one that was read, and so the files that were opened before this the ones that it means; ReadError.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Files:
         self.manifest = manifest
         self.table = manifest.shards
         self.kinds = dict(self.table.files)
+        self.columns = Columns(manifest, roots, self.kinds)
         self.roots = roots
         self.source = source or LocalFiles()
         self.local = self.source if isinstance(self.source, LocalFiles) else None

@@ -7,8 +7,10 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import documents_of, read_items
@@ -18,6 +20,7 @@ from conceptloader.format.read.ids import find_each
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.read.values import Documents
 from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.columnfile import holes_kind, holes_size, items_kind, unpack_holes
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import OFFSET
 from conceptloader.format.spec.viewfile import Runs
@@ -28,7 +31,7 @@ _DOCUMENTS = 1 << 20  # whose lengths are read at a time
 class Viewable(Ranges):
     """viewed: of a view, its manifest; None in a dataset with files of its own.
 
-    source: the path of the one with the files. columns: by name.
+    source: the path of the one with the files.
     """
 
     def __init__(
@@ -36,7 +39,6 @@ class Viewable(Ranges):
     ) -> None:
         super().__init__(files, allow_pickle, codecs, None if view is None else _runs(files, view))
         self.source = self.path
-        self.columns = Columns(files)
         self.tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
         self.viewed = None if view is None else view.view
         if view is not None:
@@ -50,6 +52,11 @@ class Viewable(Ranges):
         return self.manifest.identity if self.viewed is None else self.viewed.identity
 
     @property
+    def columns(self) -> Columns:
+        """By name."""
+        return self.files.columns
+
+    @property
     def source_fingerprints(self) -> tuple[str, str]:
         """Of the stream and the tracks of the dataset that has the files."""
         return self.manifest.stream_fingerprint(), self.manifest.tracks_fingerprint()
@@ -57,7 +64,29 @@ class Viewable(Ranges):
     def share_files(self, other: "Viewable") -> None:
         """Read through the open files of another one of the same source."""
         self.files, self.manifest, self.reader = other.files, other.manifest, other.reader
-        self.columns = other.columns
+
+    def column_values(self, name: str, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """(items, known): those of a column for tokens [start, stop), as they are stored, and which tokens have one.
+
+        Items are [stop - start, *shape], 0 where there is none; of bf16 its bits, as uint16.
+        """
+        column, kind = self.columns[name], holes_kind(name)
+        values = np.zeros((stop - start, *column.shape), column.stored)
+        known = np.zeros(stop - start, np.bool_)
+        for shard, cut in self.by_shard(start, stop):
+            for first, end, base in zip(cut.first.tolist(), cut.end.tolist(), cut.base.tolist(), strict=True):
+                if column.files.size[shard] < 0:
+                    continue
+                place = slice(first + base - start, end + base - start)
+                at = int(column.files.offset[shard]) + first * column.itemsize
+                data = self.files.read(items_kind(name), shard, at, (end - first) * column.itemsize)
+                values[place] = np.frombuffer(data, column.stored).reshape(-1, *column.shape)
+                known[place] = True
+                if column.holes is not None and column.holes.size[shard] >= 0:
+                    low, high = first // 8, holes_size(end)
+                    bits = np.frombuffer(self.files.read(kind, shard, low, high - low), np.uint8)
+                    known[place] = ~unpack_holes(bits)[first - 8 * low : end - 8 * low]
+        return values, known
 
     def documents_in(self, start: int, stop: int) -> Documents:
         """The documents that hold the tokens [start, stop)."""

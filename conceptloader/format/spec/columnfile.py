@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
@@ -52,6 +53,11 @@ def pack_holes(missing: Any) -> bytes:
     return np.packbits(missing, bitorder="little").tobytes()
 
 
+def unpack_holes(data: Any) -> "NDArray[np.bool_]":
+    """Of n bytes of such a file: bool [8 * n], whether each token has no value."""
+    return np.unpackbits(data, bitorder="little").view(np.bool_)
+
+
 def _offsets(values: Any, where: str) -> Ints:
     return int_column(values, where) if values is not None else np.zeros(0, np.int64)
 
@@ -74,7 +80,7 @@ class ItemFiles(FileColumn):
 class HoleFiles(FileColumn):
     """The files of holes, an element for each shard.
 
-    tokens: without a value, in these files. starts: how many of them begin a document, or the dataset.
+    tokens: without a value, in these files. starts: how many of them begin a document, or a shard without documents.
     """
 
     tokens: Natural = field(kw_only=True)

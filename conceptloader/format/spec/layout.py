@@ -44,7 +44,8 @@ RESERVED_NAMES = frozenset(
     {"token", "tokens", "documents", "document", "stream", "manifest", "build", "checksums", "shard"}
 )
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-DERIVED = re.compile(rf"{NAME.pattern}\.derived\.json")  # what a command made of a finished dataset; no reader needs it
+# What a command made of a finished dataset; no reader needs it.
+DERIVED = re.compile(rf"{NAME.pattern}\.(derived|column)\.json")
 
 
 Count = TypeVar("Count", int, NDArray[np.int64])  # of one shard, or of each

@@ -18,6 +18,7 @@ from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, parameter_problem
+from conceptloader.format.spec.columnfile import BF16, holes_kind, holes_size, unpack_holes
 
 _CHUNK = 1 << 22
 _BLOCKS = 1 << 10  # blocks of a block table checked at a time; their items are read along
@@ -35,7 +36,7 @@ class FileCheck:
     def __post_init__(self) -> None:
         self.manifest, table = self.files.manifest, self.files.table
         self.tokens, self.documents = int(table.tokens[self.shard]), int(table.documents[self.shard])
-        self.track = self.kind.rpartition(".")[0]  # if the file is one of a track
+        self.track = self.kind.rpartition(".")[0]  # if the file is one of a track, or of a column
         self.token_checksum: str | None = None  # of the token column alone
         self._at, self._hash = 0, xxhash.xxh3_64()
 
@@ -46,7 +47,7 @@ class FileCheck:
         return self._hash.hexdigest()
 
     def size_of(self, kind: str) -> int:
-        return int(self.manifest.shards.files[kind].size[self.shard])
+        return int(self.files.kinds[kind].size[self.shard])
 
     def read(self, size: int) -> bytes:
         """The next bytes."""
@@ -206,6 +207,31 @@ def _check_each(codec: Codec, base: int, data: bytes, offsets: NDArray[np.int64]
             raise FormatError(f"record {n}", str(error)) from error
 
 
+def _items(file: FileCheck) -> None:
+    """A column: no NaN, and zeros where a token has no value."""
+    column, holes = file.files.columns[file.track], holes_kind(file.track)
+    lacks = column.holes is not None and column.holes.size[file.shard] >= 0
+    file.skip(int(column.files.offset[file.shard]))
+    step = max(8, _CHUNK // column.itemsize // 8 * 8)
+    for i in range(0, file.tokens, step):
+        count = min(step, file.tokens - i)
+        items = np.frombuffer(file.read(count * column.itemsize), column.stored).reshape(count, -1)
+        none = np.asarray(items & 0x7FFF > 0x7F80 if column.dtype == BF16 else items != items).any(1)
+        if none.any():
+            raise FormatError(f"item of token {i + int(none.argmax())}", "NaN", "a number")
+        if lacks:
+            bits = file.files.read(holes, file.shard, i // 8, holes_size(count))
+            filled = unpack_holes(np.frombuffer(bits, np.uint8))[:count] & items.view(np.uint8).any(1)
+            if filled.any():
+                raise FormatError(f"item of token {i + int(filled.argmax())}", "a value", f"none, as {holes} says")
+
+
+def _holes(file: FileCheck) -> None:
+    data = file.read(holes_size(file.tokens))
+    if file.tokens % 8 and data[-1] >> file.tokens % 8:
+        raise FormatError("last byte", str(data[-1]), f"0 in the bits after token {file.tokens - 1}")
+
+
 def _ids(file: FileCheck) -> None:
     base = 8 * (file.documents + 1)
     total = file.size_of("documents.ids") - base
@@ -247,4 +273,4 @@ def _hashes(file: FileCheck) -> None:
 
 
 _CHECKS = {"stream.bin": _stream, "documents.bin": _documents, "documents.ids": _ids, "documents.hash": _hashes}
-_OF_TRACKS = {"index": _index, "data": _data, "spans": _spans}
+_OF_TRACKS = {"index": _index, "data": _data, "spans": _spans, "column": _items, "holes": _holes}

@@ -18,6 +18,7 @@ from conceptloader.format.read.kept import tokenizer_problem
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
+from conceptloader.format.spec.columnfile import column_file, holes_kind, unpack_holes
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
@@ -89,7 +90,7 @@ def verify(
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
     checks = _Shards(files, source, manifest.starts().tolist(), full, codecs, known, fresh)
-    problems = list(_check_tracks(files, full))
+    problems = [*_check_tracks(files, full), *_check_columns(files)]
     if wrong := tokenizer_problem(files):
         problems.append(Problem(file=wrong[0], message=wrong[1]))
     try:
@@ -174,6 +175,15 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
                 yield Problem(file=path, message=str(error))
 
 
+def _check_columns(files: Files) -> Iterator[Problem]:
+    """Columns that cannot be read as those of this dataset. The files of the others are checked with the shards."""
+    for name in files.columns:
+        try:
+            files.columns.get(name)
+        except ConceptloaderError as error:
+            yield Problem(file=files.roots.resolve(column_file(name)), message=str(error))
+
+
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
     """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
     ranges = Ranges(files)
@@ -189,6 +199,26 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
             if claimed != counted:
                 rule = f"{counted}, as counted in the files; the manifest was changed or badly written: restore it"
                 yield f"tracks: {name}: {key}: found {claimed}, expected {rule}"
+    for name in files.columns:
+        column = files.columns[name]
+        if column.holes is not None:
+            said, seen = (column.holes.tokens, column.holes.starts), _count_holes(files, name)
+            if said != seen:
+                yield f"column {name}: holes: found {said} tokens and starts, expected {seen}, as counted; write it again"
+
+
+def _count_holes(files: Files, name: str) -> tuple[int, int]:
+    """Tokens without a value in the files of a column, and how many of these begin a document."""
+    tokens = starts = 0
+    kind, documents = holes_kind(name), files.table.documents.tolist()
+    for shard in np.flatnonzero(files.kinds[kind].size >= 0).tolist():
+        lacking = unpack_holes(np.frombuffer(files.read(kind, shard, 0, int(files.kinds[kind].size[shard])), np.uint8))
+        first = np.zeros(1, np.int64)
+        if documents[shard]:
+            first = np.unique(read_items(files, "documents.bin", shard, fmt.OFFSET, 0, documents[shard]))
+        tokens += int(lacking.sum())
+        starts += int(lacking[first[first < files.table.tokens[shard]].astype(np.int64)].sum())
+    return tokens, starts
 
 
 def _count_items(files: Files, track: str) -> int:
@@ -220,7 +250,7 @@ class _Shards:
         failed: set[str] = set()
         checks: list[tuple[str, str, Callable[[], None]]] = [
             (kind, files.path(kind, shard), partial(self._check_file, kind, shard, failed))
-            for kind, column in table.files.items()
+            for kind, column in files.kinds.items()
             if column.size[shard] >= 0
         ]
         foreign = table.foreign[shard]
@@ -248,10 +278,11 @@ class _Shards:
         stem, _, suffix = kind.rpartition(".")
         if f"{stem}.{_NEEDS.get(suffix)}" in failed:
             return
-        table, file = self.files.table, FileCheck(self.files, kind, shard, self.codecs)
-        found, expected = file.check(), table.files[kind].checksum[shard]
+        table, column = self.files.table, self.files.kinds[kind]
+        file = FileCheck(self.files, kind, shard, self.codecs)
+        found, expected = file.check(), column.checksum[shard]
         if expected is None:
-            name = table.files[kind].path[shard] or f"{table.path[shard]}.{kind}"
+            name = column.path[shard] or f"{table.path[shard]}.{kind}"
             entry = {"size": file.size_of(kind), "checksum": found}
             expected = self.known.get(name, entry)["checksum"]
             if name not in self.known:

@@ -1,0 +1,102 @@
+"""`outputs.columns`: how a column stands in a batch, and whether all tokens that count have a value."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conceptloader.base.strict import unknown
+from conceptloader.batch.layout import BF16, FieldLayout
+from conceptloader.batch.tables import WIDER
+from conceptloader.blend import Outputs, View
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec import columnfile
+from conceptloader.format.spec.columnfile import ColumnFile
+from conceptloader.kernels.arrays import ColumnOptions
+
+
+def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outputs: Outputs) -> FieldLayout:
+    """The array of a column.
+
+    Raises ConfigError for one that no dataset has, that is not the same in all that have it, or that lacks values,
+    unless the options say what is `missing`.
+    """
+    where = f"outputs.columns.{name}"
+    found = {view.name: (view, view.dataset.columns.get(name)) for view in views}
+    having = {key: (view, column) for key, (view, column) in found.items() if column is not None}
+    if not having:
+        raise unknown(where, name, {one for view in views for one in view.dataset.columns}, "column")
+    types = {key: (column.dtype, column.shape) for key, (_, column) in having.items()}
+    first = next(iter(types))
+    other = next((key for key in types if types[key] != types[first]), first)
+    if other != first:
+        raise ConfigError(
+            where,
+            f"{_shown(*types[first])} in dataset {first}, but {_shown(*types[other])} in {other}",
+            "one type and shape",
+            "write one of them again under another name",
+        )
+    lacking = dict.fromkeys(sorted(found.keys() - having), "no such column")
+    lacking |= {key: text for key, one in having.items() if (text := _lacks(name, *one, options.at, outputs))}
+    if lacking and options.missing is None:
+        key = next(iter(lacking))
+        raise ConfigError(
+            where,
+            f"{lacking[key]} in dataset {key}",
+            "a value for each token",
+            f"write them, or set what stands there: columns: {{{name}: {{at: {options.at}, missing: -1}}}}",
+        )
+    code, shape = types[first]
+    dtype = BF16 if code == columnfile.BF16 else np.dtype(f"<{code}")
+    if options.dtype == "widened" and code in WIDER:
+        dtype = np.dtype(WIDER[code][0])
+    return FieldLayout(
+        name=name,
+        field=name,
+        dtype=dtype,
+        labels=options.at == "labels",
+        shape=shape,
+        stored=code,
+        blank=_blank(where, options.missing, dtype),
+    )
+
+
+def _blank(where: str, missing: float | None, dtype: np.dtype[np.generic]) -> float:
+    """Raises: ConfigError unless an element of the array can be this number."""
+    if not missing:
+        return 0
+    bits = dtype is BF16
+    with np.errstate(all="ignore"):
+        value = np.array(missing).astype(np.float32 if bits else dtype)
+    if (dtype.kind in "iu" and not bits and value != missing) or not np.isfinite(value):
+        raise ConfigError(f"{where}.missing", str(missing), f"a number that {dtype} can hold", "use another one")
+    return int(value.view(np.uint32)) >> 16 if bits else value.item()
+
+
+def _shown(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype}{list(shape)}"
+
+
+def _lacks(name: str, view: View, column: ColumnFile, at: str, outputs: Outputs) -> str:
+    """Which tokens of a dataset have no value where one would count; empty if there are none.
+
+    The first tokens of documents count as inputs, and as labels only where these have a loss.
+    """
+    shards = view.dataset.manifest.shards
+    absent = int(shards.tokens[column.files.size < 0].sum())
+    tokens, starts = (column.holes.tokens, column.holes.starts) if column.holes else (0, 0)
+    if at == "labels" and not absent and tokens == starts:
+        borders = bool(((shards.documents > 0) | (shards.tokens == 0)).all()) and outputs.mask_document_boundaries
+        if view.kind != "window" or borders or (tokens == 1 and _is_first(name, view, column)):
+            return ""
+    if not absent + tokens:
+        return ""
+    kinds = f"{starts} begin documents, {absent} are in shards without the column"
+    return f"{absent + tokens} tokens without a value ({kinds})"
+
+
+def _is_first(name: str, view: View, column: ColumnFile) -> bool:
+    """Whether the only token without a value is the dataset's first, which is no window's label."""
+    assert column.holes is not None
+    shard = int(np.flatnonzero(view.dataset.manifest.shards.tokens)[0])
+    size = int(column.holes.size[shard])
+    return size > 0 and bool(view.dataset.files.read(columnfile.holes_kind(name), shard, 0, 1)[0] & 1)

@@ -69,7 +69,7 @@ class _Finishing:
         self.column = plan.described(dataset.num_shards)
         records = unfinished.records()
         self.records = records[np.lexsort((records["stop"], records["start"]))]
-        self.borders: Ints = np.array([*dataset.shard_starts, dataset.num_tokens])
+        self.borders: Ints = np.array(dataset.shard_starts)
         # What no record covers: tokens [start, stop) of the dataset, ascending, none of them empty.
         stops = np.maximum.accumulate(np.append(0, self.records["stop"].astype(np.int64)))
         starts = np.append(self.records["start"].astype(np.int64), dataset.num_tokens)

@@ -142,7 +142,7 @@ def _left_in_place(dataset: Dataset, name: str, plan: Plan, source: _Npy) -> Col
         checksum=[whole.hexdigest()] * shards,
         sample=[sample] * shards,
         path=[relative] * shards,
-        offset=source.offset + np.array(dataset.shard_starts) * column.itemsize,
+        offset=source.offset + np.array(dataset.shard_starts[:-1]) * column.itemsize,
     )
     column = replace(column, files=files)
     column.check(name, dataset.manifest)

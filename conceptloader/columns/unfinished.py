@@ -90,6 +90,7 @@ class Unfinished:
 
     def put(self, shard: int, offset: int, data: memoryview, tokens: tuple[int, int], known: int) -> None:
         """Write the items of some tokens, of hash `known`, at their place in the file of their shard."""
+        self._open_log()
         descriptor, done = self._file(shard), 0
         try:
             with named(self.items(shard), "written"):
@@ -111,7 +112,7 @@ class Unfinished:
         found = np.zeros(len(self._records), RECORD)
         found["start"], found["stop"], found["hash"] = np.array(self._records, np.uint64).T
         found["check"] = _check(found)
-        log = self.open_log()
+        log = self._open_log()
         with named(self._log_path, "written"):
             # In one call after whole records, so that what a full disk cuts off is not in front of others.
             size = os.fstat(log).st_size // RECORD.itemsize * RECORD.itemsize
@@ -175,8 +176,8 @@ class Unfinished:
             os.close(descriptor)
         self._files.clear()
 
-    def open_log(self) -> int:
-        """This writer's log, locked while it is open."""
+    def _open_log(self) -> int:
+        """This writer's log, locked as long as it is open."""
         if self._log is None:
             self._log_path = os.path.join(self.path, f"{secrets.token_hex(8)}.log")
             with named(self._log_path, "written"):

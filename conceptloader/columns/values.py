@@ -54,10 +54,7 @@ def _as_array(values: Any, dtype: str) -> tuple[Array, bool]:
             values = values.float()
         found: Array = values.cpu().numpy()
         return (found.view("u2"), True) if bits else (found, False)
-    found = np.asarray(values)
-    if found.dtype.name == "bfloat16":  # of the package ml_dtypes, which JAX uses
-        return (np.ascontiguousarray(found).view("u2"), True) if dtype == BF16 else (found.astype("f4"), False)
-    return found, False
+    return np.asarray(values), False
 
 
 def _converted(given: Array, dtype: str, bits: bool) -> tuple[Array, NDArray[np.bool_] | None]:

@@ -156,6 +156,10 @@ class ColumnWriter:
             found = f"{list(tokens.shape)} tokens and {len(samples)} samples"
             raise ConfigError("batch", found, "a row for each sample", "give the batch as the loader gave it")
         pieces, others = pieces_of(self._blend(), samples, self.plan.at, self._is_mine)
+        reach = int((pieces.place + pieces.end - pieces.first).max(initial=0))
+        if reach > tokens.shape[1]:
+            fix = "gather what ranks of context parallelism have of a sample, and write it on one of them"
+            raise ConfigError("batch", f"{tokens.shape[1]} {self.plan.at} a sample", f"whole samples, {reach}", fix)
         return tokens, samples, pieces, len(others)
 
     def _blend(self) -> Blend:

@@ -225,7 +225,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2]]], ids=False, tracks=True)
     rows = write_rows(tmp_path / "rows.jsonl", [{"document": 0, "start": 0, "end": 1, "concepts": [1]}])
     bad: list[tuple[dict[str, Any], str, str]] = [
-        ({"track": "old"}, "ds", "a track or field 'old'"),
+        ({"track": "old"}, "ds", "a track, field or column 'old'"),
         ({"track": "Bad Name"}, "", "the name 'Bad Name'"),
         ({"unit": "words"}, "unit", "'words'"),
         ({"unit": "tokens", "tokenizer": BytesTokenizer()}, "unit", "tokens with a tokenizer"),

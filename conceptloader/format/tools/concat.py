@@ -2,21 +2,21 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from itertools import chain
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.files import load_manifest
+from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.tools.derived import check_new_directory, moved, warn_of_roots
+from conceptloader.format.tools.columns import join_columns, write_columns
+from conceptloader.format.tools.derived import check_new_directory, end_to_end, moved, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import make_directories
@@ -33,9 +33,9 @@ def concat(
 ) -> Manifest:
     """Make a dataset at `out` (new or empty) of the shards of `paths`, in that order.
 
-    A track of one dataset has no spans in the shards of the others. Datasets whose tracks, fields, modes or tokenizers
-    contradict each other are rejected (tokenizers: unless allow_mixed_tokenizers, which leaves the new dataset without
-    one).
+    A track or column of one dataset has nothing in the shards of the others. Datasets whose tracks, columns, fields,
+    modes or tokenizers contradict each other are rejected (tokenizers: unless allow_mixed_tokenizers, which leaves the
+    new dataset without one).
 
     Args:
         paths: Directories of datasets.
@@ -70,7 +70,9 @@ def concat(
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)
+    columns = join_columns([Files(source, allowed) for source, allowed in loaded], manifest, target)
     make_directories(target)
+    write_columns(columns, target)
     write_manifest(manifest, target)
     warn_of_roots(manifest, target)
     return manifest
@@ -93,15 +95,13 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     layouts: list[StreamLayout] = list(dict.fromkeys(layout for m in manifests for layout in m.layouts))
     numbers = [np.array([layouts.index(layout) for layout in m.layouts])[m.shards.layout] for m in manifests]
     tables = [manifest.shards for manifest in manifests]
-    table: ShardTable = _end_to_end(
+    table: ShardTable = end_to_end(
         [replace(manifest.shards, layout=number) for manifest, number in zip(manifests, numbers, strict=True)],
         files={
-            kind: _end_to_end([t.files.get(kind) or FileColumn.absent(len(t)) for t in tables])
+            kind: end_to_end([t.files.get(kind) or FileColumn.absent(len(t)) for t in tables])
             for kind in fmt.file_kinds(names)
         },
-        tracks={
-            name: _end_to_end([t.tracks.get(name) or TrackColumn.absent(len(t)) for t in tables]) for name in names
-        },
+        tracks={name: end_to_end([t.tracks.get(name) or TrackColumn.absent(len(t)) for t in tables]) for name in names},
     )
     return Manifest(
         mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
@@ -142,12 +142,3 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
     items = [track.max_items for track in tracks if track.max_items is not None]
     spans = tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True)))
     return replace(tracks[0], max_spans=spans, max_items=max(items, default=None))
-
-
-def _end_to_end(parts: Sequence[Any], **given: Any) -> Any:
-    """One object of the columns, arrays and lists, of several of its kind; `given`: what is not such a column."""
-    for item in fields(parts[0]):
-        if item.name not in given:
-            columns = [getattr(part, item.name) for part in parts]
-            given[item.name] = np.concatenate(columns) if isinstance(columns[0], np.ndarray) else [*chain(*columns)]
-    return type(parts[0])(**given)

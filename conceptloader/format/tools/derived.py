@@ -4,9 +4,13 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Manifest
@@ -91,11 +95,25 @@ def warn_of_roots(manifest: Manifest, out: str, allowed: Collection[str] = ()) -
         )
 
 
+def moved_path(path: str, directory: str, out: str | os.PathLike[str]) -> str:
+    """A path of a dataset in `directory`, as one in the directory `out` has it."""
+    return path if os.path.isabs(path) else os.path.relpath(os.path.join(directory, path), out)
+
+
+def end_to_end(parts: Sequence[Any], **given: Any) -> Any:
+    """One object of the columns, arrays and lists, of several of its kind; `given`: what is not such a column."""
+    for item in fields(parts[0]):
+        if item.name not in given:
+            columns = [getattr(part, item.name) for part in parts]
+            given[item.name] = np.concatenate(columns) if isinstance(columns[0], np.ndarray) else [*chain(*columns)]
+    return type(parts[0])(**given)
+
+
 def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Manifest:
     """The manifest of a dataset in `directory`, as one in the directory `out` refers to the same files."""
 
     def path(found: str) -> str:
-        return found if os.path.isabs(found) else os.path.relpath(os.path.join(directory, found), out)
+        return moved_path(found, directory, out)
 
     table = manifest.shards
     foreign = [item and replace(item, index=item.index and path(item.index)) for item in table.foreign]

@@ -1,8 +1,9 @@
-"""Writing a dataset again with other track encodings; tokens, documents, ids and records stay what they are."""
+"""Writing a dataset again with other track encodings; tokens, documents, ids, records, columns stay what they are."""
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
+from conceptloader.format.tools.columns import copy_columns
 from conceptloader.format.write.build import create_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.format.write.shard import ShardWriter
@@ -85,7 +87,7 @@ def reencode(
             if not build.is_finished(shard):
                 with build.shard(shard) as writer:
                     _copy(source, shard, writer, list(fields))
-        return finalize(out)
+        return finalize(out, also=partial(copy_columns, source.files, build.path))
 
 
 def _copy(source: ShardReader, shard: int, writer: ShardWriter, fields: Sequence[str]) -> None:

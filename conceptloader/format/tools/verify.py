@@ -204,7 +204,8 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
         if column.holes is not None:
             said, seen = (column.holes.tokens, column.holes.starts), _count_holes(files, name)
             if said != seen:
-                yield f"column {name}: holes: found {said} tokens and starts, expected {seen}, as counted; write it again"
+                rule = f"{seen}, as counted in the files; write it again"
+                yield f"column {name}: holes: found {said} tokens and starts, expected {rule}"
 
 
 def _count_holes(files: Files, name: str) -> tuple[int, int]:

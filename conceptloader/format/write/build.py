@@ -30,7 +30,7 @@ BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
 _NAME = fmt.NAME.pattern
 _OF_BUILD = re.compile(
-    rf"[0-9]{{5,7}}\.{_NAME}\.(bin|ids|hash|index|data|spans|column|holes|json)|{_NAME}\.(vocabulary\.json|details\.jsonl)"
+    rf"[0-9]{{5,7}}\.{_NAME}\.(bin|ids|hash|index|data|spans|json)|{_NAME}\.(vocabulary\.json|details\.jsonl)"
     rf"|{TEMPORARY.pattern}|\.?{re.escape(fmt.TOKENIZER)}|{fmt.DERIVED.pattern}"
 )
 _OF_INDEX = re.compile(  # its files, and its folder

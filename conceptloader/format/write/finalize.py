@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,13 +18,14 @@ from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 
 
-def finalize(path: str | os.PathLike[str]) -> Manifest:
+def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | None = None) -> Manifest:
     """Write the manifest of a build whose shards are all finished.
 
     Nothing is removed but temporary files which interrupted writers left.
 
     Args:
         path: Directory of the build.
+        also: Called with the manifest before it is written, for files that belong to the dataset but to no shard.
 
     Returns:
         The manifest, as it was written.
@@ -50,6 +52,8 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
     if not manifest.num_tokens:
         raise InputError(build.path, "no token in any shard", "at least one", "check the inputs")
     _check_files(build, manifest)
+    if also is not None:
+        also(manifest)
     return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
 
 
@@ -132,7 +136,11 @@ def _check_files(build: Build, manifest: Manifest) -> None:
             if expected is None:
                 if TEMPORARY.fullmatch(entry.name):
                     temporary.append(entry.path)
-                elif not entry.name.startswith(".") and entry.name != fmt.TOKENIZER:
+                elif (
+                    not entry.name.startswith(".")
+                    and entry.name != fmt.TOKENIZER
+                    and not fmt.DERIVED.fullmatch(entry.name)
+                ):
                     foreign.append(entry.name)
             elif expected >= 0 and entry.stat().st_size != expected:
                 raise FormatError(

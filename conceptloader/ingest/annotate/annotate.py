@@ -19,6 +19,7 @@ from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
+from conceptloader.format.tools.columns import join_columns, write_columns
 from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
@@ -137,9 +138,9 @@ def annotate(
     ):
         ds = Ranges(files)
         names = level_names(options.track, options.overlap, options.levels)
-        taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
+        taken = sorted(set(names) & {*manifest.tracks, *ds.field_names, *files.columns})
         if taken:
-            raise ConfigError(ds.path, f"a track or field {taken[0]!r}", "a new name", "choose another")
+            raise ConfigError(ds.path, f"a track, field or column {taken[0]!r}", "a new name", "choose another")
         if not manifest.num_documents:
             raise ConfigError(ds.path, "no document table", "one", "annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
@@ -169,6 +170,7 @@ def annotate(
         new = replace(manifest, tracks={name: manifest.tracks[name] for name in names})
         counted = with_border_windows(new, Roots(working, ds.files.roots.given))
         manifest = replace(manifest, tracks={**manifest.tracks, **counted.tracks})
+        write_columns(join_columns([files], manifest, os.path.abspath(out)), working)
         write_manifest(manifest, working)
     warn_of_roots(manifest, os.path.abspath(out))
     return manifest

@@ -1,0 +1,89 @@
+"""The columns of a dataset that is made of others: of the same files, or of copies of them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.files import Files
+from conceptloader.format.spec.columnfile import ColumnFile, HoleFiles, ItemFiles, column_file
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest
+from conceptloader.format.spec.shardtable import FileColumn
+from conceptloader.format.tools.derived import end_to_end, moved_path
+from conceptloader.storage.durable import Spool, sync_directory, write_file
+
+_CHUNK = 1 << 22
+Kind = TypeVar("Kind", bound=FileColumn)
+
+
+def join_columns(sources: Sequence[Files], manifest: Manifest, target: str) -> dict[str, ColumnFile]:
+    """The columns of a dataset in the directory `target` that consists of the shards of others, in that order.
+
+    A shard of one that lacks a column has no values of it. Raises: ConfigError for columns that contradict each other.
+    """
+    found = {}
+    for name in sorted({name for files in sources for name in files.columns}):
+        parts = [(files, files.columns.get(name)) for files in sources]
+        having = [(files.roots.directory, column) for files, column in parts if column is not None]
+        types = {(column.dtype, column.shape) for _, column in having}
+        if len(types) > 1:
+            raise ConfigError(
+                f"concat: column {name!r}",
+                f"items of types {sorted(types)} in {', '.join(directory for directory, _ in having)}",
+                "one type",
+                "remove it from some, or write it again",
+            )
+        counts = [len(files.table) for files, _ in parts]
+        items, holes = list[ItemFiles](), list[HoleFiles]()
+        for (files, column), count in zip(parts, counts, strict=True):
+            directory, none = files.roots.directory, vars(FileColumn.absent(count))
+            items.append(_moved(column.files if column else ItemFiles(**none), directory, target))
+            lacks = (column and column.holes) or HoleFiles(**none, tokens=0, starts=0)
+            holes.append(_moved(lacks, directory, target))
+        tokens, starts = sum(one.tokens for one in holes), sum(one.starts for one in holes)
+        lacking = end_to_end(holes, tokens=tokens, starts=starts) if tokens else None
+        found[name] = _described(having[0][1], manifest, end_to_end(items), lacking)
+        try:
+            found[name].check(name, manifest)
+        except ConfigError as error:
+            raise error.within(f"concat: column {name!r}") from error
+    return found
+
+
+def write_columns(columns: dict[str, ColumnFile], directory: str) -> None:
+    """Their descriptions. Raises: ReadError."""
+    for name, column in columns.items():
+        write_file(os.path.join(directory, column_file(name)), column.dump())
+
+
+def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
+    """Give a dataset of the same shards copies of the columns. Raises: FormatError, ReadError."""
+    for name in source.columns:
+        column, copies = source.columns[name], dict[str, FileColumn]()
+        for kind, files in column.kinds(name).items():
+            copies[kind] = copy = replace(files, path=[], checksum=list(files.checksum), sample=list(files.sample))
+            for shard in np.flatnonzero(files.size >= 0).tolist():
+                begin, end = 0, int(files.size[shard])
+                if files is column.files:
+                    begin = int(column.files.offset[shard])
+                    end = begin + int(manifest.shards.tokens[shard]) * column.itemsize
+                with Spool(os.path.join(directory, f"{manifest.shards.path[shard]}.{kind}")) as spool:
+                    for at in range(begin, end, _CHUNK):
+                        spool.write(source.read(kind, shard, at, min(_CHUNK, end - at)))
+                    spool.commit()
+                copy.size[shard], copy.checksum[shard], copy.sample[shard] = spool.size, spool.checksum, spool.sample
+        sync_directory(directory)
+        items, *holes = copies.values()
+        write_columns({name: _described(column, manifest, items, *holes)}, directory)
+
+
+def _described(like: ColumnFile, manifest: Manifest, files: Any, holes: Any = None) -> ColumnFile:
+    tokens = manifest.stream_fingerprint()
+    return replace(like, stream_fingerprint=tokens, files=files, holes=holes, created_by=CREATED_BY)
+
+
+def _moved(files: Kind, directory: str, target: str) -> Kind:
+    return replace(files, path=[path and moved_path(path, directory, target) for path in files.path])

@@ -1,0 +1,161 @@
+"""Columns as files: what verify finds, and what becomes of them in datasets that are made of others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.spec.columnfile import column_file
+from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.subset import SubsetOptions, make_subsets
+from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.columns import add_column, random_items
+from tests.raises import raises
+
+RNG = np.random.default_rng(49)
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def dataset(path: Path, seed: int = 0) -> cl.Dataset:
+    write_dataset(path, random_documents(40, seed=seed), shards=3)
+    return cl.open_dataset(path)
+
+
+def with_ids(path: Path, seed: int = 0, **options: Any) -> Array:
+    """The items of a column u4[3] of a new dataset."""
+    items = random_items(np.random.default_rng(seed), dataset(path, seed).num_tokens, "u4", (3,))
+    add_column(path, "ids", items, **options)
+    return items
+
+
+def test_a_column_is_found_by_its_name(tmp_path: Path) -> None:
+    items = with_ids(tmp_path / "ds")
+    ds = cl.open_dataset(tmp_path / "ds")
+    assert list(ds.columns) == ["ids"]
+    column = ds.columns["ids"]
+    assert (column.dtype, column.shape, column.itemsize) == ("u4", (3,), 12)
+    found, known = ds.column_values("ids", 3, ds.num_tokens - 2)
+    assert np.array_equal(found, items[3:-2])
+    assert known.all()
+    with raises(ConfigError, f"{tmp_path / 'ds'}: columns", "an unknown column 'idx'"):
+        ds.columns["idx"]
+    again = add_column(tmp_path / "ds", "again", items)
+    assert again.fingerprint == column.fingerprint
+    assert add_column(tmp_path / "ds", "other", items + 1).fingerprint != column.fingerprint
+
+
+def edited(path: Path, name: str, **keys: Any) -> None:
+    head = load_json(str(path / column_file(name)))
+    (path / column_file(name)).write_bytes(dump_json({**head.value, **keys}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ({"dtype": "u3"}, "dtype"),
+        ({"shape": [1, 1, 3]}, "shape"),
+        ({"shape": [0]}, "shape"),
+        ({"shape": [1 << 20]}, "shape"),
+        ({"shape": [4]}, "files.size"),
+        ({"stream_fingerprint": "of others"}, "stream_fingerprint"),
+        ({"version": 2}, "version"),
+        ({"nobody": "knows"}, "nobody"),
+        ({"files": {"size": [1], "checksum": [None], "sample": [None]}}, "files.size"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_refused(tmp_path: Path, keys: dict[str, Any], where: str) -> None:
+    with_ids(tmp_path / "ds")
+    edited(tmp_path / "ds", "ids", **keys)
+    with pytest.raises(FormatError) as error:
+        cl.open_dataset(tmp_path / "ds").columns["ids"]
+    assert error.value.path.startswith(f"{tmp_path / 'ds' / 'ids.column.json'}: {where}"), error.value
+    assert [problem.file for problem in cl.verify(tmp_path / "ds")] == [str(tmp_path / "ds" / "ids.column.json")]
+
+
+def test_verify_reads_every_item(tmp_path: Path) -> None:
+    ds = dataset(tmp_path / "ds")
+    items = random_items(RNG, ds.num_tokens, "f4", (2,))
+    missing = RNG.random(ds.num_tokens) < 0.3
+    missing[[ds.document_range(k)[0] for k in range(20)]] = True
+    add_column(tmp_path / "ds", "probs", items, missing=missing)
+    assert cl.verify(tmp_path / "ds", full=True) == []
+    place = tmp_path / "ds" / "00001.probs.column"
+    whole = place.read_bytes()
+    for at, number, said in ((5, np.nan, "item of token 5: found NaN"), (5, 2.5, "checksum")):
+        changed = np.frombuffer(whole, "f4").reshape(-1, 2).copy()
+        first = int(np.flatnonzero(~missing[ds.shard_starts[1] :])[at])
+        changed[first, 1] = number
+        place.write_bytes(changed.tobytes())
+        [problem] = cl.verify(tmp_path / "ds", full=True)
+        assert said.replace(" 5:", f" {first}:") in problem.message, problem
+        assert problem.tokens == tuple(ds.shard_starts[1:3])
+    place.write_bytes(whole[:-8])
+    [problem] = cl.verify(tmp_path / "ds")
+    assert problem.file == str(place)
+
+
+def test_verify_finds_values_where_there_are_none(tmp_path: Path) -> None:
+    ds = dataset(tmp_path / "ds")
+    items, missing = random_items(RNG, ds.num_tokens, "bf16", ()), np.arange(ds.num_tokens) % 3 == 0
+    add_column(tmp_path / "ds", "probs", items, "bf16", missing=missing)
+    holes = load_json(str(tmp_path / "ds" / "probs.column.json")).value["holes"]
+    edited(tmp_path / "ds", "probs", holes={**holes, "starts": holes["starts"] - 1})
+    [problem] = cl.verify(tmp_path / "ds", full=True)
+    assert f"holes: found ({holes['tokens']}, {holes['starts'] - 1})" in problem.message
+    place = tmp_path / "ds" / "00000.probs.column"
+    place.write_bytes(b"\1" * place.stat().st_size)
+    [problem] = cl.verify(tmp_path / "ds", full=True)
+    assert "item of token 0: found a value" in problem.message
+    place.write_bytes(b"\xff" * place.stat().st_size)
+    [problem] = cl.verify(tmp_path / "ds", full=True)
+    assert "item of token 0: found NaN" in problem.message
+
+
+def test_joined_datasets_have_the_columns_of_each(tmp_path: Path) -> None:
+    first = with_ids(tmp_path / "a", 0, missing=np.arange(dataset(tmp_path / "x").num_tokens) % 5 == 0)
+    size = dataset(tmp_path / "b", 1).num_tokens
+    third = with_ids(tmp_path / "c", 2, without=[1])
+    cl.concat([tmp_path / name for name in "abc"], tmp_path / "abc")
+    assert cl.verify(tmp_path / "abc", full=True) == []
+    ds, c = cl.open_dataset(tmp_path / "abc"), cl.open_dataset(tmp_path / "c")
+    found, known = ds.column_values("ids", 0, ds.num_tokens)
+    there = np.ones(len(third), np.bool_)
+    there[c.shard_starts[1] : c.shard_starts[2]] = False
+    wanted = np.concatenate([np.arange(len(first)) % 5 != 0, np.zeros(size, np.bool_), there])
+    assert np.array_equal(known, wanted)
+    everything = np.concatenate([first, np.zeros((size, 3), "u4"), third])
+    assert np.array_equal(found, np.where(known[:, None], everything, 0))
+    cl.concat([tmp_path / "abc", tmp_path / "c"], tmp_path / "further" / "abcc", roots=[tmp_path])
+    further = cl.open_dataset(tmp_path / "further" / "abcc", roots=[tmp_path])
+    assert np.array_equal(further.column_values("ids", len(everything), further.num_tokens)[0][there], third[there])
+    add_column(tmp_path / "b", "ids", np.ones(size, "u4"))
+    with raises(ConfigError, "concat: column 'ids'", "types"):
+        cl.concat([tmp_path / "a", tmp_path / "b"], tmp_path / "ab")
+    assert not (tmp_path / "ab").exists()
+
+
+def test_a_dataset_of_other_encodings_has_copies(tmp_path: Path) -> None:
+    items = with_ids(tmp_path / "ds", missing=np.arange(dataset(tmp_path / "x").num_tokens) % 7 == 0)
+    cl.reencode(tmp_path / "ds", tmp_path / "dense", {"concepts": "dense"})
+    (tmp_path / "dense" / "manifest.json").unlink()  # as after a crash
+    cl.reencode(tmp_path / "ds", tmp_path / "dense", {"concepts": "dense"})
+    for file in (tmp_path / "ds").glob("*"):
+        file.unlink()
+    assert cl.verify(tmp_path / "dense", full=True) == []
+    found, known = cl.open_dataset(tmp_path / "dense").column_values("ids", 0, len(items))
+    assert np.array_equal(found[known], items[known])
+    assert np.array_equal(np.flatnonzero(~known), np.arange(0, len(items), 7))
+
+
+def test_a_subset_has_the_columns_of_its_source(tmp_path: Path) -> None:
+    items = with_ids(tmp_path / "ds")
+    ds = cl.open_dataset(tmp_path / "ds")
+    make_subsets(tmp_path / "ds", tmp_path / "some", SubsetOptions(where="tokens % 2 = 0"))
+    some = cl.open_dataset(tmp_path / "some")
+    found, known = some.column_values("ids", 0, some.num_tokens)
+    wanted = [items[slice(*ds.document_range(k))] for k in range(len(ds)) if np.diff(ds.document_range(k))[0] % 2 == 0]
+    assert known.all()
+    assert np.array_equal(found, np.concatenate(wanted))

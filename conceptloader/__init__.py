@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from conceptloader.batch.loader import NumpyLoader, batches
     from conceptloader.batch.source import GrainSource
     from conceptloader.blend import Blend, Config, load_config, open_blend
-    from conceptloader.columns.writer import ColumnWriter, column_writer
+    from conceptloader.columns.writer import column_writer
     from conceptloader.errors import ConceptloaderError
     from conceptloader.format.read.dataset import Dataset, open_dataset
     from conceptloader.format.tools.concat import concat
@@ -49,7 +49,7 @@ _HOMES = {
     "batch.loader": "NumpyLoader batches",
     "batch.source": "GrainSource",
     "blend": "Blend Config load_config open_blend",
-    "columns.writer": "ColumnWriter column_writer",
+    "columns.writer": "column_writer",
     "errors": "ConceptloaderError",
     "format.read.dataset": "Dataset open_dataset",
     "format.tools.concat": "concat",
@@ -73,7 +73,7 @@ _HOMES = {
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "AnnotateOptions", "Blend", "ColumnWriter", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
+    "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
     "DistributedSampler", "EpochSampler", "EvaluationLoader", "FillInMiddle", "GrainSource", "Loader",
     "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",

@@ -319,6 +319,9 @@ def column_writer(
         keep: Tokens that have values keep them, whatever they are; by default other ones are an error.
         roots: See `open_dataset`.
 
+    Returns:
+        The writer, a context manager; see `write`, `has` and `finish` of ColumnWriter.
+
     Raises:
         ConfigError: For a column that is there already, or is being written with another type, and a loader that does
             not read the dataset.

@@ -40,7 +40,7 @@ def compare(corpus: Corpus, config: Mapping[str, Any], *, ranks: int = 3, missin
     return pairs
 
 
-def write_packed(path: str, corpus: Corpus, name: str = NAME, k: int = K) -> cl.ColumnWriter:
+def write_packed(path: str, corpus: Corpus, name: str = NAME, k: int = K) -> Any:
     """All of it, in this process."""
     config = {"seq_len": 48, "seed": 5, "datasets": {"web": {"path": path}}, "packing": {}}
     loader, rng = cl.batches(config, micro_batch_size=16, num_samples=None), np.random.default_rng(1)

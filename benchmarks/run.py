@@ -16,6 +16,7 @@ ALL = [
     "mixture",
     "reads",
     "metadata",
+    "columns",
     "loader",
     "startup",
     "scale",

@@ -1,17 +1,19 @@
 """Random datasets of every kind, a folder of them for each seed: shards, views of views, joined, adopted, bare."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import conceptloader as cl
+from conceptloader.format.spec.columnfile import TYPES
 from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.subset.views import SubsetOptions, make_subsets
+from tests.corpora.columns import add_column, random_items
 from tests.oracle.data import read
 
 VOCAB, EOS, CONCEPTS = 300, 7, 9
@@ -28,6 +30,7 @@ def write_all(folder: Path, seed: int) -> Path:
     block_tokens, types = int(rng.choice([1, 3, 8, 2048])), Types.choose(rng)
     for name in ("plain", "more", "documents", "bare"):
         write(folder / name, name, rng, block_tokens, types)
+        write_columns(folder / name, types)
     cl.concat([folder / "more", folder / "plain"], folder / "joined")
     make_subsets(folder / "plain", folder / "whole", SubsetOptions(where="share < 0.6 or document = 0", seed=seed))
     make_subsets(
@@ -40,6 +43,7 @@ def write_all(folder: Path, seed: int) -> Path:
     cut(folder / "cut-again", folder / "cut", rng)
     rng.integers(0, VOCAB, int(rng.integers(200, 3000))).astype("<u2").tofile(folder / "flat.bin")
     adopt([str(folder / "flat.bin")], str(folder / "flat"), kind="flat", dtype="uint16", tokenizer=TOKENIZER)
+    write_columns(folder / "flat", types)
     return folder
 
 
@@ -50,12 +54,16 @@ class Types:
     weight: str
     number: str
     scored: dict[str, str]
+    columns: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
     def choose(cls, rng: np.random.Generator) -> "Types":
         number = str(rng.choice(["f2", "f4", str(rng.choice(FIELD_TYPES))]))
         scored = {"ids": pick(rng, "u2", "u4"), "scores": pick(rng, "f2", "f4")}
-        return cls(pick(rng, "f2", "f4"), number, scored)
+        columns = {
+            f"y{k}": (pick(rng, *TYPES), tuple(rng.integers(1, 4, rng.integers(0, 3)).tolist())) for k in range(3)
+        }
+        return cls(pick(rng, "f2", "f4"), number, scored, columns)
 
 
 def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, types: Types) -> None:
@@ -99,6 +107,17 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, 
                 writer.add_document(tokens, spans, id=f"{prefix}-{number}", fields=given)
                 number += 1
     cl.writing.finalize(path)
+
+
+def write_columns(path: Path, types: Types) -> None:
+    """Some of all columns; in some of these all tokens have a value, in others not all tokens, or not all shards."""
+    dataset = cl.open_dataset(path)
+    rng = np.random.default_rng(dataset.num_tokens)
+    for name, (kind, shape) in types.columns.items():
+        missing = rng.random(dataset.num_tokens) < 0.2 if rng.random() < 0.3 else None
+        without = [k for k in range(dataset.num_shards) if rng.random() < 0.3] if rng.random() < 0.3 else ()
+        if rng.random() < 0.8:
+            add_column(path, name, random_items(rng, dataset.num_tokens, kind, shape), kind, missing, without)
 
 
 def pick(rng: np.random.Generator, *among: str) -> str:

@@ -29,6 +29,16 @@ class Span:
 
 
 @dataclass
+class Column:
+    """items: [tokens, *shape], as they are stored. known: which tokens have one. whole: whether all of the source."""
+
+    dtype: str
+    items: np.ndarray
+    known: np.ndarray
+    whole: bool
+
+
+@dataclass
 class Data:
     """A dataset as one stream. documents: [start, end) by number; a token may be in none."""
 
@@ -42,6 +52,7 @@ class Data:
     codecs: dict[str, tuple[str, dict[str, str]]]
     runs: list[tuple[int, int]] = field(default_factory=list)  # of a view: (first token of the source, tokens)
     shards: list[tuple[int, int]] = field(default_factory=list)  # of no view: their tokens
+    columns: dict[str, Column] = field(default_factory=dict)
 
     @cached_property
     def document_of(self) -> np.ndarray:
@@ -113,7 +124,29 @@ def read(folder: Path) -> Data:
     data.tokens = np.concatenate(columns.pop("token")).astype(np.int64)
     own = {f"{name}_id" for name in manifest["tracks"]}
     data.fields = {name: np.concatenate(parts) for name, parts in columns.items() if name not in own}
+    files = sorted(folder.glob("*.column.json"))
+    data.columns = {file.name.removesuffix(".column.json"): read_column(folder, file, manifest) for file in files}
     return data
+
+
+def read_column(folder: Path, file: Path, manifest: dict[str, Any]) -> Column:
+    said, prefixes = json.loads(file.read_text()), manifest["shards"]["path"]
+    name, files, lacks = file.name.removesuffix(".column.json"), said["files"], said.get("holes")
+    kind = dtype("u2" if said["dtype"] == "bf16" else said["dtype"])
+    items, known = [], []
+    for k, tokens in enumerate(manifest["shards"]["tokens"]):
+        own, there = np.zeros((tokens, *said["shape"]), kind), files["size"][k] is not None
+        if there:
+            data = (folder / (files.get("path", {k: None})[k] or f"{prefixes[k]}.{name}.column")).read_bytes()
+            own = np.frombuffer(data, kind, own.size, files.get("offset", {k: 0})[k]).reshape(own.shape)
+        has = np.full(tokens, there)
+        if lacks and lacks["size"][k] is not None:
+            data = (folder / (lacks.get("path", {k: None})[k] or f"{prefixes[k]}.{name}.holes")).read_bytes()
+            has = np.array([not data[t // 8] >> t % 8 & 1 for t in range(tokens)], np.bool_)
+        items.append(own)
+        known.append(has)
+    has = np.concatenate(known)
+    return Column(said["dtype"], np.concatenate(items), has, bool(has.all()))
 
 
 def view(folder: Path, manifest: dict[str, Any]) -> Data:
@@ -124,6 +157,8 @@ def view(folder: Path, manifest: dict[str, Any]) -> Data:
     fields = {name: values[place] for name, values in source.fields.items()}
     made = Data(source.mode, source.eos, source.tokens[place], fields, [], [], {}, source.codecs, runs)
     made.spans = {name: [] for name in source.spans}
+    of_source = source.columns.items()
+    made.columns = {name: Column(c.dtype, c.items[place], c.known[place], c.whole) for name, c in of_source}
     start = 0
     for a, n in runs:
         made.documents.append((start, start + n))

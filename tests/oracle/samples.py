@@ -256,6 +256,19 @@ class Oracle:
             found.append(Part(part.place, part.first, part.end, part.label_end, left_out))
         return name, found
 
+    def type_of(self, column: str) -> str:
+        return next(m.data.columns[column].dtype for m in self.members.values() if column in m.data.columns)
+
+    def items(self, column: str, data: Data, how: Config) -> np.ndarray:
+        """The items of a dataset's tokens as a batch has them; none of the same type if it lacks the column."""
+        having = next(m.data.columns[column] for m in self.members.values() if column in m.data.columns)
+        items = data.columns[column].items if column in data.columns else having.items[:0]
+        if how.get("dtype") == "stored":
+            return items
+        if having.dtype == "bf16":
+            return (items.astype(np.uint32) << 16).view(np.float32)
+        return items.astype({"u2": "i4", "u4": "i8"}.get(having.dtype, having.dtype))
+
     def own(self, name: str, now: int, kind: str = "own") -> set[int]:
         """Tokens that are taken out alone, or as labels, of a sample that is trained at `now`."""
         return set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= now))
@@ -279,6 +292,15 @@ class Oracle:
         }
         weight, fields = outputs.get("loss_weight"), outputs.get("fields", {})
         arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
+        columns = {
+            column: {"at": "labels", "missing": None, **({"at": one} if isinstance(one, str) else one)}
+            for column, one in outputs.get("columns", {}).items()
+        }
+        items = {column: self.items(column, data, how) for column, how in columns.items()}
+        for column, how in columns.items():
+            arrays[column] = np.full((length, *items[column].shape[1:]), how["missing"] or 0, items[column].dtype)
+            if how.get("dtype") == "stored" and self.type_of(column) == "bf16":
+                arrays[column][:] = np.float32(how["missing"]).view(np.uint32) >> 16
         spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
         own, silent = self.own(name, now), self.own(name, now, "labels")
@@ -297,6 +319,11 @@ class Oracle:
                 for field, side in fields.items():
                     if (side == "inputs" or has_label) and p + (side == "labels") not in own:
                         arrays[field][at] = data.fields[field][p + (side == "labels")]
+                for column, how in columns.items():
+                    token = p + (how["at"] == "labels")
+                    known = column in data.columns and (how["at"] == "inputs" or has_label) and token not in own
+                    if known and data.columns[column].known[token]:
+                        arrays[column][at] = items[column][token]
                 if not has_label or p + 1 in own:
                     continue
                 arrays["labels"][at] = data.tokens[p + 1]
@@ -323,7 +350,7 @@ class Oracle:
         starts = borders if packed or outputs["position_ids"] == "document" else [0]
         arrays["position_ids"] = np.concatenate([np.arange(n) for n in np.diff([*starts, length])])
         arrays["tokens"] = np.append(arrays["input_ids"], arrays["labels"][-1])
-        wanted = {"input_ids", "labels", "dataset_id", *fields}
+        wanted = {"input_ids", "labels", "dataset_id", *fields, *columns}
         wanted |= {name for name in ("loss_mask", "document_ids", "loss_weight", "sample_seed") if outputs.get(name)}
         wanted |= {"position_ids"} if outputs["position_ids"] != "off" else set()
         wanted |= {"tokens"} if outputs.get("shared_labels") else set()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,9 +182,18 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], 
         outputs["loss_weight"] = draw(st.sampled_from([None, *(one for one in weights if one["name"] in there)]))
     if all(FIELDS.keys() <= data.fields.keys() for data in known):
         outputs["fields"] = {name: draw(st.sampled_from(["inputs", "labels"])) for name in some(draw, FIELDS)}
+    columns = {name for data in known for name in data.columns}
+    outputs["columns"] = {name: draw(column_options(known, name)) for name in (some(draw, columns) if columns else ())}
     config["tracks"] = {}
     if fim:
-        outputs |= {"cu_seqlens": True, "shared_labels": False, "loss_mask": True, "loss_weight": None, "fields": {}}
+        outputs |= {
+            "cu_seqlens": True,
+            "shared_labels": False,
+            "loss_mask": True,
+            "loss_weight": None,
+            "fields": {},
+            "columns": {},
+        }
         return
     tracks = {track for data in known for track in data.spans} & {*TRACKS}
     for track in some(draw, tracks) if tracks else []:
@@ -198,6 +208,20 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], 
                 how["max_concepts"] = draw(st.integers(1, 3))
 
 
+@st.composite
+def column_options(draw: st.DrawFn, known: Sequence[Any], name: str) -> Any:
+    """`missing` is given unless each token has a value."""
+    at = draw(st.sampled_from(["inputs", "labels"]))
+    if all(name in data.columns and data.columns[name].whole for data in known) and draw(st.booleans()):
+        return at
+    return {"at": at, "missing": draw(st.integers(0, 100)), "dtype": draw(st.sampled_from(["widened", "stored"]))}
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """Of bfloat16 its bits."""
+    return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
 def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int | None = None) -> int:
     """Compares a batch with what the documentation says of these positions of a run, which repeats samples after `end`.
 
@@ -206,7 +230,7 @@ def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int |
     samples = [t % end if end else t for t in positions]
     fim = fim_of(oracle.config) if "cu_seqlens" in batch else None
     changed = fim(batch) if fim else {}
-    batch = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in batch.items()}
+    batch = {name: as_array(value) if hasattr(value, "numpy") else value for name, value in batch.items()}
     assert batch["sample_index"].tolist() == samples
     wanted = [oracle.sample(*both) for both in zip(samples, positions, strict=True)]
     names, borders = {name for name in batch if not name.startswith(TRACKS)}, [0]
@@ -243,7 +267,7 @@ def fim_of(config: dict[str, Any]) -> cl.FillInMiddle | None:
     outputs = {"loss_mask": True, "loss_weight": None, **config["outputs"]}
     if not outputs["cu_seqlens"] or not outputs["loss_mask"] or outputs["shared_labels"]:
         return None
-    if config["tracks"] or outputs.get("fields") or outputs["loss_weight"]:
+    if config["tracks"] or outputs.get("fields") or outputs.get("columns") or outputs["loss_weight"]:
         return None
     marks = {"prefix": VOCAB, "middle": VOCAB + 1, "suffix": VOCAB + 2, "pad": VOCAB + 3}
     ignored = outputs.get("ignore_index")

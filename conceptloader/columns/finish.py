@@ -181,7 +181,7 @@ class _Finishing:
                 (
                     "column_writer(..., keep=True).finish() takes those that are there"
                     if twice and found in logged
-                    else "another writer wrote over a part of them, or the file is damaged: remove what was written "
+                    else "another writer wrote over a part of them, or the file is corrupt: remove what was written "
                     f"(conceptloader column {self.dataset.path} {self.name} --remove), and write it again"
                 ),
             )
@@ -229,7 +229,7 @@ class _Finishing:
 
 
 def own_file(manifest: Manifest, kind: str, shard: int) -> str:
-    """A file of a shard, beside its others, unless these are in the directory of another dataset."""
+    """A file of a shard, next to its others, unless these are in the directory of another dataset."""
     prefix = manifest.shards.path[shard]
     return f"{kind}.{shard:05}" if prefix.startswith("../") else f"{prefix}.{kind}"
 

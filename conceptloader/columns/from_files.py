@@ -200,7 +200,7 @@ class _Tables:
                 while self._arrow.types.is_fixed_size_list(flat.type):
                     flat = flat.flatten()
                 if flat.null_count:
-                    raise InputError(f"{file}: {self._value}", "null in a list", "numbers", "fill or leave them out")
+                    raise InputError(f"{file}: {self._value}", "null in a list", "numbers", "fill or omit them")
                 values = flat.to_numpy(zero_copy_only=False).reshape(-1, *self.shape)
                 offsets = lists.offsets.to_numpy()
                 for number, (low, high), where in zip(

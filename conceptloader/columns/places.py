@@ -28,7 +28,7 @@ def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], b
     """The tokens that are labels, or inputs, of samples, by the shards of the dataset that has the files.
 
     Only of members whose dataset is `wanted`. Padding, and what is excluded, belongs to no token. A label whose input
-    was taken out is left out too: it was predicted from nothing.
+    was taken out is omitted too: it was predicted from nothing.
 
     Returns: and which samples are of other datasets.
     """

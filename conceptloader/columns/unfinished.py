@@ -69,7 +69,7 @@ class Unfinished:
         self.waiting = 0  # bytes that are written and not in the log
 
     def agree(self, plan: Plan | None) -> Plan:
-        """Begin, or go on, with this plan, or whichever there is. Raises: ConfigError for another one, or none."""
+        """Begin, or continue, with this plan, or with the one that is there. Raises: ConfigError for another one, or none."""
         target = os.path.join(self.path, _PLAN)
         if plan is not None:
             make_directories(self.path)
@@ -80,7 +80,7 @@ class Unfinished:
         if plan is not None and found != plan:
             theirs, ours = asdict(found), asdict(plan)
             key = next(key for key in ours if ours[key] != theirs[key])
-            fix = f"go on with the same, or begin again: conceptloader column {self.directory} {self.name} --remove"
+            fix = f"continue with the same, or begin again: conceptloader column {self.directory} {self.name} --remove"
             raise ConfigError(f"{self.path}: {key}", theirs[key], f"{ours[key]!r}, as this writer is to write", fix)
         return found
 

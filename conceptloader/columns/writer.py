@@ -105,7 +105,7 @@ class ColumnWriter:
         return all(self._value(start, stop) is not None for start, stop in self._spans(pieces))
 
     def flush(self) -> None:
-        """Sync what was written, so that it counts whatever happens; done by itself every 256 MiB and 30 seconds."""
+        """Sync what was written, so that it counts from now on; done by itself every 256 MiB and 30 seconds."""
         self._unfinished.flush()
         self._flushed = time.monotonic()
 
@@ -126,7 +126,7 @@ class ColumnWriter:
 
         Raises:
             ConfigError: Tokens lack a value, a writer is still open, or two wrote other values of the same tokens. What
-                was written stays, and can be gone on with.
+                was written stays, and can be continued.
             FormatError: The dataset is another one meanwhile.
             ReadError: A file cannot be read or written.
         """
@@ -306,7 +306,7 @@ def column_writer(
     keep: bool = False,
     roots: Sequence[str | os.PathLike[str]] | None = None,
 ) -> ColumnWriter:
-    """Begin to write a column of a dataset, or go on: in any order of its samples, from any number of processes.
+    """Begin to write a column of a dataset, or continue: in any order of its samples, from any number of processes.
 
     Args:
         path: Directory of a finished dataset, also an adopted one; of a subset, its source.
@@ -316,7 +316,7 @@ def column_writer(
         loader: Whose batches are written: any loader or dataset of this package, or its configuration if no weights are
             set while it runs. Not needed to finish.
         at: Whether values belong to the labels, as what a model predicts does, or to the inputs.
-        keep: Tokens that have values keep them, whatever they are; by default other ones are an error.
+        keep: Tokens that have values keep them; by default other ones are an error.
         roots: See `open_dataset`.
 
     Returns:

@@ -274,5 +274,5 @@ def wanted(config: Config, concepts: bool) -> Config:
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:
         outputs = replace(outputs, document_ids=False, sample_index=False, sample_seed=False)
-        outputs = replace(outputs, loss_weight=None, fields={})
+        outputs = replace(outputs, loss_weight=None, fields={}, columns={})
     return replace(config, outputs=outputs, tracks=config.tracks if concepts else {})

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
+from conceptloader.torch.collate import as_tensor
 from conceptloader.torch.fim import FillInMiddle
 from conceptloader.torch.samplers import MicroBatches
 
@@ -133,7 +134,7 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
     for name, spec in layout.arrays(1).items():
         if name not in FROM_STOCK:
             # BlendedDataset's dataset_id is an int16.
-            dtype = torch.int16 if name == "dataset_id" else torch.from_numpy(np.empty(0, spec.dtype)).dtype
+            dtype = torch.int16 if name == "dataset_id" else as_tensor(np.empty(0, spec.dtype)).dtype
             fields.append(Field(name, dtype, spec.shape[1:], along=int(spec.along)))
     return tuple(fields)
 
@@ -288,7 +289,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
                 )
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:
-            sample[field.name] = torch.as_tensor(batch[field.name][row]).to(field.dtype)
+            sample[field.name] = as_tensor(np.asarray(batch[field.name][row])).to(field.dtype)
         if "dataset_id" in batch:
             sample["dataset_id"] = torch.tensor(int(batch["dataset_id"][row]), dtype=torch.int16)
         return sample

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from conceptloader.base.strict import unknown
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.errors import ConfigError
+from conceptloader.torch.collate import as_tensor
 from conceptloader.torch.samplers import MicroBatches
 
 from . import losses
@@ -93,7 +94,7 @@ class Collator:
         if self.cp_size > 1 and source in self.cut:
             part = value.shape[1] // self.cp_size
             value = value[:, self.cp_rank * part : (self.cp_rank + 1) * part]
-        return torch.from_numpy(np.ascontiguousarray(value))
+        return as_tensor(np.ascontiguousarray(value))
 
 
 class _Timed(DataLoader[Any]):

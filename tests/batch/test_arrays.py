@@ -13,7 +13,7 @@ from conceptloader.blend import Outputs
 from conceptloader.kernels.arrays import BATCH, TRACK, IntKey, Row, TensorKey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "batch-keys.md"
-NOT_IN_THE_TABLE = ("| any token field |", "| `consumed_samples` |")
+NOT_IN_THE_TABLE = ("| any token field |", "| any column |", "| `consumed_samples` |")
 FORMS = {"": "`tracks.T`", "numbers": "codec `numpy`"}
 
 

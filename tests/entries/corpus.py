@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
+from tests.corpora.columns import add_column, random_items
 from tests.entries.drivers import EOD, OWN_NAMES, SEQ_LEN, VOCABULARY
 
 TOPICS = [f"topic-{k}" for k in range(8)]
@@ -76,7 +77,8 @@ def _dataset(
 ) -> None:
     """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
 
-    Tracks: topic, spans of one or two concepts; length, a number for each document. Fields: weight and parity.
+    Tracks: topic, spans of one or two concepts; length, a number for each document. Fields: weight and parity. Columns:
+    teacher and halves, where there are weights.
     """
     rng = np.random.default_rng(seed)
     tracks = {
@@ -110,6 +112,9 @@ def _dataset(
                 {name: values.get(name, values["parity"]) for name in types},
             )  # fmt: skip
     cl.writing.finalize(path)
+    if weighted:
+        add_column(path, "teacher", random_items(rng, writer.tokens, "u4", (3,)))
+        add_column(path, "halves", random_items(rng, writer.tokens, "bf16", (2,)), "bf16")
 
 
 def learned(corpus: Corpus, batch: int) -> str:

@@ -338,11 +338,11 @@ def pinned(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> s
 
 
 def own_names(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """A field of a name that the entry gives itself."""
-    outcomes = set()
+    """A field, or a column, of a name that the entry gives itself."""
+    outcomes, kind = set(), row.leaves[0].rpartition(".")[2]
     for name in entry.own:
         only = replace(row, named=(name,))
-        config = merged(row.configs(corpus)[0], {"outputs": {"fields": {name: "inputs"}}})
+        config = merged(row.configs(corpus)[0], {"outputs": {kind: {name: "inputs"}}})
         found = run(config, asked=(*ORDERED, name))
         outcome = only.refused(found)
         if not outcome:
@@ -580,6 +580,16 @@ ROWS: dict[str, Row] = {
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
         row(
             "outputs.fields, of an entry's own name", {}, own_names, leaves=("outputs.fields",),
+            base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
+        ),
+        row("outputs.columns", {"outputs": {"columns": {"teacher": "labels"}}}, seen=("teacher",)),
+        row(
+            "outputs.columns, with missing, as stored",
+            {"outputs": {"columns": {"halves": {"at": "inputs", "missing": 7, "dtype": "stored"}}}},
+            leaves=("outputs.columns",), base=lambda c: _of("b", path=c.path("unweighted")), seen=("halves",),
+        ),
+        row(
+            "outputs.columns, of an entry's own name", {}, own_names, leaves=("outputs.columns",),
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("tracks", TOPIC, leaves=(), seen=PADDED),

@@ -87,8 +87,8 @@ OTHERS = (
     Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
     Other(("outputs.loss_weight",), ("Automodel",), REFUSED, "Its losses take no weights."),
     Other(
-        ("outputs.fields, of an entry's own name",), tuple(OWN_NAMES), REFUSED,
-        f"A field may not have the name of something else that the entry gives: {_own_names()}.",
+        tuple(f"outputs.{kind}, of an entry's own name" for kind in ("fields", "columns")), tuple(OWN_NAMES), REFUSED,
+        f"A field or column may not have the name of something else that the entry gives: {_own_names()}.",
     ),
     Other(
         tuple(f"loader.{name}" for name in READING), WITHOUT_THREADS, SAYS,

@@ -8,8 +8,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.spec.columnfile import column_file
+from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.storage.sample import sample_checksum
 from conceptloader.subset import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
@@ -159,3 +160,34 @@ def test_a_subset_has_the_columns_of_its_source(tmp_path: Path) -> None:
     wanted = [items[slice(*ds.document_range(k))] for k in range(len(ds)) if np.diff(ds.document_range(k))[0] % 2 == 0]
     assert known.all()
     assert np.array_equal(found, np.concatenate(wanted))
+
+
+def test_an_array_of_numpy_is_read_where_it_is(tmp_path: Path) -> None:
+    """One file for all shards, each of which begins somewhere in it; joined and copied, too."""
+    ds = dataset(tmp_path / "ds")
+    items = random_items(RNG, ds.num_tokens, "f2", (2, 3))
+    np.save(tmp_path / "values.npy", items)
+    data = (tmp_path / "values.npy").read_bytes()
+    begin = len(data) - items.nbytes
+    sample = sample_checksum(len(data), lambda at, size: data[at : at + size])
+    files = ItemFiles(
+        size=np.full(3, len(data)),
+        checksum=[None] * 3,
+        sample=[sample] * 3,
+        path=["../values.npy"] * 3,
+        offset=begin + np.array(ds.shard_starts[:-1]) * 12,
+    )
+    tokens = ds.stream_fingerprint
+    column = ColumnFile(dtype="f2", shape=(2, 3), stream_fingerprint=tokens, files=files, created_by="tests")
+    (tmp_path / "ds" / "probs.column.json").write_bytes(column.dump())
+    cl.concat([tmp_path / "ds", tmp_path / "ds"], tmp_path / "deeper" / "joined", roots=[tmp_path])
+    cl.reencode(tmp_path / "ds", tmp_path / "dense", {"concepts": "dense"})
+    for path, times in ((tmp_path / "ds", 1), (tmp_path / "deeper" / "joined", 2), (tmp_path / "dense", 1)):
+        assert cl.verify(path, full=True, roots=[tmp_path]) == []
+        found, known = cl.open_dataset(path, roots=[tmp_path]).column_values("probs", 0, times * ds.num_tokens)
+        assert known.all()
+        assert np.array_equal(found, np.concatenate([items] * times))
+    (tmp_path / "values.npy").write_bytes(data[:-1])
+    with pytest.raises(FormatError, match=r"values\.npy"):
+        cl.open_dataset(tmp_path / "ds").column_values("probs", 0, 1)
+    assert cl.verify(tmp_path / "dense", full=True) == []

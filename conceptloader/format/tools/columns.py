@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -62,9 +63,9 @@ def write_columns(columns: dict[str, ColumnFile], directory: str) -> None:
 def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
     """Give a dataset of the same shards copies of the columns. Raises: FormatError, ReadError."""
     for name in source.columns:
-        column, copies = source.columns[name], dict[str, FileColumn]()
-        for kind, files in column.kinds(name).items():
-            copies[kind] = copy = replace(files, path=[], checksum=list(files.checksum), sample=list(files.sample))
+        column, copies = source.columns[name], deepcopy(source.columns[name])
+        for (kind, files), copy in zip(column.kinds(name).items(), copies.kinds(name).values(), strict=True):
+            copy.path = [None] * len(files.size)
             for shard in np.flatnonzero(files.size >= 0).tolist():
                 begin, end = 0, int(files.size[shard])
                 if files is column.files:
@@ -75,12 +76,12 @@ def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
                         spool.write(source.read(kind, shard, at, min(_CHUNK, end - at)))
                     spool.commit()
                 copy.size[shard], copy.checksum[shard], copy.sample[shard] = spool.size, spool.checksum, spool.sample
+        copies.files.offset[:] = 0
         sync_directory(directory)
-        items, *holes = copies.values()
-        write_columns({name: _described(column, manifest, items, *holes)}, directory)
+        write_columns({name: _described(copies, manifest, copies.files, copies.holes)}, directory)
 
 
-def _described(like: ColumnFile, manifest: Manifest, files: Any, holes: Any = None) -> ColumnFile:
+def _described(like: ColumnFile, manifest: Manifest, files: ItemFiles, holes: HoleFiles | None) -> ColumnFile:
     tokens = manifest.stream_fingerprint()
     return replace(like, stream_fingerprint=tokens, files=files, holes=holes, created_by=CREATED_BY)
 

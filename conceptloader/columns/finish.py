@@ -231,7 +231,8 @@ class _Finishing:
 def own_file(manifest: Manifest, kind: str, shard: int) -> str:
     """A file of a shard, next to its others, unless these are in the directory of another dataset."""
     prefix = manifest.shards.path[shard]
-    return f"{kind}.{shard:05}" if prefix.startswith("../") else f"{prefix}.{kind}"
+    elsewhere = os.path.normpath(prefix).startswith(("/", "../"))
+    return f"{kind}.{shard:05}" if elsewhere else f"{prefix}.{kind}"
 
 
 def _ranges(records: Any) -> Iterator[tuple[int, int, list[int]]]:

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.blend import Blend, present
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.ranges import Member, ranges_of
 
 At = Literal["labels", "inputs"]
@@ -22,6 +24,20 @@ class Pieces(NamedTuple):
     shard: Ints
     first: Ints
     end: Ints
+
+    def where(self, known: NDArray[np.bool_]) -> "Pieces":
+        """What is `known`, bool [B, S]."""
+        if known.all():
+            return self
+        lengths = self.end - self.first
+        which, offsets = np.repeat(np.arange(len(lengths)), lengths), offsets_of(lengths)
+        kept = known.reshape(-1)[ragged(self.row * known.shape[1] + self.place, lengths)]
+        follows = np.append(False, (which[1:] == which[:-1]) & kept[:-1])[: len(kept)]
+        begins = np.flatnonzero(kept & ~follows)
+        ends = np.flatnonzero(kept & ~np.append(follows[1:] & kept[1:], False)[: len(kept)]) + 1
+        row, place, shard, first, _ = (column[which[begins]] for column in self)
+        shift = begins - offsets[which[begins]]
+        return Pieces(row, place + shift, shard, first + shift, first + shift + ends - begins)
 
 
 def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], bool]) -> tuple[Pieces, Ints]:

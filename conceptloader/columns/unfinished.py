@@ -69,7 +69,7 @@ class Unfinished:
         self.waiting = 0  # bytes that are written and not in the log
 
     def agree(self, plan: Plan | None) -> Plan:
-        """Begin, or continue, with this plan, or with the one that is there. Raises: ConfigError for another one, or none."""
+        """Begin or continue with this plan, or the one that is there. Raises: ConfigError for another one, or none."""
         target = os.path.join(self.path, _PLAN)
         if plan is not None:
             make_directories(self.path)

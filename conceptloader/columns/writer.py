@@ -72,8 +72,8 @@ class ColumnWriter:
         """Write the values of a batch of the loader: [B, S, *shape], in numpy or torch, on any device.
 
         Each stands where the label that it belongs to does (or the input, as `at` says). Values at padding, at what
-        `exclude` takes out, and of rows of other datasets are passed over. Tokens that have values already are compared
-        with these, unless `keep`.
+        `exclude` takes out, at labels that `ignore_index` replaces, and of rows of other datasets are passed over.
+        Tokens that have values already are compared with these, unless `keep`.
 
         Args:
             batch: As the loader gave it: `sample_index` says which tokens its rows are, and `labels` (or `input_ids`)
@@ -160,7 +160,7 @@ class ColumnWriter:
         if reach > tokens.shape[1]:
             fix = "gather what ranks of context parallelism have of a sample, and write it on one of them"
             raise ConfigError("batch", f"{tokens.shape[1]} {self.plan.at} a sample", f"whole samples, {reach}", fix)
-        return tokens, samples, pieces, len(others)
+        return tokens, samples, pieces.where(tokens >= 0), len(others)
 
     def _blend(self) -> Blend:
         """That in force: weights that were set live are in it."""
@@ -235,7 +235,7 @@ class ColumnWriter:
             row, place, _, first, end = (column[pieces.shard == shard] for column in pieces)
             flat = ragged(row * tokens.shape[1] + place, end - first)
             there, given = items_of(self.dataset.reader, shard, first, end)["token"], tokens.reshape(-1)[flat]
-            other = np.flatnonzero((there != given) & (given >= 0))  # below 0 is what ignore_index puts
+            other = np.flatnonzero(there != given)
             if len(other):
                 at, position = divmod(int(flat[other[0]]), tokens.shape[1])
                 raise ConfigError(

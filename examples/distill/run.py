@@ -9,9 +9,11 @@ data in the same order, one of which has the teacher's 8 most likely tokens at e
 import argparse
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "demo"))  # for the corpus, and a block of a model
 import corpus
 import matplotlib
 import prepare

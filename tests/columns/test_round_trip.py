@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import conceptloader as cl
 from conceptloader.subset.views import SubsetOptions, make_subsets
@@ -103,3 +104,60 @@ def test_written_by_two_ranks_that_are_killed_and_read_by_three_in_other_orders(
     pairs["a subset"] = compare(corpus, {**PACKED, "seq_len": 64, "seed": 1, "datasets": some})
     tally("pairs of a token and its value", pairs)
     assert min(pairs.values()) > 100_000
+
+
+TEACHERS: dict[str, dict[str, Any]] = {
+    "windows": {},
+    "windows of which parts are taken out": {"exclude": [{"at": 30, "ids": ["doc-7", "doc-30"], "take": "own"}]},
+    "windows that are left out": {"exclude": [{"at": 0, "ids": ["doc-7", "doc-30"]}]},
+    "packs": {"packing": {}},
+    "packs that are cut": {"packing": {"bins": 4, "overflow": "truncate"}},
+    "packs of which parts are taken out": {"packing": {}, "exclude": [{"at": 5, "ids": ["doc-1"], "take": "own"}]},
+    "documents": {},
+    "storage order": {"order": "sequential"},
+    "labels without loss": {"outputs": {"ignore_index": -100, "mask_document_boundaries": True}},
+}
+
+
+@pytest.mark.parametrize("entry", ["batches", "make_dataloader", "SampleDataset"])
+@pytest.mark.parametrize("kind", TEACHERS)
+def test_every_kind_of_sample(kind: str, entry: str, tmp_path: Path) -> None:
+    """All labels with a loss get values, no token that was no label does, and each has its own."""
+    corpus = Corpus.random(80, seed=11, mean=40)
+    path = corpus.write(tmp_path / "web", mode="document" if kind == "documents" else None)
+    config = {"seq_len": 24, "datasets": {"web": {"path": path}}, **TEACHERS[kind]}
+    order, rng = cl.open_blend(config).order, np.random.default_rng(4)
+    samples, seen, with_loss = order.sizes[0], set[int](), set[int]()
+    loader: Any
+    if entry == "SampleDataset":
+        loader = cl.SampleDataset(config, num_samples=samples)
+        batches: Any = (
+            cl.collate_fn(loader.__getitems__(list(range(k, min(k + 8, samples))))) for k in range(0, samples, 8)
+        )
+    else:
+        loader = getattr(cl, entry)(
+            config, micro_batch_size=1, num_samples=None if kind == "storage order" else samples
+        )
+        batches = loader
+    with cl.column_writer(path, "t", "u4", 2, loader=loader) as writer:
+        for batch in batches:
+            labels, mask = np.asarray(batch["labels"]), np.asarray(batch["loss_mask"])
+            values = computed(corpus, labels, 2, rng)
+            seen.update(labels[corpus.holds(labels)].tolist())
+            with_loss.update(labels[mask > 0].tolist())
+            assert writer.write(batch, torch.from_numpy(values)) >= int((mask > 0).sum())
+    column = writer.finish(partial=True)
+    tokens = np.arange(1, corpus.starts[-1])
+    found = [
+        np.fromfile(f"{path}/{n:05}.t.column", "<u4").reshape(-1, 2) for n in range(3) if column.files.size[n] >= 0
+    ]
+    assert len(found) == 3
+    missing = np.zeros(len(tokens), bool)
+    for shard, start in enumerate(cl.open_dataset(path).shard_starts[:-1]):
+        if column.holes is not None and column.holes.size[shard] >= 0:
+            bits = np.unpackbits(np.fromfile(f"{path}/{shard:05}.t.holes", "u1"), bitorder="little")
+            missing[start : start + len(found[shard])] = bits[: len(found[shard])]
+    items = np.concatenate(found)
+    assert (items == np.where(missing[:, None], 0, corpus.values(tokens, 2))).all()
+    without = set(tokens[missing].tolist())
+    assert with_loss <= set(tokens.tolist()) - without <= seen

@@ -21,11 +21,10 @@ def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outp
     unless the options say what is `missing`.
     """
     where = f"outputs.columns.{name}"
-    found = {view.name: (view, view.dataset.columns.get(name)) for view in views}
-    having = {key: (view, column) for key, (view, column) in found.items() if column is not None}
-    if not having:
+    found = [(view, view.dataset.columns.get(name)) for view in views]
+    types = {view.name: (column.dtype, column.shape) for view, column in found if column is not None}
+    if not types:
         raise unknown(where, name, {one for view in views for one in view.dataset.columns}, "column")
-    types = {key: (column.dtype, column.shape) for key, (_, column) in having.items()}
     first = next(iter(types))
     other = next((key for key in types if types[key] != types[first]), first)
     if other != first:
@@ -35,16 +34,15 @@ def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outp
             "one type and shape",
             "write one of them again under another name",
         )
-    lacking = dict.fromkeys(sorted(found.keys() - having), "no such column")
-    lacking |= {key: text for key, one in having.items() if (text := _lacks(name, *one, options.at, outputs))}
-    if lacking and options.missing is None:
-        key = next(iter(lacking))
-        raise ConfigError(
-            where,
-            f"{lacking[key]} in dataset {key}",
-            "a value for each token",
-            f"write them, or set what stands there: columns: {{{name}: {{at: {options.at}, missing: -1}}}}",
-        )
+    for view, column in found if options.missing is None else ():
+        lacking = "no such column" if column is None else _lacks(name, view, column, options.at, outputs)
+        if lacking:
+            raise ConfigError(
+                where,
+                f"{lacking} in dataset {view.name}",
+                "a value for each token",
+                f"write them, or set what stands there: columns: {{{name}: {{at: {options.at}, missing: -1}}}}",
+            )
     code, shape = types[first]
     dtype = BF16 if code == columnfile.BF16 else np.dtype(f"<{code}")
     if options.dtype == "widened" and code in WIDER:
@@ -86,7 +84,9 @@ def _lacks(name: str, view: View, column: ColumnFile, at: str, outputs: Outputs)
     tokens, starts = (column.holes.tokens, column.holes.starts) if column.holes else (0, 0)
     if at == "labels" and not absent and tokens == starts:
         borders = bool(((shards.documents > 0) | (shards.tokens == 0)).all()) and outputs.mask_document_boundaries
-        if view.kind != "window" or borders or (tokens == 1 and _is_first(name, view, column)):
+        # Of what is given to be one window, other pieces are read: samples of Megatron's own.
+        first = tokens == 1 and view.count > 1 and _is_first(name, view, column)
+        if view.kind != "window" or borders or first:
             return ""
     if not absent + tokens:
         return ""

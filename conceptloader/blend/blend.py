@@ -184,8 +184,11 @@ class Blend(Shown):
         return OrderState(spec=spec, consumed=consumed, more=more)
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """What has to be equal on all ranks that read it; see `facts_of`."""
-        return facts_of(self.config, self.spec, **more)
+        """What has to be equal on all ranks that read it, the columns that it asks for included; see `facts_of`."""
+        found = [(key, name, self.datasets[key].columns.get(name))
+                 for name in self.config.outputs.columns for key in self.datasets]  # fmt: skip
+        columns = {f"{key}: {name}": column.fingerprint for key, name, column in found if column is not None}
+        return facts_of(self.config, self.spec, **({"columns": columns} if columns else {}), **more)
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will.

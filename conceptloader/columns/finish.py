@@ -81,7 +81,7 @@ class _Finishing:
         shards = range(self.dataset.num_shards)
         files = ItemFiles(**vars(FileColumn.absent(len(shards))))
         holes = HoleFiles(**vars(FileColumn.absent(len(shards))), tokens=0, starts=0)
-        written = [shard for shard in shards if self._items(shard, files)]
+        written = [shard for shard in shards if self._items(shard, files, partial)]
         for shard in written:
             self._holes(shard, holes)
         column = replace(self.column, files=files, holes=holes if holes.tokens else None)
@@ -135,16 +135,16 @@ class _Finishing:
             "documents and packs alone (mode document, packing). Or finish(partial=True): readers then need `missing`",
         )
 
-    def _items(self, shard: int, files: ItemFiles) -> bool:
+    def _items(self, shard: int, files: ItemFiles, partial: bool) -> bool:
         """Check the items of a shard, and say what they are. Returns: whether there are any."""
         first, end = self.borders[shard : shard + 2].tolist()
         low, high = np.searchsorted(self.records["start"], [first, end])
-        if low == high:
+        if first == end or (partial and low == high):
             return False
         item, path = self.column.itemsize, self._source(shard)
         size, whole, at = (end - first) * item, xxhash.xxh3_64(), 0
-        with named(path, "read"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with named(path, "opened"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             with named(path, "written"):
                 os.ftruncate(descriptor, size)

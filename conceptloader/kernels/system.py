@@ -86,8 +86,8 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
     code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32, as
     BRAIN does, which may be infinite; SHORT, which becomes int32; or the bytes of a number that stays what it is, below
     0. Returns: OK, or k if the k-th number, from 1 on, is the first that is not in [0, top], or not finite.
-    `token | top - token` has its sign bit set if the token is negative or above
-    `top`: no branch, so that the loops still become vector instructions.
+    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
+    still become vector instructions.
     """
     out = array_at(target, 0, count * (code >= 0 and code < HALF), np.int64)
     floats = array_at(target, 0, count * (code >= HALF and code < BRAIN), np.float32)

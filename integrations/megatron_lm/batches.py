@@ -65,21 +65,22 @@ def merge_samples(tensors: Tensors, fields: Sequence[Field], seq_length: int) ->
     [n + 1], max_seqlen the largest one. The other fields become [1, B * ..., ...].
     """
     merged = {}
+    slots = {f.name: f.shape[0] for f in fields if f.name.endswith("_spans") and len(f.shape) == 2 and not f.along}
     for f in fields:
         tensor = tensors[f.name]
         batch = tensor.shape[0]
-        sample = torch.arange(batch, dtype=tensor.dtype, device=tensor.device)
         if f.name == "max_seqlen":
             merged[f.name] = tensor.max()
             continue
+        sample = torch.arange(batch, dtype=torch.int32, device=tensor.device)
         if f.name == "cu_seqlens":
             starts = (tensor + (sample * seq_length)[:, None])[tensor < seq_length]
             merged[f.name] = torch.cat((starts, starts.new_tensor([batch * seq_length])))
             continue
-        if f.name.endswith("_span_index"):
-            spans = next(g.shape[0] for g in fields if g.name == f.name.removesuffix("_index") + "s")
+        spans = slots.get(f.name.removesuffix("_index") + "s")
+        if f.name.endswith("_span_index") and spans is not None:
             tensor = torch.where(tensor < 0, tensor, tensor + (sample * spans)[:, None])
-        elif f.name.endswith("_spans") and len(f.shape) == 2:
+        elif f.name in slots:
             tensor = tensor + (sample * seq_length)[:, None, None]
         merged[f.name] = tensor.reshape(1, -1, *f.shape[1:]) if f.shape else tensor
     return merged

@@ -141,6 +141,17 @@ def test_tokens_without_a_value_are_an_error_unless_none_is_a_label_with_loss(tm
         launch(path, {name: {"missing": -1}}, packing={"bins": 4})
 
 
+def test_ranks_compare_the_columns_that_they_read(tmp_path: Path) -> None:
+    """Copies on the disks of nodes may differ."""
+    ds = dataset(tmp_path / "ds")
+    facts = []
+    for number in (1, 2):
+        add_column(tmp_path / "ds", "ids", np.full((ds.num_tokens, 3), number, "u4"))
+        facts += [cl.open_blend(config(tmp_path / "ds", columns)).facts() for columns in ({"ids": "labels"}, {})]
+    assert facts[0] != facts[2]
+    assert facts[1] == facts[3]
+
+
 def test_fill_in_the_middle_refuses_items_that_would_not_move(tmp_path: Path) -> None:
     ds = dataset(tmp_path / "ds")
     add_column(tmp_path / "ds", "ids", np.ones((ds.num_tokens, 3), "u4"))

@@ -427,3 +427,18 @@ def test_a_concatenation_has_files_of_its_own(path: str, tmp_path: Path) -> None
     for batch in whole(read):
         kept = batch["loss_mask"] > 0
         assert (batch["t"] == batch["labels"].astype("u8") * 3)[kept].all()
+
+
+def test_a_shard_of_which_no_token_needs_a_value(tmp_path: Path) -> None:
+    """It has a file like the others, so that a column without gaps is read without `missing`."""
+    corpus = Corpus([9, 1, 1, 9])
+    path = corpus.write(tmp_path / "web", shards=4)
+    loader = cl.batches(config(path), micro_batch_size=1)
+    with cl.column_writer(path, "t", "u8", loader=loader) as writer:
+        for batch, _ in zip(loader, range(loader.blend.order.sizes[0]), strict=False):
+            writer.write(batch, batch["labels"])
+    column = writer.finish()
+    assert column.files.size.tolist() == [72, 8, 8, 72]
+    assert cl.verify(path, full=True) == []
+    read = next(iter(cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=1)))
+    assert (read["t"] == read["labels"])[read["loss_mask"] > 0].all()

@@ -5,11 +5,14 @@ From the first release on these bytes are frozen: they may be added to, never ch
 
 import hashlib
 import json
+import struct
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import xxhash
 
 import conceptloader as cl
 from conceptloader.format.tools import concat
@@ -20,6 +23,7 @@ from tests.format.spec_reader import SpecReader
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
 MEMBERS = ("stream", "dense", "chat", "joined")
 SCORED = "scored"  # beside them: scores, groups and details of concepts
+COLUMNS = "columns"  # and these
 CONCEPTS = ["noun", "verb", "name", "number"]
 
 
@@ -91,6 +95,64 @@ def write_scored(path: Path) -> None:
     cl.writing.finalize(path)
 
 
+def write_columns(path: Path) -> None:
+    """Columns of a dataset of 18, 0 and 7 tokens, byte by byte, by nothing of the package.
+
+    `ids` has two u2 for each token but three of shard 0, and nothing in shard 1. `halves` has a bf16 for the tokens of
+    shard 2 alone, in a file of another name behind three bytes.
+    """
+    ids = [b"".join(struct.pack("<HH", t, 1000 + t) for t in tokens) for tokens in (range(18), range(18, 25))]
+    ids[0] = bytes(4) + ids[0][4:48] + bytes(4) + ids[0][52:68] + bytes(4)  # tokens 0, 12 and 17
+    lacking = bytes([0b00000001, 0b00010000, 0b00000010])
+    halves = b"abc" + b"".join(struct.pack("<f", t / 4)[2:] for t in range(7)) + b"z"
+    files = {"00000.ids.column": ids[0], "00002.ids.column": ids[1], "00000.ids.holes": lacking, "halves.bin": halves}
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+    one, two, three, four = (xxhash.xxh3_64_hexdigest(data) for data in files.values())
+    tokens = SpecReader(path).stream_fingerprint()
+    of_ids = f"""{{
+ "format": "conceptstream-column",
+ "version": 1,
+ "created_by": "conceptloader golden",
+ "dtype": "u2",
+ "shape": [2],
+ "stream_fingerprint": "{tokens}",
+ "files": {{
+  "size": [72,null,28],
+  "checksum": ["{one}",null,"{two}"],
+  "sample": ["{one}",null,"{two}"]
+ }},
+ "holes": {{
+  "tokens": 3,
+  "starts": 2,
+  "size": [3,null,null],
+  "checksum": ["{three}",null,null],
+  "sample": ["{three}",null,null]
+ }},
+ "extra": {{}}"""
+    of_halves = f"""{{
+ "format": "conceptstream-column",
+ "version": 1,
+ "created_by": "conceptloader golden",
+ "dtype": "bf16",
+ "shape": [],
+ "stream_fingerprint": "{tokens}",
+ "files": {{
+  "size": [null,null,18],
+  "checksum": [null,null,null],
+  "sample": [null,null,"{four}"],
+  "path": [null,null,"halves.bin"],
+  "offset": [0,0,3]
+ }},
+ "holes": null,
+ "extra": {{
+  "teacher": "of nobody"
+ }}"""
+    for name, text in (("ids", of_ids), ("halves", of_halves)):
+        checksum = f',\n "checksum": "{xxhash.xxh3_64_hexdigest(text.encode())}"\n}}\n'
+        (path / f"{name}.column.json").write_text(text + checksum)
+
+
 def write_all(root: Path) -> None:
     """The manifest names the writer; golden bytes must not change with every release."""
     golden = [mock.patch.object(module, "CREATED_BY", "conceptloader golden") for module in (finalize, concat)]
@@ -100,16 +162,18 @@ def write_all(root: Path) -> None:
         write(root / "chat", "document", "spans", 257)
         cl.concat([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
         write_scored(root / SCORED)
+        write(root / COLUMNS, "stream-with-metadata", "spans", 257)
+        write_columns(root / COLUMNS)
 
 
 def sums(root: Path) -> dict[str, str]:
     """SHA-256 of every file of the golden datasets."""
-    files = sorted(file for member in (*MEMBERS, SCORED) for file in (root / member).iterdir())
+    files = sorted(file for member in (*MEMBERS, SCORED, COLUMNS) for file in (root / member).iterdir())
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def facts(root: Path) -> dict[str, Any]:
-    opened = {member: cl.open_dataset(root / member) for member in (*MEMBERS, SCORED)}
+    opened = {member: cl.open_dataset(root / member) for member in (*MEMBERS, SCORED, COLUMNS)}
     return {
         "sha256": sums(root),
         "stream_fingerprint": {member: ds.stream_fingerprint for member, ds in opened.items()},

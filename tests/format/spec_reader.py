@@ -373,3 +373,74 @@ def sample_checksum(data: bytes) -> str:
 def fingerprint(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
+
+
+# Columns
+
+
+class SpecColumn:
+    """A column of a dataset."""
+
+    def __init__(self, dataset: SpecReader, name: str) -> None:
+        self.dataset, self.name = dataset, name
+        self.said = sealed(dataset.root / f"{name}.column.json")
+        self.said.setdefault("shape", [])
+        keys(self.said, "format version created_by dtype shape stream_fingerprint files checksum", "holes extra")
+        require(self.said["format"] == "conceptstream-column" and self.said["version"] == 1, "another format")
+        require(self.said["stream_fingerprint"] == dataset.stream_fingerprint(), "a column of other tokens")
+        self.elements = 1
+        for number in self.said["shape"]:
+            self.elements *= number
+        self.size = 2 if self.said["dtype"] == "bf16" else int(self.said["dtype"][1])
+        self.files, self.holes, nothing = self.said["files"], self.said["holes"], [None] * len(dataset.starts[1:])
+        keys(self.files, "size checksum sample", "path offset")
+        self.files["path"] = self.files["path"] or nothing
+        self.files["offset"] = self.files["offset"] or [0] * len(nothing)
+        if self.holes is not None:
+            keys(self.holes, "tokens starts size checksum sample", "path")
+            self.holes["path"] = self.holes["path"] or nothing
+
+    def contents(self, kind: str, shard: int) -> bytes | None:
+        """A file as a whole, its size, checksum and sample compared."""
+        column = self.files if kind == "column" else self.holes
+        if column is None or column["size"][shard] is None:
+            return None
+        name = column["path"][shard] or f"{self.dataset.shards['path'][shard]}.{self.name}.{kind}"
+        data = self.dataset.allowed(name).read_bytes()
+        require(len(data) == column["size"][shard], f"{name}: {len(data)} bytes")
+        require(column["checksum"][shard] in (None, f"{xxhash.xxh3_64_intdigest(data):016x}"), f"{name}: checksum")
+        require(sample_checksum(data) == column["sample"][shard], f"{name}: sample")
+        return data
+
+    def values(self, start: int, stop: int) -> list[list[Any] | None]:
+        """The elements of each token's item, None where there is none."""
+        found: list[list[Any] | None] = []
+        for shard, a, b in self.dataset.parts(start, stop):
+            data, bits = self.contents("column", shard), self.contents("holes", shard)
+            for token in range(a, b):
+                if data is None:
+                    found.append(None)
+                    continue
+                first = self.files["offset"][shard] + token * self.size * self.elements
+                item = data[first : first + self.size * self.elements]
+                if bits is not None and bits[token // 8] >> token % 8 & 1:
+                    require(not any(item), f"token {token}: a value where there is none")
+                    found.append(None)
+                elif self.said["dtype"] == "bf16":
+                    wide = b"".join(b"\0\0" + item[k : k + 2] for k in range(0, len(item), 2))
+                    found.append(list(struct.unpack(f"<{self.elements}f", wide)))
+                else:
+                    found.append(list(struct.unpack(f"<{self.elements}{CODES[self.said['dtype']]}", item)))
+        return found
+
+    def fingerprint(self) -> str:
+        def rows(column: dict[str, Any], offsets: list[int]) -> list[Any]:
+            known = zip(column["size"], offsets, column["checksum"], column["sample"], strict=True)
+            return [None if size is None else [size, at, checksum or sample] for size, at, checksum, sample in known]
+
+        items = rows(self.files, self.files["offset"])
+        holes = self.holes and rows(self.holes, [0] * len(items))
+        said = self.said
+        return fingerprint(
+            ["conceptstream-column", 1, said["dtype"], said["shape"], said["stream_fingerprint"], items, holes]
+        )

@@ -10,6 +10,7 @@ from conceptloader.format.tools.verify import verify
 from tests import archives
 from tests.format.golden_build import (
     ARCHIVE,
+    COLUMNS,
     CONCEPTS,
     MEMBERS,
     SCORED,
@@ -22,7 +23,9 @@ from tests.format.golden_build import (
     sums,
     write_all,
 )  # fmt: skip
-from tests.format.spec_reader import SpecReader
+from tests.format.spec_reader import SpecColumn, SpecReader
+
+COLUMN_FINGERPRINTS = {"halves": "8173fcc77623f2e67612c0cad4ea2e09", "ids": "61e6532835ce164b667872098b6fb84b"}
 
 
 def test_the_golden_files_are_unchanged() -> None:
@@ -98,3 +101,31 @@ def test_a_window_of_the_chat_dataset_is_refused() -> None:
     ds: Any = cl.open_dataset(golden() / "chat")
     with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use documents\(\) instead"):
         ds.windows(4)
+
+
+def test_columns_are_what_an_independent_reader_finds() -> None:
+    """The bytes are written by hand; each token, the fingerprint, and the text that this release would write."""
+    path = golden() / COLUMNS
+    ds, theirs = cl.open_dataset(path), SpecReader(path)
+    assert verify(path, full=True, write_checksums=False) == []
+    assert list(ds.columns) == ["halves", "ids"]
+    for name in ds.columns:
+        column, said = ds.columns[name], SpecColumn(theirs, name)
+        items, known = ds.column_values(name, 0, ds.num_tokens)
+        if column.dtype == "bf16":
+            items = (items.astype("u4") << 16).view("f4")
+        found = [item.ravel().tolist() if has else None for item, has in zip(items, known, strict=True)]
+        assert found == said.values(0, ds.num_tokens)
+        assert column.fingerprint == said.fingerprint()
+        assert column.dump() == (path / f"{name}.column.json").read_bytes()
+    assert {name: ds.columns[name].fingerprint for name in ds.columns} == COLUMN_FINGERPRINTS
+    assert [token for token, has in enumerate(ds.column_values("ids", 0, 25)[1]) if not has] == [0, 12, 17]
+    assert ds.column_values("ids", 24, 25)[0].tolist() == [[24, 1024]]
+
+
+def test_readers_that_know_no_columns_ignore_them() -> None:
+    """As 0.2.0: files that no manifest names change no fingerprint, and nothing looks at them."""
+    path = golden() / COLUMNS
+    compare(path, [(0, 25)])
+    stream = recorded()["stream_fingerprint"], recorded()["tracks_fingerprint"]
+    assert [each[COLUMNS] for each in stream] == [each["stream"] for each in stream]

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from conceptloader.batch.layout import BatchLayout, TrackLayout
+from conceptloader.batch.layout import BF16, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
@@ -87,6 +88,22 @@ def test_merged_samples_point_to_the_same_spans() -> None:
             if k >= 0:
                 assert torch.equal(merged["topic_ids"][0, flat], batch["topic_ids"][b, k])
                 assert torch.equal(merged["topic_spans"][0, flat], batch["topic_spans"][b, k] + b * LENGTH)
+
+
+def test_items_of_columns_are_merged_and_cut_as_their_tokens_are() -> None:
+    """Of types that do not compute, and by a name that spans could have."""
+    columns = (("ids", np.dtype("u4"), (3,)), ("halves", BF16, ()), ("own_spans", np.dtype("i8"), (2,)))
+    layouts = tuple(FieldLayout(name=n, field=n, dtype=d, labels=True, shape=shape) for n, d, shape in columns)
+    fields = fields_of(dataclasses.replace(LAYOUT, fields=layouts))
+    generator = torch.Generator().manual_seed(1)
+    batch = {f.name: torch.randint(0, 100, (3, *f.shape), generator=generator).to(f.dtype) for f in fields}
+    merged = merge_samples(dict(batch), fields, LENGTH)
+    for name, _, shape in columns:
+        assert merged[name].shape == (1, 3 * LENGTH, *shape)
+        assert torch.equal(merged[name][0], batch[name].flatten(0, 1))
+        part = context_slice(merged[name], 1, 1, 2)
+        assert torch.equal(part, merged[name][:, 3 * LENGTH // 4 : 9 * LENGTH // 4])
+    assert (merged["halves"].dtype, merged["ids"].dtype) == (torch.bfloat16, torch.uint32)
 
 
 def micro_batches(tokens: bool = True) -> Iterator[dict[str, torch.Tensor]]:

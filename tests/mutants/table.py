@@ -21,19 +21,19 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "batch": (
         {
-            "layout": "memory engine edges",
+            "layout": "memory engine edges", "columns": "columns",
         },
         "engine edges ids scores damage",
     ),
     "format": (
         {
             "checks": "verify claims damage", "verify": "verify claims damage", "codecs": "codecs golden",
-            "reencode": "convert golden", "concat": "join golden", "ladder": "ladder join",
-            "overlap": "overlap", "ranges": "windows golden",
+            "columnfile": "columns golden", "reencode": "convert golden", "concat": "join golden",
+            "ladder": "ladder join", "overlap": "overlap", "ranges": "windows golden",
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
             "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",
             "finalize": "build golden damage", "shardtable": "golden manifest damage",
-            "dataset": "windows golden foreign damage", "columns": "edges manifest writer",
+            "dataset": "windows golden foreign damage", "columns": "columns edges manifest writer",
             "layout": "golden writer manifest", "values": "windows codecs golden",
         },
         "manifest golden build edges",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ReadError
+from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columnfile import FILE, ColumnFile, column_file, parse_column
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
@@ -46,6 +47,8 @@ class Columns:
     def get(self, name: str) -> ColumnFile | None:
         """None if there is no such column. Raises: FormatError if it is corrupt or of other tokens, ReadError."""
         if name not in self._known:
+            if fmt.name_problem(name):
+                return None
             path = self._roots.resolve(column_file(name))
             try:
                 column = parse_column(self._roots.load(path), name, self._manifest)

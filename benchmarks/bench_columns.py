@@ -8,6 +8,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
+from conceptloader.columns.finish import remove
 from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file, items_kind
 from conceptloader.storage.sample import sample_checksum
 
@@ -113,5 +114,48 @@ report.race(
     ],
     unit="us",
     scale=1e6,
+)
+
+
+def written(path: str):
+    """The columns of shuffled windows, under other names, to the disk; and removed."""
+    loader = cl.batches({"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}}, micro_batch_size=BATCH)
+    batches = [{k: np.copy(v) for k, v in batch.items()} for batch, _ in zip(loader, range(BATCHES - 1), strict=False)]
+
+    def write() -> None:
+        for name, (dtype, length) in COLUMNS.items():
+            with cl.column_writer(path, f"new_{name}", dtype, length, loader=loader) as writer:
+                for batch in batches:
+                    writer.write(batch, values[name])
+            remove(path, f"new_{name}")
+
+    return write
+
+
+def pwritten(path: str):
+    """The same bytes, one batch after the other."""
+
+    def write() -> None:
+        for name, items in values.items():
+            descriptor = os.open(f"{path}/{name}.raw", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            for k in range(BATCHES - 1):
+                os.pwrite(descriptor, items.data.cast("B"), k * items.nbytes)
+            os.fsync(descriptor)
+            os.close(descriptor)
+            os.unlink(f"{path}/{name}.raw")
+
+    return write
+
+
+values = {
+    name: rng.integers(0, 30_000, (BATCH, SEQ_LEN, length)).astype(dtype) for name, (dtype, length) in COLUMNS.items()
+}
+count = BATCH * (BATCHES - 1)
+report.race(
+    "writing u4[32] and f2[32] for each token, synced",
+    [Contender(US, written(plain), count), Contender("pwrite of the same bytes", pwritten(plain), count)],
+    unit="us",
+    scale=1e6,
+    repeats=5,
 )
 report.finish()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from conceptloader.batch.loader import NumpyLoader, batches
     from conceptloader.batch.source import GrainSource
     from conceptloader.blend import Blend, Config, load_config, open_blend
+    from conceptloader.columns.writer import column_writer
     from conceptloader.errors import ConceptloaderError
     from conceptloader.format.read.dataset import Dataset, open_dataset
     from conceptloader.format.spec.codecs import register_codec
@@ -49,6 +50,7 @@ _HOMES = {
     "batch.loader": "NumpyLoader batches",
     "batch.source": "GrainSource",
     "blend": "Blend Config load_config open_blend",
+    "columns.writer": "column_writer",
     "errors": "ConceptloaderError",
     "format.read.dataset": "Dataset open_dataset",
     "format.spec.codecs": "register_codec",
@@ -76,8 +78,8 @@ __all__ = [
     "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
     "DistributedSampler", "EpochSampler", "EvaluationLoader", "FillInMiddle", "GrainSource", "Loader",
     "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
-    "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "concat", "concepts",
-    "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
+    "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",
+    "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
     "open_dataset", "reencode", "register_codec", "testing", "trace", "verify", "writing",
 ]  # fmt: skip
 

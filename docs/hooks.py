@@ -19,6 +19,7 @@ CHAPTERS = {
     "order": "The order of samples",
     "format": "Datasets",
     "ingest": "Building datasets",
+    "columns": "Columns",
     "trace": "Runs",
     "viewer": "Batches as text",
     "batch": "Batches in numpy",

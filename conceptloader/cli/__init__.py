@@ -35,6 +35,7 @@ GROUPS = {
         "init": ("commands.init", "write a recipe for raw files, or a configuration for datasets"),
         "adopt": ("ingest.adopt.command", "use Megatron, datatrove or OLMo token files in place"),
         "annotate": ("ingest.annotate.command", "add a track to a dataset"),
+        "column": ("columns.command", "add a value for each token, or remove it"),
         "subset": ("subset.command", "select documents or spans, or concatenate datasets, by reference"),
         "index": ("index.command", "build the concept index of a track"),
         "verify": ("commands.verify", "check a dataset"),

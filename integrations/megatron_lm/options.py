@@ -41,7 +41,9 @@ DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
 _LOGITS = (
     "it compares the data of teacher and student by Megatron's arguments, which are the same for all data here",
-    "compute the teacher's logits on the student's micro batches (--export-kd-teacher-load)",
+    "write the teacher's values as columns, which belong to the tokens (conceptloader.column_writer), and read them "
+    "with outputs.columns: docs/distillation.md; or compute them on the student's micro batches "
+    "(--export-kd-teacher-load)",
 )
 REFUSED = {
     "--logits-save-dir": _LOGITS,

@@ -362,8 +362,8 @@ def test_names_to_accept_are_known_ones() -> None:
 @pytest.mark.parametrize(
     ("words", "why", "instead"),
     [
-        (["--logits-save-dir", "teacher"], "by Megatron's arguments", "--export-kd-teacher-load"),
-        (["--logits-load-dir=teacher"], "by Megatron's arguments", "--export-kd-teacher-load"),
+        (["--logits-save-dir", "teacher"], "by Megatron's arguments", "conceptloader.column_writer"),
+        (["--logits-load-dir=teacher"], "by Megatron's arguments", "outputs.columns"),
         (["--perform-rl-step"], "builds no datasets", "without conceptloader"),
         (["--mock-data"], "random tokens", "omit one of them"),
     ],

@@ -6,6 +6,7 @@ MODULES = [
     "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/run", "conceptloader/format",
     "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
     "conceptloader/metrics", "conceptloader/batch_log", "conceptloader/mixing", "conceptloader/remote",
+    "conceptloader/columns",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
@@ -92,6 +93,7 @@ ELSEWHERE = {
     "ingest/build/trial": "cli/test_init_recipe.py ingest/test_room.py",
     "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
     "batch_log": "batch/test_batch_log.py",
+    "columns": "columns",
     "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py batch/test_damage.py "
     "batch/test_files.py batch/test_passes.py",
     "kernels/arrays": "batch/test_arrays.py batch/test_fields.py batch/test_engine.py config",
@@ -131,6 +133,7 @@ _WIDE = {
     "metrics": "loader mixing trainers entries",
     "mixing": "mixing run trainers entries",
     "batch_log": "batch/test_batch_log.py trace",
+    "columns": "columns",
     "run": "run loader mixing ranks trainers entries",
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
     "trace",

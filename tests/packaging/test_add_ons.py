@@ -14,7 +14,7 @@ from conceptloader.cli import COMMANDS
 GONE = {
     "metrics": "", "batch_log": "", "mixing": "", "remote": "",
     "receipts": "receipt", "viewer": "viewer", "subset": "subset", "index": "index",
-    "trace": "trace locate exposure forget subset viewer receipt", "ingest/adopt": "adopt",
+    "columns": "column", "trace": "trace locate exposure forget subset viewer receipt column", "ingest/adopt": "adopt",
     "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
 }  # fmt: skip
 WITHOUT = """

@@ -18,7 +18,7 @@ KEYS = (
     "concepts_ids",
     "concepts_span_index",
 )
-KEYS += ("loss_weight", "parity", "length_values")
+KEYS += ("loss_weight", "parity", "length_values", "teacher_ids", "teacher_logprobs")
 
 STOCK = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens")
 

@@ -1,0 +1,198 @@
+"""A column that is being written: a folder in the dataset's directory with sparse files, and a log of each writer.
+
+Items are written at their place. A range of tokens counts once its bytes are synced and it is in the log, with the hash
+of these bytes; so a writer that is killed loses what was written since, and nothing else.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from conceptloader.columns.places import At
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles
+from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.format.spec.manifest import CREATED_BY
+from conceptloader.format.spec.shardtable import FileColumn
+from conceptloader.storage.durable import make_directories, sync_directory, write_file
+from conceptloader.storage.reads import named, opened, read_file
+
+RECORD = np.dtype([("start", "<u8"), ("stop", "<u8"), ("hash", "<u8"), ("check", "<u8")])
+"""Tokens [start, stop) of the dataset's files, XXH3-64 of their items; check: the three and _CHECK by exclusive or."""
+_CHECK = 0x636F6C756D6E7321  # what a crash leaves at the end of a file, zeros for instance, is no record
+_LIMIT = 1 << 40
+_MOST_OPEN = 64
+_PLAN = "column.json"
+_FORMAT = "conceptstream-column-unfinished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What all writers of a column agree in. at: where values stand in batches."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stream_fingerprint: str
+    at: At
+
+    def described(self, shards: int = 1) -> ColumnFile:
+        """The column, of which no shard has values yet."""
+        return ColumnFile(
+            dtype=self.dtype,
+            shape=self.shape,
+            stream_fingerprint=self.stream_fingerprint,
+            files=ItemFiles(**vars(FileColumn.absent(shards))),
+            created_by=CREATED_BY,
+            extra={"at": self.at},
+        )
+
+
+class Unfinished:
+    """The folder. Raises everywhere: ReadError naming the file, for a disk that is full too."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self.directory, self.name = directory, name
+        self.path = os.path.join(directory, f"{name}.column.unfinished")
+        self._log: int | None = None
+        self._log_path = ""
+        self._files: dict[int, int] = {}
+        self._records: list[tuple[int, int, int]] = []
+        self.waiting = 0  # bytes that are written and not in the log
+
+    def agree(self, plan: Plan | None) -> Plan:
+        """Begin or continue with this plan, or the one that is there. Raises: ConfigError for another one, or none."""
+        target = os.path.join(self.path, _PLAN)
+        if plan is not None:
+            make_directories(self.path)
+            write_file(target, dump_json({"format": _FORMAT, "version": 1, **asdict(plan)}), exclusive=True)
+        elif not os.path.exists(target):
+            raise ConfigError(self.path, "no column that is being written", "one", "check the name")
+        found = load_json(target).parse(Plan, _FORMAT, 1)
+        if plan is not None and found != plan:
+            theirs, ours = asdict(found), asdict(plan)
+            key = next(key for key in ours if ours[key] != theirs[key])
+            fix = f"continue with the same, or begin again: conceptloader column {self.directory} {self.name} --remove"
+            raise ConfigError(f"{self.path}: {key}", theirs[key], f"{ours[key]!r}, as this writer is to write", fix)
+        return found
+
+    def items(self, shard: int) -> str:
+        """The file of a shard's items."""
+        return os.path.join(self.path, f"{shard:05}.items")
+
+    def put(self, shard: int, offset: int, data: memoryview, tokens: tuple[int, int], known: int) -> None:
+        """Write the items of some tokens, of hash `known`, at their place in the file of their shard."""
+        self._open_log()
+        descriptor, done = self._file(shard), 0
+        try:
+            with named(self.items(shard), "written"):
+                while done < len(data):
+                    done += os.pwrite(descriptor, data[done:], offset + done)
+        except ReadError as error:
+            fix = "make room, and run the same again: what is in the log counts, `has` says of which rows"
+            raise ReadError(error.path, error.found, error.expected, fix, errno=error.errno) from error
+        self._records.append((*tokens, known))
+        self.waiting += len(data)
+
+    def flush(self) -> None:
+        """Sync what was written, and then log it: from now on it counts."""
+        if not self._records:
+            return
+        for shard, descriptor in self._files.items():
+            with named(self.items(shard), "synced"):
+                os.fsync(descriptor)
+        found = np.zeros(len(self._records), RECORD)
+        found["start"], found["stop"], found["hash"] = np.array(self._records, np.uint64).T
+        found["check"] = _check(found)
+        log = self._open_log()
+        with named(self._log_path, "written"):
+            # In one call after whole records, so that what a full disk cuts off is not in front of others.
+            size = os.fstat(log).st_size // RECORD.itemsize * RECORD.itemsize
+            data = memoryview(found.tobytes())
+            while len(data):
+                count = os.pwrite(log, data, size)
+                data, size = data[count:], size + count
+            os.fsync(log)
+        self._records.clear()
+        self.waiting = 0
+
+    def close(self) -> None:
+        """Log what was written, and let go of all files. Without an error it is done, and can be repeated."""
+        try:
+            self.flush()
+        finally:
+            self._close_files()
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
+
+    def records(self) -> NDArray[Any]:
+        """What all writers have logged, RECORD [n]."""
+        found = [np.zeros(0, RECORD)]
+        for path in self._logs():
+            data = read_file(path, _LIMIT)
+            found.append(np.frombuffer(data[: len(data) // RECORD.itemsize * RECORD.itemsize], RECORD))
+        records: NDArray[Any] = np.concatenate(found)
+        whole: NDArray[Any] = records[records["check"] == _check(records)]
+        return whole
+
+    def require_no_writer(self) -> None:
+        """Raise ConfigError if somebody has a log open."""
+        for path in self._logs():
+            with opened(path) as descriptor:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    if error.errno in (errno.EAGAIN, errno.EACCES):
+                        fix = "close all of them first: finish() is for one process, when all ranks are done"
+                        raise ConfigError(self.path, "a writer that is still open", "none", fix) from error
+
+    def _logs(self) -> Sequence[str]:
+        with named(self.path, "looked at"):
+            names = sorted(os.listdir(self.path))
+        return [os.path.join(self.path, name) for name in names if name.endswith(".log")]
+
+    def _file(self, shard: int) -> int:
+        found = self._files.get(shard)
+        if found is None:
+            if len(self._files) >= _MOST_OPEN:
+                self.flush()
+                self._close_files()
+            with named(self.items(shard), "written"):
+                found = os.open(self.items(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._files[shard] = found
+        return found
+
+    def _close_files(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    def _open_log(self) -> int:
+        """This writer's log, locked as long as it is open."""
+        if self._log is None:
+            self._log_path = os.path.join(self.path, f"{secrets.token_hex(8)}.log")
+            with named(self._log_path, "written"):
+                self._log = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(self._log, fcntl.LOCK_EX)
+                sync_directory(self.path)
+        return self._log
+
+
+def hash_of(data: Any) -> int:
+    """Of items."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def _check(records: NDArray[Any]) -> NDArray[np.uint64]:
+    found: NDArray[np.uint64] = records["start"] ^ records["stop"] ^ records["hash"] ^ np.uint64(_CHECK)
+    return found

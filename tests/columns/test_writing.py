@@ -1,0 +1,444 @@
+"""What a writer refuses, and that nothing is lost by it: each says where, what was found and what to do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.columns.unfinished import RECORD, Unfinished
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.subset.views import SubsetOptions, make_subsets
+from tests.columns.teacher import Corpus
+from tests.raises import raises
+
+K, S = 3, 16
+CORPUS = Corpus.random(120, seed=7, mean=20)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return CORPUS.write(tmp_path / "web")
+
+
+def config(path: Any, **more: Any) -> dict[str, Any]:
+    return {"seq_len": S, "datasets": {"web": {"path": str(path)}}, "packing": {}, **more}
+
+
+def whole(loader: Any) -> list[Any]:
+    """Batches that hold all samples once, and some twice."""
+    size = sum(loader.blend.order.sizes)
+    return [batch for batch, _ in zip(loader, range(-(-size // 4)), strict=False)]
+
+
+def begun(path: str, name: str = "t", dtype: str = "u4", shape: Any = K, **more: Any) -> tuple[Any, list[Any]]:
+    loader = cl.batches(config(path), micro_batch_size=4)
+    return cl.column_writer(path, name, dtype, shape, loader=loader, **more), whole(loader)
+
+
+def values(batch: Any, k: int = K) -> Any:
+    return CORPUS.values(batch["labels"], k)
+
+
+def stored(path: str, name: str = "t", dtype: str = "<u4", k: int = K) -> Any:
+    """All items, read as docs/format.md says."""
+    shards = cl.open_dataset(path).num_shards
+    return np.concatenate([np.fromfile(f"{path}/{n:05}.{name}.column", dtype).reshape(-1, k) for n in range(shards)])
+
+
+def test_a_column_as_docs_format_says(path: str) -> None:
+    writer, batches = begun(path)
+    with writer:
+        count = sum(writer.write(batch, values(batch)) for batch in batches)
+    lengths = np.array(CORPUS.lengths)
+    assert count == writer.tokens == (lengths - 1).sum()
+    column = writer.finish()
+    assert (column.dtype, column.shape, column.extra) == ("u4", (K,), {"at": "labels"})
+    assert column.holes is not None
+    assert column.holes.tokens == column.holes.starts == (lengths > 0).sum()
+    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
+    first = np.isin(tokens, CORPUS.starts)
+    assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
+    assert cl.open_dataset(path).columns["t"].fingerprint == column.fingerprint
+    assert cl.verify(path, full=True) == []
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "bf16", "i1", "u8"])
+def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
+    writer, batches = begun(path, dtype=dtype, shape=())
+    rng = np.random.default_rng(0)
+    for batch in batches:
+        given: Any = (batch["labels"] % 100 + 0.3) if dtype[0] in "fb" else batch["labels"] % 100
+        if kind == "torch":
+            given = torch.from_numpy(given)
+            given = given.to(torch.bfloat16) if dtype == "bf16" and rng.integers(2) else given
+        writer.write(batch, given)
+    column = writer.finish()
+    found = np.concatenate([np.fromfile(f"{path}/{n:05}.t.column", column.stored) for n in range(3)])
+    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
+    wanted: Any = tokens % 100 + 0.3 if dtype[0] in "fb" else tokens % 100
+    wanted = (
+        torch.from_numpy(wanted).to(torch.bfloat16).view(torch.int16).numpy().view("u2") if dtype == "bf16" else wanted
+    )
+    kept = ~np.isin(tokens, CORPUS.starts)
+    assert (found == wanted.astype(column.stored))[kept].all()
+
+
+def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path: Path) -> None:
+    tokens = np.arange(1, 1 + 40 * S + 5, dtype="<u4")
+    for n, part in enumerate(np.split(tokens, [101])):
+        np.save(tmp_path / f"{n}.npy", part)
+    adopt([tmp_path / "0.npy", tmp_path / "1.npy"], tmp_path / "web")
+    own = {"seq_len": S, "datasets": {"web": {"path": str(tmp_path / "web")}}}
+    loader = cl.batches(own, micro_batch_size=5)
+    with cl.column_writer(tmp_path / "web", "codes", "u2", (2, 2), loader=loader, at="inputs") as writer:
+        for batch in [batch for batch, _ in zip(loader, range(8), strict=False)]:
+            assert not writer.has(batch)
+            writer.write(batch, (batch["input_ids"][..., None, None] * [[2, 3], [5, 7]]).astype(np.int32))
+            assert writer.has(batch)
+    with raises(ConfigError, "codes.column.unfinished", "5 of 645 tokens", fix="partial=True"):
+        writer.finish()
+    column = writer.finish(partial=True)
+    assert column.holes is not None
+    assert (column.holes.tokens, column.holes.starts) == (5, 0)
+    read = cl.batches(
+        {**own, "seq_len": 7, "outputs": {"columns": {"codes": {"at": "inputs", "missing": 1}}}}, micro_batch_size=8
+    )
+    for batch, _ in zip(read, range(12), strict=False):
+        wanted = np.where(batch["input_ids"] <= 40 * S, batch["input_ids"], 0)[..., None, None] * [[2, 3], [5, 7]]
+        assert (batch["codes"] == np.where(wanted == 0, 1, wanted)).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (lambda v: v[:, :-1], "shape [4, 15, 3]"),
+        (lambda v: v[..., :2], "shape [4, 16, 2]"),
+        (lambda v: v.transpose(1, 0, 2), "shape [16, 4, 3]"),
+        (lambda v: v[0], "shape [16, 3]"),
+        (lambda v: v.astype("f4"), "float32"),
+        (lambda v: v > 3, "bool"),
+        (lambda v: v.astype("i8") - (1 << 40), "-1099"),
+        (lambda v: v.astype("i8") + (1 << 40), "1099"),
+    ],
+)
+def test_another_shape_or_kind_is_refused(path: str, given: Any, found: str) -> None:
+    writer, batches = begun(path)
+    with raises(ConfigError, "column t", found):
+        writer.write(batches[0], given(values(batches[0])))
+    assert writer.tokens == 0
+    assert not writer.has(batches[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bad"), [("f2", np.nan), ("f4", np.nan), ("bf16", np.nan), ("f2", 1e6), ("bf16", 3.4e38)]
+)
+def test_nan_and_what_overflows_is_named(path: str, dtype: str, bad: float) -> None:
+    writer, batches = begun(path, dtype=dtype, shape=())
+    batch = batches[0]
+    given = np.full(batch["labels"].shape, -np.inf)  # which a probability of 0 has
+    given[batch["loss_mask"] == 0] = np.nan  # padding
+    writer.write(batches[1], np.zeros(batch["labels"].shape, "f4"))
+    row, place = np.argwhere(batch["loss_mask"] > 0)[5].tolist()
+    given[row, place] = bad
+    with np.errstate(over="ignore"):
+        narrow = given.astype("f2" if bad == 1e6 else "f4")
+    for kind in (given, torch.from_numpy(given), narrow):
+        if not (bad == 1e6 and kind.dtype == np.float16):  # infinite already
+            with raises(ConfigError, f"sample {batch['sample_index'][row]}, position {place}", expected=dtype):
+                writer.write(batch, kind)
+    if np.isnan(bad):
+        with raises(ConfigError, f"position {place}"):
+            writer.write(batch, torch.from_numpy(given).to(torch.bfloat16))
+    given[row, place] = 0
+    assert writer.write(batch, given) > 0
+
+
+def test_tokens_of_another_dataset_are_refused(path: str, tmp_path: Path) -> None:
+    Corpus.random(120, seed=8, mean=20).write(tmp_path / "other")
+    loader = cl.batches(config(tmp_path / "other"), micro_batch_size=4)
+    with raises(ConfigError, "column t: loader", f"web ({tmp_path}/other)", "reads this dataset"):
+        cl.column_writer(path, "t", "u4", K, loader=loader)
+    with raises(ConfigError, "column t", "no loader"):
+        cl.column_writer(path, "t", "u4", K).write(next(iter(loader)), np.zeros((4, S, K), int))
+
+
+def test_rows_that_are_not_those_of_the_loader_are_refused(path: str) -> None:
+    writer, batches = begun(path)
+    batch = batches[0]
+    other = next(iter(cl.batches(config(path, seed=1), micro_batch_size=4)))
+    with raises(ConfigError, ": labels[", "token", path):
+        writer.write(other, values(other))
+    for name in ("labels", "sample_index"):
+        with raises(ConfigError, "batch", f"no {name}"):
+            writer.write({key: value for key, value in batch.items() if key != name}, values(batch))
+    turned = {**batch, "labels": batch["labels"][::-1]}
+    with raises(ConfigError, ": labels["):
+        writer.write(turned, values(turned))
+    cut = {key: value[:, : S // 2] if value.shape[1:] == (S,) else value for key, value in batch.items()}
+    with raises(ConfigError, "batch"):  # as a rank of context parallelism has it
+        writer.write(cut, values(cut))
+    assert writer.write({**batch, "labels": np.where(batch["loss_mask"] > 0, batch["labels"], -100)}, values(batch))
+
+
+def test_rows_of_other_datasets_are_passed_over(path: str, tmp_path: Path) -> None:
+    Corpus.random(50, seed=8, mean=20).write(tmp_path / "other")
+    mixed = config(path, weights="by_size")
+    mixed["datasets"]["other"] = {"path": str(tmp_path / "other")}
+    loader = cl.batches(mixed, micro_batch_size=4)
+    with cl.column_writer(path, "t", "u4", K, loader=mixed) as writer:
+        for batch, _ in zip(loader, range(20), strict=False):
+            writer.write(batch, values(batch))
+        assert writer.others > 0
+        assert writer.tokens > 0
+
+
+def test_two_writers_of_the_same_rows(path: str) -> None:
+    first, batches = begun(path)
+    second, _ = begun(path)
+    for batch in batches:
+        first.write(batch, values(batch))
+        second.write(batch, values(batch) + (batch is batches[3]))  # neither knows what the other writes
+    with raises(ConfigError, "column t: sample", "other values"):
+        first.write(batches[0], values(batches[0]) + 1)
+    with raises(ConfigError, found="still open"):
+        first.finish()
+    second.close()
+    with raises(ConfigError, "items: tokens [", "2 writers", fix="keep=True"):
+        first.finish()
+    keeping, _ = begun(path, keep=True)
+    assert keeping.write(batches[0], values(batches[0]) + 1) == 0
+    assert keeping.known > 0
+    assert keeping.finish().files.size.min() > 0
+
+
+def test_the_same_rows_with_the_same_values_are_written_once(path: str) -> None:
+    first, batches = begun(path)
+    for batch in [*batches, *batches[:2]]:
+        first.write(batch, values(batch))
+    second, _ = begun(path)
+    second.write(batches[0], values(batches[0]))
+    assert (first.known > 0, second.known) == (True, 0)  # it has not been logged yet
+    first.close(), second.close()
+    third, _ = begun(path)
+    assert third.has(batches[0])
+    assert third.write(batches[0], values(batches[0])) == 0
+    assert third.known > 0
+    third.finish()
+
+
+def test_half_a_column(path: str) -> None:
+    writer, batches = begun(path)
+    for batch in batches[:3]:
+        writer.write(batch, values(batch))
+    with raises(ConfigError, "t.column.unfinished", "begin documents", fix="has") as caught:
+        writer.finish()
+    missing = CORPUS.starts[-1] - 1 - writer.tokens
+    assert f"{missing:,} of {CORPUS.starts[-1] - 1:,}" in caught.value.found
+    with raises(ConfigError, "outputs.columns.t"):  # students cannot take what is not finished
+        cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)
+    again, _ = begun(path)  # and it can be gone on with
+    for batch in batches[3:]:
+        again.write(batch, values(batch))
+    assert again.finish().holes is not None
+    with raises(ConfigError, "t.column.json", "a column", fix="--remove"):
+        begun(path)
+
+
+def test_a_partial_column(path: str) -> None:
+    writer, batches = begun(path)
+    writer.write(batches[0], values(batches[0]))
+    column = writer.finish(partial=True)
+    assert column.holes is not None
+    absent = int(np.array(cl.open_dataset(path).manifest.shards.tokens)[column.files.size < 0].sum())
+    assert column.holes.tokens + absent + writer.tokens == CORPUS.starts[-1] - 1
+    with raises(ConfigError, "outputs.columns.t"):
+        cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)
+    loader = cl.batches(config(path, outputs={"columns": {"t": {"at": "labels", "missing": 9}}}), micro_batch_size=4)
+    batch = next(iter(loader))
+    assert (batch["t"] == np.where(batch["loss_mask"][..., None] > 0, values(batch), 9)).all()
+
+
+FULL = """
+import json, resource, sys
+import numpy as np
+import conceptloader as cl
+from tests.columns.test_writing import begun, values
+from conceptloader.errors import ReadError
+
+path, limit = sys.argv[1], int(sys.argv[2])
+writer, batches = begun(path)
+for batch in batches[:6]:
+    writer.write(batch, values(batch))
+writer.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    for batch in batches[6:]:
+        writer.write(batch, values(batch))
+    writer.close()
+except ReadError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("limit", [700, 4000])  # within a log, and within the items of a shard
+def test_a_disk_that_fills(path: str, limit: int) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, path, str(limit)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    assert "t.column.unfinished" in done.stdout
+    assert "File too large" in done.stdout
+    writer, batches = begun(path)
+    assert all(map(writer.has, batches[:6]))
+    assert not all(map(writer.has, batches[6:]))
+    for batch in batches:
+        writer.write(batch, values(batch))
+    writer.finish()
+    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
+    first = np.isin(tokens, CORPUS.starts)
+    assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
+
+
+def test_a_dataset_that_is_built_again_meanwhile(path: str, tmp_path: Path) -> None:
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    other = Path(Corpus.random(120, seed=8, mean=20).write(tmp_path / "other"))
+    os.rename(f"{path}/t.column.unfinished", other / "t.column.unfinished")
+    os.rename(path, tmp_path / "old")
+    os.rename(other, path)
+    writer._unfinished._records.clear()
+    with raises(FormatError, "stream_fingerprint", "built again", fix="stays as it is"):
+        writer.finish()
+    with raises(ConfigError, "t.column.unfinished: stream_fingerprint", fix="--remove"):
+        begun(path)
+    assert len(Unfinished(path, "t").records()) == 0
+
+
+def test_what_was_written_and_not_logged_does_not_count(path: str) -> None:
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    writer.close()
+    log = next(Path(path, "t.column.unfinished").glob("*.log"))
+    records = np.fromfile(log, RECORD)
+    lost = records[5]
+    np.delete(records, 5).tofile(log)
+    with log.open("ab") as file:
+        file.write(bytes(40))  # as a crash leaves it
+    with raises(ConfigError, found=f"{int(lost['stop'] - lost['start']) + 120:,} of"):
+        writer.finish()
+    writer.finish(partial=True)
+    items = stored(path)
+    assert (items[int(lost["start"]) : int(lost["stop"])] == 0).all()
+    assert cl.verify(path, full=True) == []
+
+
+def test_items_that_are_damaged_are_found(path: str) -> None:
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    writer.close()
+    with open(Unfinished(path, "t").items(1), "r+b") as file:
+        file.seek(400)
+        file.write(b"\xff" * 4)
+    with raises(ConfigError, "00001.items: tokens [", "others than were logged", fix="--remove"):
+        writer.finish()
+
+
+def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    rename, calls = os.rename, []
+
+    def failing(source: str, target: str) -> None:
+        calls.append(target)
+        if target.endswith("00001.t.column"):
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with raises(ReadError, "00001.t.column"):
+        writer.finish()
+    monkeypatch.undo()
+    assert len(calls) >= 2
+    assert not os.path.exists(f"{path}/t.column.json")
+    writer.finish()
+    assert cl.verify(path, full=True) == []
+
+
+def test_what_cannot_get_a_column(path: str, tmp_path: Path) -> None:
+    make_subsets(path, tmp_path / "some", SubsetOptions(ids=["doc-3", "doc-4"]))
+    with raises(ConfigError, tmp_path / "some", "a subset", fix=path):
+        cl.column_writer(tmp_path / "some", "t", "u4", K)
+    with raises(ConfigError, "dtype", "u3"):
+        cl.column_writer(path, "t", "u3", K)
+    for name in ("T", "tokens"):
+        with raises(ConfigError, found=name):
+            cl.column_writer(path, name, "u4", K)
+    with raises(ConfigError, "shape"):
+        cl.column_writer(path, "t", "u4", (2, 2, 2))
+    begun(path)
+    for more in ({"dtype": "u2"}, {"shape": 4}, {"at": "inputs"}):
+        with raises(ConfigError, f"t.column.unfinished: {next(iter(more))}", fix="--remove"):
+            begun(path, **more)
+
+
+def test_a_subset_writes_to_its_source(path: str, tmp_path: Path) -> None:
+    make_subsets(path, tmp_path / "some", SubsetOptions(ids=[f"doc-{n}" for n in range(0, 120, 2)]))
+    loader = cl.batches(config(tmp_path / "some"), micro_batch_size=4)
+    with cl.column_writer(path, "t", "u4", K, loader=loader) as writer:
+        for batch in whole(loader):
+            writer.write(batch, values(batch))
+    column = writer.finish(partial=True)
+    assert column.holes is not None
+    lengths = np.array(CORPUS.lengths)
+    assert writer.tokens == (lengths[::2] - 1).sum()
+    other = cl.batches(
+        config(path, seed=4, outputs={"columns": {"t": {"at": "labels", "missing": 0}}}), micro_batch_size=4
+    )
+    for batch in whole(other):
+        document = np.searchsorted(CORPUS.starts, batch["labels"], side="right") - 1
+        has = (batch["loss_mask"] > 0) & (document % 2 == 0)
+        assert (batch["t"] == np.where(has[..., None], values(batch), 0)).all()
+
+
+def test_a_concatenation_has_files_of_its_own(path: str, tmp_path: Path) -> None:
+    more = Corpus.random(40, seed=3, mean=20, first=int(CORPUS.starts[-1]))
+    cl.concat([path, more.write(tmp_path / "more")], tmp_path / "both")
+    loader = cl.batches(config(tmp_path / "both"), micro_batch_size=4)
+    with cl.column_writer(tmp_path / "both", "t", "u8", loader=loader) as writer:
+        for batch in whole(loader):
+            writer.write(batch, batch["labels"] * 3)
+    writer.finish()
+    assert not list(Path(path).glob("*.column"))
+    read = cl.batches(config(tmp_path / "both", seed=4, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)
+    for batch in whole(read):
+        kept = batch["loss_mask"] > 0
+        assert (batch["t"] == batch["labels"].astype("u8") * 3)[kept].all()
+
+
+def test_a_shard_of_which_no_token_needs_a_value(tmp_path: Path) -> None:
+    """It has a file like the others, so that a column without gaps is read without `missing`."""
+    corpus = Corpus([9, 1, 1, 9])
+    path = corpus.write(tmp_path / "web", shards=4)
+    loader = cl.batches(config(path), micro_batch_size=1)
+    with cl.column_writer(path, "t", "u8", loader=loader) as writer:
+        for batch, _ in zip(loader, range(loader.blend.order.sizes[0]), strict=False):
+            writer.write(batch, batch["labels"])
+    column = writer.finish()
+    assert column.files.size.tolist() == [72, 8, 8, 72]
+    assert cl.verify(path, full=True) == []
+    read = next(iter(cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=1)))
+    assert (read["t"] == read["labels"])[read["loss_mask"] > 0].all()

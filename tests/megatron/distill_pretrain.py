@@ -1,0 +1,49 @@
+"""pretrain_gpt.py of a checkout with the forward_step of docs/distillation.md, taken from the page (DISTILLATION)."""
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pretrain_gpt as stock
+from megatron.core.enums import ModelType
+from megatron.core.utils import get_attr_wrapped_model
+from megatron.training import pretrain
+
+page = Path(os.environ["DISTILLATION"]).read_text("utf-8")
+blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def get_batch(data_iterator: Any, vp_stage: Any) -> Any:
+    """As releases return it; main has keys in alphabetical order."""
+    found = stock.get_batch(data_iterator, vp_stage)
+    if not hasattr(stock, "BATCH_KEYS"):
+        return (*found, None)[:6]
+    batch = dict(zip(stock.BATCH_KEYS, found, strict=True))
+    return *(batch[name] for name in ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")), None
+
+
+# What the page leaves to the script.
+names: dict[str, Any] = {"get_batch": get_batch, "loss_func": stock.loss_func}
+names["get_attr_wrapped_model"] = get_attr_wrapped_model
+for block in blocks:
+    if "nanotron" not in block:
+        exec(compile(block, "docs/distillation.md", "exec"), names)
+
+
+def main() -> None:
+    provider = stock.train_valid_test_datasets_provider
+    provider.is_distributed = True
+    kind, options = ModelType.encoder_or_decoder, {"get_embedding_ranks": stock.get_embedding_ranks}
+    if hasattr(stock, "parse_and_validate_args"):  # main
+        args = stock.parse_and_validate_args(args_defaults={"tokenizer_type": "GPT2BPETokenizer"})
+        config = stock.pretrain_cfg_container_from_args(args, stock.gpt_config_from_args(args))
+        pretrain(config, provider, kind, names["forward_step"], **options)
+    else:
+        builder = partial(stock.model_provider, stock.gpt_builder)
+        pretrain(provider, builder, kind, names["forward_step"], **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,7 @@ ALL = [
     "scale",
     "size",
     "build",
+    "text",
     "megatron_startup",
     "packing",
 ]

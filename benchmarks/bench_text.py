@@ -82,7 +82,7 @@ if __name__ == "__main__":  # the workers import this file
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if not (folder / "tokenizer.json").exists():
         write_inputs(texts())
-    lines = [line for k in range(FILES) for line in open(folder / "bare" / f"{k}.jsonl")]
+    lines = [line for k in range(FILES) for line in (folder / "bare" / f"{k}.jsonl").read_text().splitlines()]
     documents = [json.loads(line)["text"] for line in lines]
     total = sum(map(len, documents))
     slow = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -27,7 +27,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive's files, with their times: adopted files are known by them."""
     directory = tmp_path_factory.mktemp("golden")
     with tarfile.open(content.ARCHIVE) as files:
-        files.extractall(directory, filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # absent before Python 3.11.4
+        files.extractall(directory)
     root = directory / content.ARCHIVE.name.removesuffix(".tar.xz")
     for file in root.glob("*.yaml"):  # configurations are no data: their keys have other names now
         text = file.read_text()

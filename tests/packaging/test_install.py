@@ -113,6 +113,10 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path
         file.extractall(tmp_path, filter="data")
     unpacked = archive.with_name(archive.name.removesuffix(".tar.gz"))
     shutil.copytree(LIBRARIES, unpacked / "conceptloader/kernels/lib")
+    # What an earlier build left, of other sources or for another kind of processor, is not packed.
+    folder = f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/conceptloader/kernels/lib"
+    (unpacked / folder).mkdir(parents=True)
+    (unpacked / folder / "aarch64-0123456789ab.so").write_bytes(b"old")
     command = [sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", tmp_path / "again", unpacked]
     run(*command, cwd=tmp_path)
     (again,) = (tmp_path / "again").glob("*.whl")

@@ -19,6 +19,7 @@ from conceptloader.integrations.nanotron_lm.losses import LossPerDataset
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.columns import add_column, random_items
 from tests.corpora.twins import IDS, write_twins
 from tests.mixing import learned
 from tests.nanotron.support import context
@@ -85,9 +86,13 @@ def test_exactly_one_rank_holds_each_key(stages: int, position_ids: bool) -> Non
 def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, shared_labels: bool) -> None:
     """Everything per token is cut, and together whole, views as well; position ids and concepts are not."""
     path = write_dataset(tmp_path / "ds", random_documents(40, seed=1))
-    outputs = {"shared_labels": shared_labels, "document_ids": True}
+    rng, tokens = np.random.default_rng(1), cl.open_dataset(path).num_tokens
+    for name, (dtype, shape) in {"teacher": ("u4", (3,)), "halves": ("bf16", ())}.items():
+        add_column(Path(path), name, random_items(rng, tokens, dtype, shape), dtype)
+    columns = {"teacher": "labels", "halves": {"at": "inputs", "dtype": "stored"}}
+    outputs = {"shared_labels": shared_labels, "document_ids": True, "columns": columns}
     config = {"datasets": {"a": {"path": path}}, "outputs": outputs, "tracks": {"concepts": {"layout": "padded"}}}
-    model_inputs = dict.fromkeys(("document_ids", "concepts_ids", "concepts_span_index"), "first")
+    model_inputs = dict.fromkeys(("document_ids", "concepts_ids", "concepts_span_index", *columns), "first")
 
     def micro_batch(rank: int, size: int, seq_len: int = 16) -> dict[str, Any]:
         place, options = context(cp=(rank, size)), NanotronOptions(model_inputs=model_inputs)
@@ -97,8 +102,9 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
         return next(iter(make_dataloader(stage, parallel_context=place, use_position_ids=True, **ranks)))
 
     whole, parts = micro_batch(0, 1), [micro_batch(rank, 2) for rank in range(2)]
-    for key in ("input_ids", "label_ids", "label_mask", "document_ids", "concepts_span_index"):
+    for key in ("input_ids", "label_ids", "label_mask", "document_ids", "concepts_span_index", *columns):
         assert torch.equal(torch.cat([part[key] for part in parts], 1), whole[key]), key
+    assert (parts[0]["teacher"].shape, parts[0]["halves"].dtype) == ((2, 8, 3), torch.bfloat16)
     for key in ("position_ids", "concepts_ids"):
         assert all(torch.equal(part[key], whole[key]) for part in parts)
     with raises(ConfigError, "seq_len", "18 is not divisible by 2 * context_parallel_size = 4"):

@@ -25,7 +25,6 @@ from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
-from conceptloader.format.spec.codecs import unknown_as_bytes
 
 # Name -> its module, a line for `conceptloader --help`. Only the module of the command that is given is imported; those
 # of add-ons, whose folders may be missing, are then not listed.
@@ -87,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(with_recipe(given, parser))
     except ConceptloaderError as error:
         parser.error(str(error))
+    from conceptloader.format.spec.codecs import unknown_as_bytes  # --help takes no numpy
+
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
     try:

@@ -162,7 +162,7 @@ def add_max_line_bytes(add: Add) -> None:
 
 def add_span_rules(add: Add) -> None:
     """Add the options of `SpanAlignment`."""
-    unit = "unit of start and end (default: characters of text, code points; tokens of documents of tokens)"
+    unit = "of start and end (default: character of text, token of tokens)"
     add("--span-unit", choices=["character", "utf16", "byte", "token"], help=unit)
     align = "a token belongs to the span with its first character (default), any, or more than half of its characters"
     add_choice(add, "--align", "first any majority", align)

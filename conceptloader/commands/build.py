@@ -86,11 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "pad to a multiple of N tokens, for context parallelism"
     group("--pad-to-multiple-of", type=positive, metavar="N", help=meaning)
 
-    meaning = "a variable of the template: enable_thinking=false; strftime_now=DATE"
+    meaning = "such as enable_thinking=false"
     add_pairs(group, "--template-variable", "NAME=VALUE", meaning)
 
     building.add_build_arguments(parser)
-    meaning = "say how many documents, tokens and bytes there will be, by the first rows, and build nothing"
+    meaning = "say what there will be, by the first rows"
     add("--dry-run", action="store_true", help=meaning)
     other_builds.add_arguments(parser)
     add_recipe(parser)

@@ -41,7 +41,7 @@ def add_workers(add: Add) -> None:
 
 
 def add_split(add: Add) -> None:
-    meaning = "of directories with several splits, the one to read, such as train; `all`: every one"
+    meaning = "of several in a directory, such as train, or `all`"
     add("--split", metavar="NAME", help=meaning)
 
 
@@ -58,12 +58,12 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="for tokens as input, instead of --tokenizer",
     )
-    add("--eos", metavar="TOKEN|ID", help="token that ends each document (default: the tokenizer's)")
+    add("--eos", metavar="TOKEN|ID", help="ends each document (default: the tokenizer's)")
     add("--no-eos", action="store_true", help="do not append an eos token to each document")
-    add("--bos", metavar="TOKEN|ID", help="token that starts each document (default: none)")
-    meaning = "text that spells a special token is text (default), becomes that token, or is an error"
+    add("--bos", metavar="TOKEN|ID", help="starts each document (default: none)")
+    meaning = "what text is that spells one (default: text)"
     add("--special-tokens", choices=RULES, default=TEXT, help=meaning)
-    meaning = "stored type (default: the smallest that holds the vocabulary)"
+    meaning = "stored type (default: by the vocabulary)"
     add("--token-dtype", choices=list(TOKEN_DTYPES), help=meaning)
 
 
@@ -79,7 +79,7 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
     add_max_line_bytes(add)
     add_bad_records(add)
-    add("--unique-ids", action="store_true", help="raise if a document has no id, or that of another one")
+    add("--unique-ids", action="store_true", help="raise for missing and repeated ids")
     add("--overwrite", action="store_true", help="replace the dataset in --out at the end")
 
 

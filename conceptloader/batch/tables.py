@@ -93,9 +93,9 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             packing = view.packs.packing
             member["bins"], member["stop"] = packing.bins, view.packs.stop
             member["overflow"] = OVERFLOWS.index(packing.overflow)
-    all_shards, all_tracks, all_fields = map(np.concatenate, (shards, tracks, fields))
+    all_shards, all_tracks, all_fields = map(_joined, (shards, tracks, fields))
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
-    needed[:, DOCUMENTS] = np.concatenate(with_documents)
+    needed[:, DOCUMENTS] = _joined(with_documents)
     for column, file in enumerate(FILES, int(DOCUMENTS) + 1):
         needed[:, column :: len(FILES)] = all_tracks["kind"] >= (SPANS if file == "spans" else DENSE)
     read = [
@@ -105,7 +105,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     needed = np.column_stack([needed, *read])
     return Tables(
         shards=all_shards,
-        layouts=np.concatenate(layouts),
+        layouts=_joined(layouts),
         tracks=all_tracks,
         fields=all_fields,
         members=members,
@@ -115,6 +115,11 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         needed=needed,
         owners=tuple(owners),
     )
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """End to end; parts after the first, which is empty. A single one is not copied, since it may be mapped."""
+    return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
 def _offset(layout: fmt.StreamLayout, field: str) -> int:
@@ -129,13 +134,10 @@ def _run_rows(runs: Runs) -> Array:
 
 
 def _shard_rows(dataset: Dataset, first_layout: int) -> Array:
-    table = dataset.manifest.shards
-    rows = np.zeros(len(table), SHARD)
-    rows["base"] = dataset.manifest.starts()[:-1]
-    rows["first_document"] = np.cumsum(table.documents) - table.documents
-    for name in ("tokens", "offset", "documents", "layout"):
-        rows[name] = getattr(table, name)
-    rows["layout"] += first_layout
+    rows = dataset.manifest.shards.rows
+    if first_layout:
+        rows = rows.copy()
+        rows["layout"] += first_layout
     return rows
 
 

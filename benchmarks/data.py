@@ -12,6 +12,7 @@ import conceptloader as cl
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable
+from conceptloader.format.write.finalize import write_manifest
 from conceptloader.storage.sample import sample_checksum
 
 HERE = Path(__file__).parent
@@ -132,5 +133,5 @@ def hollow(name: str, shards: int, tokens_per_shard: int) -> str:
             documents=np.zeros(shards, np.int64), token_checksum=checksums, files=files, tracks={},
         ),
     )  # fmt: skip
-    (path / fmt.MANIFEST).write_bytes(manifest.dump())
+    write_manifest(manifest, str(path))
     return str(path)

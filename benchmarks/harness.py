@@ -74,6 +74,13 @@ class Report:
         print(json.dumps({"title": self.title, "results": [asdict(result) for result in self.results]}))
 
 
+def own_mb() -> float:
+    """Memory that is this process's alone: without files that it maps, in MB."""
+    with open("/proc/self/statm") as file:
+        _, resident, shared = map(int, file.read().split()[:3])
+    return (resident - shared) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
 def resident_mb() -> float:
     """Memory of this process that is really there, in MB."""
     with open("/proc/self/statm") as file:

@@ -1,4 +1,4 @@
-"""What the kernels know of the datasets: the shard tables and views as records, a few hundred bytes a shard."""
+"""What the kernels know of the datasets: the shard tables and views as records, tens of bytes a shard."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columnfile import BF16, holes_kind, items_kind
 from conceptloader.format.spec.viewfile import Runs
-from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
+from conceptloader.kernels.records import DENSE, FIELD, LAYOUT, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.kernels.system import BRAIN, DOCUMENTS, HALF, SHORT, SINGLE, STREAM
 
 CODES = {**{kind: k for k, kind in enumerate(fmt.READABLE_TOKENS)}, "f2": int(HALF), "f4": int(SINGLE)}  # of `take`
@@ -22,13 +22,14 @@ FILES = ("index", "data", "spans")  # of a track
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], fields [n, f], members [m], left_out [l], runs [r].
+    """Arrays of records.py: shards [n], layouts [k], tracks [n, t], fields [n, f], members [m], left_out [l], runs [r].
 
     kinds: the file kind of each column of Call.files; needed: bool [n, columns], which files are read; owners:
     (dataset, first row) in row order.
     """
 
     shards: Array
+    layouts: Array
     tracks: Array
     fields: Array
     members: Array
@@ -50,20 +51,25 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     rows: dict[tuple[int, tuple[str, ...]], int] = {}
     first_runs: dict[int, int] = {}
     runs, num_runs = [np.zeros(0, RUN)], 0
-    shards, tracks = [np.zeros(0, SHARD)], [np.zeros((0, len(names)), TRACK)]
+    shards, layouts = [np.zeros(0, SHARD)], [np.zeros(0, LAYOUT)]
+    with_documents, tracks = [np.zeros(0, np.bool_)], [np.zeros((0, len(names)), TRACK)]
     fields = [np.zeros((0, len(layout.fields)), FIELD)]
     members = np.zeros(len(views), MEMBER)
     left_out, num_ranges = [np.zeros(0, LEFT_OUT)], 0
-    count = 0
+    count = num_layouts = 0
     for member, view in zip(members, views, strict=True):
         member["first_shard"] = -1
         if view is None:
             continue
         key = id(view.dataset.files), view.tracks  # views of one source share its files
+        member["documents"] = view.kind != "window" or layout.outputs.needs_documents
         if key not in rows:
             rows[key] = count
             owners.append((view.dataset, count))
-            shards.append(_shard_rows(view.dataset, view.kind != "window" or layout.outputs.needs_documents))
+            shards.append(_shard_rows(view.dataset, num_layouts))
+            layouts.append(_layout_rows(view.dataset))
+            num_layouts += len(layouts[-1])
+            with_documents.append((shards[-1]["documents"] > 0) & bool(member["documents"]))
             tracks.append(_track_rows(view, layout.read_tracks))
             fields.append(_field_rows(view, layout.fields, [*kinds, *of_columns]))
             count += len(shards[-1])
@@ -87,9 +93,9 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             packing = view.packs.packing
             member["bins"], member["stop"] = packing.bins, view.packs.stop
             member["overflow"] = OVERFLOWS.index(packing.overflow)
-    all_shards, all_tracks, all_fields = map(np.concatenate, (shards, tracks, fields))
+    all_shards, all_tracks, all_fields = map(_joined, (shards, tracks, fields))
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
-    needed[:, DOCUMENTS] = all_shards["documents"] > 0
+    needed[:, DOCUMENTS] = _joined(with_documents)
     for column, file in enumerate(FILES, int(DOCUMENTS) + 1):
         needed[:, column :: len(FILES)] = all_tracks["kind"] >= (SPANS if file == "spans" else DENSE)
     read = [
@@ -99,6 +105,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     needed = np.column_stack([needed, *read])
     return Tables(
         shards=all_shards,
+        layouts=_joined(layouts),
         tracks=all_tracks,
         fields=all_fields,
         members=members,
@@ -108,6 +115,11 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         needed=needed,
         owners=tuple(owners),
     )
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """End to end; parts after the first, which is empty. A single one is not copied, since it may be mapped."""
+    return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
 def _offset(layout: fmt.StreamLayout, field: str) -> int:
@@ -121,21 +133,21 @@ def _run_rows(runs: Runs) -> Array:
     return rows
 
 
-def _shard_rows(dataset: Dataset, wants_documents: bool) -> Array:
-    manifest, table = dataset.manifest, dataset.manifest.shards
-    rows = np.zeros(len(table), SHARD)
-    layouts = np.zeros(len(manifest.layouts), SHARD)
-    layouts["item"] = [layout.itemsize for layout in manifest.layouts]
-    layouts["code"] = [CODES[layout.token_type] for layout in manifest.layouts]
-    layouts["loss"] = [_offset(layout, LOSS_FIELD) for layout in manifest.layouts]
-    rows[:] = layouts[table.layout]
-    rows["base"] = manifest.starts()[:-1]
-    rows["tokens"] = table.tokens
-    rows["offset"] = table.offset
-    rows["documents"] = table.documents if wants_documents else 0
-    rows["first_document"] = np.cumsum(table.documents) - table.documents
-    rows["block"] = manifest.block_tokens
-    rows["top_id"] = manifest.num_ids - 1
+def _shard_rows(dataset: Dataset, first_layout: int) -> Array:
+    rows = dataset.manifest.shards.rows
+    if first_layout:
+        rows = rows.copy()
+        rows["layout"] += first_layout
+    return rows
+
+
+def _layout_rows(dataset: Dataset) -> Array:
+    manifest = dataset.manifest
+    rows = np.zeros(len(manifest.layouts), LAYOUT)
+    rows["item"] = [layout.itemsize for layout in manifest.layouts]
+    rows["code"] = [CODES[layout.token_type] for layout in manifest.layouts]
+    rows["loss"] = [_offset(layout, LOSS_FIELD) for layout in manifest.layouts]
+    rows["block"], rows["top_id"] = manifest.block_tokens, manifest.num_ids - 1
     return rows
 
 

@@ -98,7 +98,7 @@ class Workspace:
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.read_tracks), default=1)
-        item_bytes = int(tables.shards["item"].max(initial=1))
+        item_bytes = int(tables.layouts["item"].max(initial=1))
         sizes = ARRAYS.itemsize, len(layout.read_tracks) * OUTPUT.itemsize, len(layout.blanked) * COLUMN.itemsize
         ends = np.cumsum(sizes) // 8
         bins = int(tables.members["bins"].max(initial=0))
@@ -111,6 +111,7 @@ class Workspace:
         self.numbers = np.zeros(ends[-1], np.int64)
         self.call = Call(
             shards=tables.shards,
+            layouts=tables.layouts,
             tracks=tables.tracks,
             members=tables.members,
             left_out=tables.left_out,

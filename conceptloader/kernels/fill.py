@@ -68,20 +68,21 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
 def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any) -> Code:
     """Inputs and labels, fields and the loss mask, out of stream items in `scratch`, which begins with item `low`."""
     batch, row, sample = call.arrays[0], inside.row, call.state[0].sample
-    size, length, shard, count = batch.seq_len, batch.row_length, call.shards[row], named.stop - named.start
-    item, source, shared = shard.item, np.int64(call.scratch.ctypes.data), length > size
+    size, length, count = batch.seq_len, batch.row_length, named.stop - named.start
+    layout = call.layouts[call.shards[row].layout]
+    item, source, shared = layout.item, np.int64(call.scratch.ctypes.data), length > size
     behind = named.stop if shared else inside.stop
     inputs = array_at(batch.input_ids, sample * length + inside.place, behind - inside.start, np.int64)
     at = source + (inside.start - low) * item
-    bad = take(at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
+    bad = take(at, item, layout.code, layout.top_id, inputs.ctypes.data, len(inputs))
     if bad != OK:
-        return wrong(call, records.BAD_TOKEN, inside.start + bad - 1, inputs[bad - 1], shard.top_id + 1)
+        return wrong(call, records.BAD_TOKEN, inside.start + bad - 1, inputs[bad - 1], layout.top_id + 1)
     labels = array_at(batch.labels, sample * length + named.place, count, np.int64)
     if not shared:
         at = source + (named.start - low) * item
-        bad = take(at, item, shard.code, shard.top_id, labels.ctypes.data, count)
+        bad = take(at, item, layout.code, layout.top_id, labels.ctypes.data, count)
         if bad != OK:
-            return wrong(call, records.BAD_TOKEN, named.start + bad - 1, labels[bad - 1], shard.top_id + 1)
+            return wrong(call, records.BAD_TOKEN, named.start + bad - 1, labels[bad - 1], layout.top_id + 1)
 
     for k in range(call.fields.shape[1]):
         out, field = call.columns[k], call.fields[row, k]
@@ -100,13 +101,13 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
             return wrong(call, records.BAD_WEIGHT, tokens.start + bad - 1, np.int64(bits), 0)
 
     mask = array_at(batch.loss_mask, sample * size + named.place, count, np.float32)
-    eos, at = member.eos, (named.start - low) * item + shard.loss
+    eos, at = member.eos, (named.start - low) * item + layout.loss
     set_all(mask, 1)
     if eos >= 0 and not batch.loss_on_eos:
         for i in range(len(mask)):
             if labels[i] == eos:
                 mask[i] = 0.0
-    if shard.loss >= 0:
+    if layout.loss >= 0:
         for i in range(len(mask)):
             if call.scratch[at + i * item] == 0:
                 mask[i] = 0.0
@@ -182,13 +183,14 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
         if call.tracks[row, t].kind == DENSE:
             low = max(0, start - 1)
             high = max(high, min(inputs_stop + 1 + call.outputs[t].labels, shard.tokens))
-    streamed = read(call, row, STREAM, call.scratch, (high - low) * shard.item, shard.offset + low * shard.item)
+    item = call.layouts[shard.layout].item
+    streamed = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
     if streamed == OK:
         streamed = fill_tokens(call, inside, named, low, member)
     code = streamed if streamed > WANTS else max(streamed, fill_columns(call, inside, named))
     if code > WANTS:
         return code
-    if shard.documents and part.document < 0:
+    if shard.documents and member.documents and part.document < 0:
         tokens = Tokens(row, start, stop, place)
         code = max(code, walk_items(call, tokens, 0, DOCUMENTS, shard.documents, place_document))
     else:

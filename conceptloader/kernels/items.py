@@ -37,7 +37,7 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
 
     A block table entry is read for every block of the range, in pieces of the buffer's size: only the ends matter.
     """
-    block = call.shards[tokens.row].block
+    block = call.layouts[call.shards[tokens.row].layout].block
     first, last = tokens.start // block, -(-tokens.stop // block)
     code = need(call, tokens.row, column, 8 * (last - first + 1), table_at + 8 * first)
     if code != OK:
@@ -173,7 +173,7 @@ def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: i
 def dense_spans(call: Call, tokens: Tokens, t: int, low: int) -> Code:
     """Spans of a dense track: runs of equal record ids. scratch begins with item `low`, which is at most start - 1."""
     shard = call.shards[tokens.row]
-    item, last = shard.item, shard.tokens
+    item, last = call.layouts[shard.layout].item, shard.tokens
     at = np.int64(call.scratch.ctypes.data) + (tokens.start - low) * item + call.tracks[tokens.row, t].field
     record = np.int64(load(at, np.uint32))
     begin = token = tokens.start

@@ -18,11 +18,14 @@ def record(fields: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in fields.split()])
 
 
-# base: the shard's first token in its dataset. item: bytes of a stream item; offset: bytes before the first. code:
-# position of the token type in READABLE_TOKENS. documents: 0 without a table; first_document: number of its first one.
-# loss: byte of the loss field in an item, or -1. block: tokens of a block of the block tables. top_id: the largest
-# token id that there may be.
-SHARD = record("base tokens item offset code documents first_document loss block top_id")
+# base: the shard's first token in its dataset. offset: bytes before its first stream item. documents: 0 without a
+# table; first_document: number of its first one. layout: row of the layouts.
+SHARD = record("base tokens offset documents first_document layout")
+
+# What the shards of a dataset with one layout have in common. item: bytes of a stream item. code: position of the token
+# type in READABLE_TOKENS. loss: byte of the loss field in an item, or -1. block: tokens of a block of the block tables.
+# top_id: the largest token id that there may be.
+LAYOUT = record("item code loss block top_id")
 
 # Of a track in a shard. kind: see below. field: byte of the record id in an item. top_concept: the largest concept id
 # that there may be. id_bytes, score_bytes: of a concept in a record; the latter is 0 without scores. id_code and
@@ -31,13 +34,13 @@ TRACK = record("kind field entries records data_size top_concept id_bytes score_
 NONE, DENSE, SPANS = map(np.int64, range(3))
 TRUNCATED = -2  # in <track>_span_index
 
-# first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of what is left out with its samples; up to end_own, of
-# what alone is; up to end_labels, of labels. first_run, runs: rows of the runs of a view, 0 of them in other datasets;
-# one more row closes them. Of packs: bins (0 for other samples), stop: the token behind the last one, overflow: see
-# below.
+# first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. documents: 1 if
+# batches need them. eos: -1 without one. pad: what padding holds. first_range, end_range: rows of what is left out
+# with its samples; up to end_own, of what alone is; up to end_labels, of labels. first_run, runs: rows of the runs of a
+# view, 0 of them in other datasets; one more row closes them. Of packs: bins (0 for other samples), stop: the token
+# behind the last one, overflow: see below.
 MEMBER = record(
-    "first_shard shards start count by_document dataset_id eos pad first_range end_range end_own "
+    "first_shard shards start count by_document documents dataset_id eos pad first_range end_range end_own "
     "end_labels first_run runs bins stop overflow"
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
@@ -149,6 +152,7 @@ class Call(NamedTuple):
     """
 
     shards: Annotated[Array, SHARD]
+    layouts: Annotated[Array, LAYOUT]
     tracks: Annotated[Array, TRACK, 2]  # [shards, tracks]
     members: Annotated[Array, MEMBER]
     left_out: Annotated[Array, LEFT_OUT]

@@ -82,5 +82,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
 
 def guard_tables(reader: BatchReader) -> None:
-    for name in ("shards", "tracks", "members", "left_out", "runs"):
+    for name in ("shards", "layouts", "tracks", "members", "left_out", "runs"):
         object.__setattr__(reader._tables, name, guarded_copy(getattr(reader._tables, name)))

@@ -1,6 +1,8 @@
 """The files of one dataset: where they are, what they must be, and reading them from wherever that is."""
 
 import errno
+import logging
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
@@ -11,13 +13,15 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.read.columns import Columns
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
-from conceptloader.format.spec.jsonfile import JsonFile
+from conceptloader.format.spec.jsonfile import JsonFile, seal_of
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
+from conceptloader.format.spec.packed import is_there, one_of_each_folder
 from conceptloader.format.spec.paths import Roots, UrlRoots
+from conceptloader.format.spec.tablefile import indices_of, keep_table, parse_table
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
 from conceptloader.storage.objects import Objects
-from conceptloader.storage.reads import named
+from conceptloader.storage.reads import named, opened
 from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.urls import is_url
 
@@ -27,6 +31,8 @@ _REBUILT = (
 _LEFT_BEHIND = (
     "that dataset was rebuilt after this one was made from it: restore it, or run concat, annotate or reencode again"
 )
+
+logger = logging.getLogger(__name__)
 
 
 class ManifestGuard:
@@ -92,10 +98,9 @@ def _checksums(manifest: Manifest) -> Iterator[tuple[str, str | None]]:
 def _folders(manifest: Manifest) -> set[str]:
     """Directories of other datasets in which files are, as the manifest has them; not those of other libraries."""
     table = manifest.shards
-    places = set(table.path)
+    places = set(one_of_each_folder(table.path))
     for column in table.files.values():
-        if any(column.path):
-            places |= {path for path, checksum in zip(column.path, column.checksum, strict=True) if path and checksum}
+        places |= {*one_of_each_folder(column.path, is_there(column.checksum))}
     return {place.rpartition("/")[0] for place in places} - {""}
 
 
@@ -137,6 +142,7 @@ class Files:
         if known is None:
             column, stream = self.kinds[kind], kind == "stream.bin"
             name, size = column.path[shard] or f"{self.table.path[shard]}.{kind}", int(column.size[shard])
+            self.roots.check([name], f"{self.roots.resolve(fmt.MANIFEST)}: shards")  # of a table, only folders were
             path = self.roots.resolve(name)
             foreign = self.table.foreign[shard] if stream else None
             sample = column.sample[shard]
@@ -207,7 +213,11 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     path = _local(path)
     allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
     guard = ManifestGuard(allowed) if check else None
-    manifest = _read_manifest(allowed)
+    manifest = _mapped_manifest(allowed)
+    if manifest is None:
+        manifest, head = _read_manifest(allowed)
+        if not isinstance(allowed, UrlRoots) and keep_table(manifest, head, allowed.directory):
+            manifest = _mapped_manifest(allowed) or manifest  # it takes less memory
     return Files(manifest, allowed, allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check), guard)
 
 
@@ -234,10 +244,33 @@ def load_manifest(
     if "://" in os.fspath(path):
         raise ConfigError(path, "a URL", "a local directory", "only open_dataset and loaders read others")
     allowed = Roots(os.fspath(path), roots)
-    return _read_manifest(allowed), allowed
+    return _read_manifest(allowed)[0], allowed
 
 
-def _read_manifest(allowed: Roots) -> Manifest:
+def _mapped_manifest(allowed: Roots) -> Manifest | None:
+    """A large manifest out of its table, which processes of a machine share; None without one that fits.
+
+    Raises: FormatError for paths outside the roots.
+    """
+    file, path = allowed.resolve(fmt.MANIFEST), allowed.resolve(fmt.TABLE)
+    if isinstance(allowed, UrlRoots) or not os.path.exists(path):
+        return None
+    try:
+        seal = seal_of(file)
+        if seal is None:
+            return None  # whoever parses it says why
+        with opened(path, allowed.open) as descriptor, named(path, "mapped"):
+            size = os.fstat(descriptor).st_size  # nothing cannot be mapped
+            data = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", np.uint8)
+        manifest = parse_table(data, path, seal)
+    except (FormatError, ReadError) as error:
+        logger.warning("%s", error)
+        return None
+    _check_paths(manifest, allowed, file)
+    return manifest
+
+
+def _read_manifest(allowed: Roots) -> tuple[Manifest, JsonFile]:
     file = allowed.resolve(fmt.MANIFEST)
     try:
         head = allowed.load(file)
@@ -250,7 +283,7 @@ def _read_manifest(allowed: Roots) -> Manifest:
         raise FoundView(head, allowed)
     manifest = parse_manifest(head)
     _check_paths(manifest, allowed, file)
-    return manifest
+    return manifest, head
 
 
 def _explain(directory: str, file: str, error: ReadError) -> bool:
@@ -270,9 +303,9 @@ def _explain(directory: str, file: str, error: ReadError) -> bool:
 def _check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     """Refuse paths of a manifest, read from `file`, that leave the roots. Raises: FormatError."""
     table = manifest.shards
-    allowed.check(table.path, f"{file}: shards.path")
+    allowed.check(one_of_each_folder(table.path), f"{file}: shards.path")
     for kind, column in table.files.items():
-        allowed.check(filter(None, column.path), f"{file}: shards.files.{kind}.path")
-    allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards.foreign.index")
+        allowed.check(filter(None, one_of_each_folder(column.path)), f"{file}: shards.files.{kind}.path")
+    allowed.check(filter(None, one_of_each_folder(indices_of(table.foreign))), f"{file}: shards.foreign.index")
     vocabularies = [t.vocabulary for t in manifest.tracks.values() if t.vocabulary]
     allowed.check((path for entry in vocabularies for path in entry.paths), f"{file}: tracks.vocabulary")

@@ -13,7 +13,7 @@ from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.columns import Ints, Numbers, offsets_of
 from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
@@ -59,8 +59,8 @@ class Ranges:
         self._runs = runs or Runs.of(np.zeros(1, np.int64), np.array([manifest.num_tokens]))
         self.num_tokens = int(self._runs.first[-1])
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
-        self.shard_starts: list[int] = manifest.starts().tolist()
-        self.first_documents: list[int] = offsets_of(manifest.shards.documents).tolist()
+        self.shard_starts = Numbers(manifest.starts())
+        self.first_documents = Numbers(manifest.shards.first_documents)
         self._allow_pickle = allow_pickle
         self._codecs: dict[str, Codec] = {}
 
@@ -106,7 +106,7 @@ class Ranges:
         """
         row, run, shift = self._in_runs(start, stop)
         low, high = self.in_files(start, stop)
-        borders = np.array(self.shard_starts)
+        borders = np.asarray(self.shard_starts)
         first = np.searchsorted(borders, low, side="right") - 1
         counts = np.searchsorted(borders, high - 1, side="right") - first
         part, shard = np.repeat(np.arange(len(low)), counts), ragged(first, counts)

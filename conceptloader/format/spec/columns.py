@@ -1,8 +1,11 @@
-"""Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
+"""Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop.
 
-from collections.abc import Callable, Sequence
+What a mapped table has instead of lists, arrays and packed columns, is checked as lists are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,7 @@ from conceptloader.base.strict import Reads
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.jsonfile import describe, is_checksum
 from conceptloader.format.spec.layout import MAX_SIZE
+from conceptloader.format.spec.packed import Packed
 
 Ints = NDArray[np.int64]
 
@@ -20,6 +24,37 @@ def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def total(column: Ints) -> int:
+    """The sum of numbers of 0 or more, which int64 may not hold."""
+    if int(column.max(initial=0)) * len(column) < 1 << 63:
+        return int(column.sum())
+    return (int((column >> 32).sum()) << 32) + int((column & 0xFFFFFFFF).sum())
+
+
+class Numbers(Sequence[int]):
+    """An array whose elements are Python's integers."""
+
+    def __init__(self, array: Ints) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        found: int | list[int] = self._array[at].tolist()
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._array.tolist())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self._array, dtype) if copy else np.asarray(self._array, dtype)
 
 
 def as_field(values: NDArray[Any], dtype: "np.dtype[Any]") -> NDArray[Any]:
@@ -49,6 +84,9 @@ def refuse(values: list[Any], where: str, good: Callable[[Any], bool], expected:
 
 def int_column(values: Any, where: str, limit: int = MAX_SIZE, nullable: bool = False) -> Ints:
     """Integers in [0, limit] as int64 [n]; null, where allowed, becomes -1."""
+    if isinstance(values, np.ndarray):
+        require((values >= -nullable) & (values <= limit), where, values, f"an integer in [0, {limit}]")
+        return values
     _check(values, where, {int, type(None)} if nullable else {int})
     present = [value for value in values if value is not None] if nullable else values
     if present and (min(present) < 0 or max(present) > limit):
@@ -60,12 +98,17 @@ def int_column(values: Any, where: str, limit: int = MAX_SIZE, nullable: bool = 
 
 def text_column(values: Any, where: str, nullable: bool = False) -> list[Any]:
     """Strings, or null where allowed; the list itself."""
+    if isinstance(values, Packed):
+        require(values.there | nullable, where, values.there.astype(np.int64), "a string")
+        return values  # type: ignore[return-value]
     _check(values, where, {str, type(None)} if nullable else {str})
     return values  # type: ignore[no-any-return]
 
 
 def checksum_column(values: Any, where: str) -> list[Any]:
     """xxh3-64 checksums, 16 lower-case hexadecimal digits each, or null; the list itself."""
+    if isinstance(values, Packed):
+        return values  # type: ignore[return-value]
     _check(values, where, {str, type(None)})
     present = [value for value in values if value is not None]
     if not set(map(len, present)) <= {16} or not set("".join(present)) <= set("0123456789abcdef"):

@@ -14,7 +14,7 @@ from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import ConceptsCodec, parameter_problem
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.columns import Ints, total
 from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.shardtable import ShardTable, check_shards
@@ -137,7 +137,7 @@ class Manifest:
 
     @property
     def num_tokens(self) -> int:
-        return sum(self.shards.tokens.tolist())
+        return total(self.shards.tokens)
 
     @property
     def num_ids(self) -> int:
@@ -146,7 +146,7 @@ class Manifest:
 
     @property
     def num_documents(self) -> int:
-        return sum(self.shards.documents.tolist())
+        return total(self.shards.documents)
 
     @property
     def prefix_tracks(self) -> set[str]:
@@ -155,10 +155,22 @@ class Manifest:
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
-        return offsets_of(self.shards.tokens)
+        return self.shards.starts
 
     def stream_fingerprint(self) -> str:
         """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
+        return self.fingerprints[0]
+
+    def tracks_fingerprint(self) -> str:
+        """Covers the rest: document boundaries, ids, extra fields, tracks. A change of it is worth a warning."""
+        return self.fingerprints[1]
+
+    @lazy
+    def fingerprints(self) -> tuple[str, str]:
+        """Both, once for all who ask."""
+        return self._stream_fingerprint(), self._tracks_fingerprint()
+
+    def _stream_fingerprint(self) -> str:
         table = self.shards
         column, offsets = table.files["stream.bin"], table.offset.tolist()
         streams = []
@@ -171,13 +183,12 @@ class Manifest:
             streams.append([self.layouts[layout].token_type, tokens, content])
         borders = None
         if self.mode == "document":  # there the document table decides what a sample is
-            borders = [table.documents.tolist(), table.files["documents.bin"].checksum]
+            borders = [table.documents.tolist(), [*table.files["documents.bin"].checksum]]
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, self.mode == "document", streams, borders])
 
-    def tracks_fingerprint(self) -> str:
-        """Covers the rest: document boundaries, ids, extra fields, tracks. A change of it is worth a warning."""
+    def _tracks_fingerprint(self) -> str:
         present = {kind: column for kind, column in self.shards.files.items() if (column.size >= 0).any()}
-        files = {kind: [column.size.tolist(), column.checksum] for kind, column in present.items()}
+        files = {kind: [column.size.tolist(), [*column.checksum]] for kind, column in present.items()}
         tracks: dict[str, Any] = {}
         for name, track in self.tracks.items():
             entry = track.vocabulary

@@ -1,11 +1,12 @@
 """The columnar shard table of the manifest: one array or list per property, one element per shard."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 import numpy as np
 
+from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import convert, unknown, within
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
@@ -16,18 +17,23 @@ from conceptloader.format.spec.columns import (
     Texts,
     column_of,
     int_column,
+    offsets_of,
     refuse,
     require,
     text_column,
+    total,
 )
 from conceptloader.format.spec.jsonfile import Checksum
 from conceptloader.format.spec.layout import StreamLayout
+from conceptloader.format.spec.packed import Packed, everywhere, is_equal, is_there, nothing
+from conceptloader.kernels.kernel import Array
+from conceptloader.kernels.records import SHARD
 
 
 def _encodings(values: Any, where: str) -> Texts:
     known = (fmt.DENSE, fmt.SPANS, None)
     found = text_column(values, where, nullable=True)
-    if not set(found) <= set(known):
+    if not isinstance(found, Packed) and not set(found) <= set(known):
         refuse(found, where, lambda code: code in known, '"dense", "spans" or null')
     return found
 
@@ -44,6 +50,8 @@ def _own_paths(values: Any, where: str) -> Texts:
 
 
 def _origins(values: Any, where: str) -> "list[Foreign | None]":
+    if isinstance(values, Packed):
+        return values  # type: ignore[return-value]
     return list(convert(values, tuple[Foreign | None, ...], where)) if _given(values, where) else []
 
 
@@ -67,14 +75,21 @@ class FileColumn:
         self.path = self.path or [None] * len(self.size)
 
     @classmethod
+    def nowhere(cls, shards: int) -> "FileColumn":
+        """Of a kind that no shard has, without memory for it."""
+        none: Any = nothing(shards)
+        return cls(everywhere(-1, shards), none, none, none)
+
+    @classmethod
     def absent(cls, shards: int) -> "FileColumn":
+        """Of a kind that no shard has so far."""
         return cls(np.full(shards, -1, np.int64), [None] * shards, [None] * shards)
 
     def to_json(self) -> dict[str, Any]:
         sizes = [None if size < 0 else size for size in self.size.tolist()]
-        value: dict[str, Any] = {"size": sizes, "checksum": self.checksum, "sample": self.sample}
+        value: dict[str, Any] = {"size": sizes, "checksum": [*self.checksum], "sample": [*self.sample]}
         if any(self.path):
-            value["path"] = self.path
+            value["path"] = [*self.path]
         return value
 
 
@@ -104,7 +119,7 @@ class TrackColumn:
         return cls([None] * shards, np.zeros(shards, np.int64), np.zeros(shards, np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        return {"encoding": self.encoding, "records": self.records.tolist(), "entries": self.entries.tolist()}
+        return {"encoding": [*self.encoding], "records": self.records.tolist(), "entries": self.entries.tolist()}
 
 
 @dataclass
@@ -131,14 +146,33 @@ class ShardTable:
     def __len__(self) -> int:
         return len(self.path)
 
+    @lazy
+    def starts(self) -> Ints:
+        """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
+        return offsets_of(self.tokens)
+
+    @lazy
+    def first_documents(self) -> Ints:
+        """int64 [shards + 1]: the number of the first document of each shard, and of all."""
+        return offsets_of(self.documents)
+
+    @lazy
+    def rows(self) -> Array:
+        """SHARD [shards], as kernels want them."""
+        rows = np.zeros(len(self), SHARD)
+        rows["base"], rows["first_document"] = self.starts[:-1], self.first_documents[:-1]
+        for name in ("tokens", "offset", "documents", "layout"):
+            rows[name] = getattr(self, name)
+        return rows
+
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
-            "path": self.path,
+            "path": [*self.path],
             "tokens": self.tokens.tolist(),
             "layout": self.layout.tolist(),
             "offset": self.offset.tolist(),
             "documents": self.documents.tolist(),
-            "token_checksum": self.token_checksum,
+            "token_checksum": [*self.token_checksum],
             "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
             "files": {kind: column.to_json() for kind, column in self.files.items() if (column.size >= 0).any()},
         }
@@ -162,18 +196,18 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
         if len(values) != count:
             raise ConfigError(f"shards.{name}", f"{len(values)} elements", f"{count}, one per shard")
     require(table.layout < len(layouts), "shards.layout", table.layout, f"an index into {len(layouts)} layouts")
-    table.files = {kind: table.files.get(kind) or FileColumn.absent(count) for kind in kinds}
-    total = sum(table.tokens.tolist())
-    if not 0 < total <= fmt.MAX_SIZE:
-        raise ConfigError("shards.tokens", f"{total} tokens in all", f"1 to {fmt.MAX_SIZE}")
+    table.files = {kind: table.files.get(kind) or FileColumn.nowhere(count) for kind in kinds}
+    tokens = total(table.tokens)
+    if not 0 < tokens <= fmt.MAX_SIZE:
+        raise ConfigError("shards.tokens", f"{tokens} tokens in all", f"1 to {fmt.MAX_SIZE}")
     _check_sizes(table, layouts, block_tokens)
 
 
 def _columns(table: ShardTable) -> Iterator[tuple[str, Any]]:
     """All columns that were read, by their path in the table."""
-    for name, value in vars(table).items():
-        if name not in ("files", "tracks"):
-            yield name, value
+    for one in fields(table):
+        if one.name not in ("files", "tracks"):
+            yield one.name, getattr(table, one.name)
     for key, column in [*table.files.items(), *table.tracks.items()]:
         place = "files" if key in table.files else "tracks"
         for name, value in vars(column).items() if column else ():
@@ -187,7 +221,7 @@ def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_token
         size, wanted = table.files[kind].size, np.where(present, expected, -1)
         require(size == wanted, f"shards.files.{kind}.size", size, wanted)
 
-    foreign = np.array([item is not None for item in table.foreign])
+    foreign = is_there(table.foreign)
     itemsize = np.array([layout.itemsize for layout in layouts], np.int64)[table.layout]
     stream = table.files["stream.bin"].size
     # Compared by division: a product of two hostile numbers could overflow.
@@ -208,11 +242,10 @@ def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_token
     together = np.where(ids >= 0, (hashes >= 0) & (hashes % fmt.HASH_ENTRY.itemsize == 0), hashes < 0)
     require(together, "shards.files.documents.hash.size", hashes, "a multiple of 16 exactly where there are ids")
     for name, column in table.tracks.items():
-        has = np.array([code is not None for code in column.encoding])
-        spans = np.array([code == fmt.SPANS for code in column.encoding])
+        has, spans = is_there(column.encoding), is_equal(column.encoding, fmt.SPANS)
         field = (fmt.dense_field(name), "u4")
         dense = np.array([field in layout.fields for layout in layouts])[table.layout]
-        wanted = np.array([code == fmt.DENSE for code in column.encoding])
+        wanted = is_equal(column.encoding, fmt.DENSE)
         at = f"shards.tracks.{name}.encoding: layout"
         require(dense | ~wanted, at, table.layout, f"one with the field {field[0]} of type u4")
         check(f"{name}.index", has, 8 * (column.records + 1))
@@ -226,7 +259,9 @@ def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_token
         rule = "1 to the number of tokens with spans, else 0"
         require(in_range, f"shards.tracks.{name}.entries", column.entries, rule)
     for kind, files in table.files.items():
-        sampled = np.array([sample is not None for sample in files.sample])
         require(
-            sampled == (files.size >= 0), f"shards.files.{kind}.size", files.size, "null exactly where sample is null"
+            is_there(files.sample) == (files.size >= 0),
+            f"shards.files.{kind}.size",
+            files.size,
+            "null exactly where sample is null",
         )

@@ -13,6 +13,7 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, most_items, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.spec.tablefile import keep_table
 from conceptloader.format.write.build import Build, ShardReport, open_writer
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
@@ -61,7 +62,9 @@ def write_manifest(manifest: Manifest, directory: str) -> Manifest:
     """Write manifest.json. What readers would refuse is never written: FormatError. Returns: what they will read."""
     target = os.path.join(directory, fmt.MANIFEST)
     data = manifest.dump()
-    manifest = parse_manifest(load_sealed(data, target))
+    head = load_sealed(data, target)
+    manifest = parse_manifest(head)
+    keep_table(manifest, head, directory)
     write_file(target, data)
     return manifest
 

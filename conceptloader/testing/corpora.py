@@ -115,7 +115,7 @@ def sample_corpus(path: str | os.PathLike[str] = "data/corpus", *, documents: in
 
     Args:
         path: The directory; its parents are made.
-        documents: Number of documents, of about 330 tokens each.
+        documents: Number of documents, of 40 to 200 tokens each.
     """
     path = os.fspath(path)
     if os.path.exists(os.path.join(path, MANIFEST)):
@@ -125,7 +125,7 @@ def sample_corpus(path: str | os.PathLike[str] = "data/corpus", *, documents: in
     for number in range(documents):
         tokens: list[int] = []
         spans: list[ConceptSpan] = []
-        for sentence in range(6):
+        for sentence in range(1 + number % 4):
             color = names[1 + (number + sentence) % 3]
             tokens += f"Paint number {number} is ".encode()
             spans.append((len(tokens), len(tokens) + len(color), [0, names.index(color)]))

@@ -137,12 +137,12 @@ def picture(bars: list[tuple[str, float, bool]]) -> str:
     ]
     for row, (label, seconds, ours) in enumerate(bars):
         y = 30 + 24 * row
-        width = 380 * math.log(seconds / shortest) / math.log(longest / shortest)
+        width = 330 * math.log(seconds / shortest) / math.log(longest / shortest)
         lines.append(f'<text x="4" y="{y + 14}">{label}</text>')
         lines.append(
-            f'<rect x="270" y="{y + 2}" width="{width:.0f}" height="16" fill="{"#5c6bc0" if ours else "#a0a4ac"}"/>'
+            f'<rect x="320" y="{y + 2}" width="{width:.0f}" height="16" fill="{"#5c6bc0" if ours else "#a0a4ac"}"/>'
         )
-        lines.append(f'<text x="{276 + width:.0f}" y="{y + 14}">{number(seconds)} s</text>')
+        lines.append(f'<text x="{326 + width:.0f}" y="{y + 14}">{number(seconds)} s</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 

@@ -3,7 +3,7 @@
 Public names are imported on first use, so that `import conceptloader` costs neither torch nor numpy. Type checkers and
 editors read them in the block of imports below.
 
-Open batch/loader.py first; docs/architecture.md has the way from there to the bytes.
+Open batch/loader.py first; design/architecture.md has the way from there to the bytes.
 """
 
 import os

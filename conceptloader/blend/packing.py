@@ -1,4 +1,6 @@
-"""Whole documents in every sample, without an index: which parts of documents make a pack. docs/packing.md is the spec.
+"""Whole documents in every sample, without an index: which parts of documents make a pack.
+
+The specification is docs/packing-specification.md.
 
 Plain and slow on purpose; kernels/packing.py is the compiled twin.
 """

@@ -1,6 +1,6 @@
 """What kernels need from outside: libc's pread, and memory at an address. Linux, glibc or musl, little-endian.
 
-What kernels share with other threads, and in which order these see it: "Memory order" in docs/architecture.md.
+What kernels share with other threads, and in which order these see it: "Memory order" in design/architecture.md.
 """
 
 from typing import Annotated, Any

@@ -1,7 +1,7 @@
 """Receipts: a proof for anyone that a document was in these steps of a run and in no others.
 
-docs/receipts.md has the bytes of everything here; examples/receipt/verify_receipt.py checks a receipt without this
-package.
+docs/receipts-format.md has the bytes of everything here; examples/receipt/verify_receipt.py checks a receipt without
+this package.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""What a dataset's SHA-256 tree is of: documents in a shard, shards in the dataset. docs/receipts.md has the bytes."""
+"""What a dataset's SHA-256 tree is of: documents in a shard, shards in the dataset. docs/receipts-format.md has it."""
 
 import hashlib
 import re

@@ -296,7 +296,7 @@ class TrainingRun:
             raise ConfigError(
                 f"mixing.{self.mixing.kind}",
                 f"{late} samples were yielded, and observe was not called",
-                fix="call loader.observe(losses) after each step, or remove `mixing`: docs/mixing-and-resuming.md",
+                fix="call loader.observe(losses) after each step, or remove `mixing`: docs/mixtures.md",
             )
 
     def yielded_to(self, consumed: int) -> None:

@@ -5,7 +5,7 @@ conceptloader.testing.strategies has hypothesis strategies.
 Open corpora.py first.
 """
 
-from conceptloader.testing.corpora import RawDocument, random_documents, write_dataset
+from conceptloader.testing.corpora import RawDocument, random_documents, sample_corpus, write_dataset
 from conceptloader.testing.oracle import Layout, check_resume, global_steps
 from conceptloader.testing.plain import PlainReader
 from conceptloader.testing.sparse import sparse_dataset
@@ -17,6 +17,7 @@ __all__ = [
     "check_resume",
     "global_steps",
     "random_documents",
+    "sample_corpus",
     "sparse_dataset",
     "write_dataset",
 ]

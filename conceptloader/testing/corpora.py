@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from conceptloader.format.spec.layout import MANIFEST
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_writer
@@ -71,6 +72,7 @@ def write_dataset(
     shards: int = 1,
     encoding: str = "auto",
     vocabularies: Mapping[str, Sequence[str]] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> str:
     """Write documents as a dataset of `shards` shards of about equally many; returns its path.
 
@@ -78,10 +80,11 @@ def write_dataset(
         path: A new directory.
         documents: Documents in order.
         mode: "document", or by default a stream.
-        vocab_size: Of the tokenizer that the manifest names.
+        vocab_size: Of the tokenizer that the manifest names, unless `tokenizer` says otherwise.
         shards: Number of shards.
         encoding: Of all tracks.
         vocabularies: Track -> names of its concepts; default "concept-0", "concept-1", ...
+        tokenizer: The tokenizer that the manifest names; default one called "synthetic", in which 0 is eos.
     """
     tracks = {}
     for name in sorted({name for document in documents for name in document.spans}):
@@ -90,7 +93,7 @@ def write_dataset(
         tracks[name] = TrackOptions(encoding=encoding, vocabulary=vocabulary)
     options = BuildOptions(
         mode=mode or ("stream-with-metadata" if tracks else "token-stream"),
-        tokenizer=Tokenizer(name="synthetic", vocab_size=vocab_size, eos_id=0),
+        tokenizer=tokenizer or Tokenizer(name="synthetic", vocab_size=vocab_size, eos_id=0),
         tracks=tracks,
     )
     plan = [[len(documents) * k // shards for k in (shard, shard + 1)] for shard in range(shards)]
@@ -101,3 +104,35 @@ def write_dataset(
                 writer.add_document(document.tokens, document.spans, id=document.id)
     finalize(build.path)
     return build.path
+
+
+def sample_corpus(path: str | os.PathLike[str] = "data/corpus", *, documents: int = 400) -> str:
+    """Write a small corpus of English text for trying things out; returns its path.
+
+    Tokens are UTF-8 bytes and 256 ends a document (tokenizer "bytes"). Documents are called "tin-0", "tin-1", ...; the
+    track "concepts" has a span over each color, with the concepts "color" and the color itself. A dataset that is
+    already at `path` stays as it is, so that a script may call this each time it starts.
+
+    Args:
+        path: The directory; its parents are made.
+        documents: Number of documents, of 40 to 200 tokens each.
+    """
+    path = os.fspath(path)
+    if os.path.exists(os.path.join(path, MANIFEST)):
+        return path
+    names = ["color", "red", "green", "blue"]
+    made = []
+    for number in range(documents):
+        tokens: list[int] = []
+        spans: list[ConceptSpan] = []
+        for sentence in range(1 + number % 4):
+            color = names[1 + (number + sentence) % 3]
+            tokens += f"Paint number {number} is ".encode()
+            spans.append((len(tokens), len(tokens) + len(color), [0, names.index(color)]))
+            tokens += f"{color}, as it says on the tin. ".encode()
+        made.append(RawDocument(id=f"tin-{number}", tokens=[*tokens, 256], spans={"concepts": spans}))
+    if parent := os.path.dirname(path):
+        os.makedirs(parent, exist_ok=True)
+    return write_dataset(
+        path, made, tokenizer=Tokenizer(name="bytes", vocab_size=257, eos_id=256), vocabularies={"concepts": names}
+    )

@@ -2,8 +2,8 @@
 
     python verify_receipt.py receipt.json 5f0c...e1
 
-Written from docs/receipts.md and docs/order.md alone, so that it can be read, or written again, by whoever has to trust
-it: nothing of conceptloader is imported. Exit code 0 if the receipt is right, else 1, with what is wrong.
+Written from docs/receipts-format.md and docs/order.md alone, so that it can be read, or written again, by whoever has
+to trust it: nothing of conceptloader is imported. Exit code 0 if the receipt is right, else 1, with what is wrong.
 """
 
 import base64
@@ -21,7 +21,7 @@ class Refused(Exception):
     """What is wrong with a receipt."""
 
 
-# Hashes: docs/receipts.md
+# Hashes: docs/receipts-format.md
 
 
 def sha256(data):

@@ -7,7 +7,7 @@ Into build/arm go Debian's qemu-user and its arm64 Python, and wheels for aarch6
 2. A dataset that either kind of processor wrote is read on the other, in threads, with equal batches.
 3. The tests of the environments "aarch64-..." of tests/versions pass.
 
-What qemu on x86-64 cannot show is Arm's memory order: docs/architecture.md says why it is right. That the compiler
+What qemu on x86-64 cannot show is Arm's memory order: design/architecture.md says why it is right. That the compiler
 keeps it is read from the machine code.
 """
 

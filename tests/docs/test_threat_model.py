@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/threat-model.md").read_text("utf-8")
+PAGE = (ROOT / "design/threat-model.md").read_text("utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()
@@ -34,4 +34,4 @@ def test_every_line_has_tests_that_exist(row: list[str]) -> None:
 def test_the_page_is_linked() -> None:
     assert len(ROWS) > 20
     assert "threat-model.md" in (ROOT / "SECURITY.md").read_text("utf-8")
-    assert "threat-model.md" in (ROOT / "docs/README.md").read_text("utf-8")
+    assert "threat-model.md" in (ROOT / "docs/reliability.md").read_text("utf-8")

@@ -188,7 +188,7 @@ def npy(directory: Path, data: bytes) -> None:
 def parquet(directory: Path, data: bytes) -> None:
     (directory / "x.parquet").write_bytes(data)
     if ends_pyarrow(directory / "x.parquet"):
-        return  # an uncaught exception of its C++: docs/threat-model.md
+        return  # an uncaught exception of its C++: design/threat-model.md
     ingest(directory / "x.parquet", directory / "ds")
 
 

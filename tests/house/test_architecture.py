@@ -1,4 +1,4 @@
-"""docs/architecture.md: its listings are what runs, its layers setup.cfg's; and no imports in a circle."""
+"""design/architecture.md: its listings are what runs, its layers setup.cfg's; and no imports in a circle."""
 
 import ast
 import configparser
@@ -17,7 +17,7 @@ from conceptloader.testing import random_documents, write_dataset
 from tests.house.imports import ROOT, circles, imports
 from tests.house.tracing import Tracer, compiled_below
 
-TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+TEXT = (ROOT / "design" / "architecture.md").read_text("utf-8")
 LINE = re.compile(r"^([\w/]+\.py):([\w.]+) +\S")
 Steps = list[tuple[str, str]]
 

@@ -48,7 +48,8 @@ INSTEAD = {
     r"peers?": "baselines",
 }  # fmt: skip
 WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): instead for word, instead in INSTEAD.items()}
-PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+OTHERS = [page for folder in ("docs", "design") for page in (ROOT / folder).rglob("*.md")]
+PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", *OTHERS]
 NAME = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 

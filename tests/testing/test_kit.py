@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given, settings
 
 from conceptloader import Mixture, open_dataset
-from conceptloader.testing import Layout, RawDocument, random_documents, write_dataset
+from conceptloader.testing import Layout, RawDocument, random_documents, sample_corpus, write_dataset
 from conceptloader.testing.strategies import documents, layouts, mixtures
 
 
@@ -49,3 +49,17 @@ def test_layouts_are_whole(layout: Layout) -> None:
 def test_mixtures_are_inverted(mixture: Mixture) -> None:
     for index in (0, 1, 999, 12345):
         assert mixture.index_of_window(*mixture.sample(index)) == index
+
+
+def test_the_sample_corpus_is_text_with_spans_over_the_colors(tmp_path: Path) -> None:
+    path = sample_corpus(tmp_path / "data/corpus", documents=30)
+    ds = open_dataset(path)
+    tokens, spans = ds.tokens(0, ds.num_tokens), ds.spans("concepts", 0, ds.num_tokens)
+    found = [ds.vocabulary("concepts")[concept] for concept in spans.decode()[0].tolist()]
+    words = [bytes(tokens[a:b].astype("u1")).decode() for a, b in zip(spans.start, spans.end, strict=True)]
+    assert (ds.num_documents, ds.document_id(7)) == (30, "tin-7")
+    assert set(words) == {"red", "green", "blue"}
+    assert found == ["color", words[0]]
+    before = Path(path, "manifest.json").read_bytes()
+    assert sample_corpus(path) == path  # what is there stays
+    assert Path(path, "manifest.json").read_bytes() == before

@@ -134,7 +134,11 @@ def save_picture(figure: Any, path: str) -> None:
         figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)
         write_file(path, picture.getvalue())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--plot {path}", f"cannot be written: {error}") from error
+        raise ConfigError(
+            f"--plot {path}",
+            f"cannot be written: {error}",
+            fix="choose another file, or check the permissions of the folder",
+        ) from error
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:

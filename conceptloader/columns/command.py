@@ -54,7 +54,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         refuse_beside("--finish", arguments, *of_files)
         column = finish(path, name, arguments.partial, roots=arguments.root)
     elif not arguments.files:
-        raise ConfigError("column", "no FILE", "files, --finish or --remove")
+        raise ConfigError(
+            "column", "no FILE", "files with values, --finish or --remove", "name the files, or what else to do"
+        )
     else:
         options = {key: getattr(arguments, key) for key in ("dtype", "shape", "value", "key", "in_place", "partial")}
         column = add_column(path, name, arguments.files, roots=arguments.root, **options)

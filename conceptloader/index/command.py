@@ -71,7 +71,9 @@ def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:
         elif names is None and name.isdecimal():
             ids.append(int(name))
         else:
-            raise ConfigError("--together", repr(name), f"names of concepts of track {index.track}")
+            raise ConfigError(
+                "--together", repr(name), f"names of concepts of track {index.track}", "correct the names"
+            )
     counts = index.together(ids).tolist()
     rows = [[name, *row] for name, row in zip(asked, counts, strict=True)]
     output.result({"concepts": asked, "tokens": counts}, table(rows, ["tokens with both", *asked]))

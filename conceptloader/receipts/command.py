@@ -52,7 +52,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         _prepare(arguments, output)
         return
     if arguments.samples is None:
-        raise ConfigError("receipt", "no --samples", "how many samples the run of --run-log has trained")
+        raise ConfigError(
+            "receipt", "no --samples", "how many samples the run of --run-log has trained", "add --samples"
+        )
     stated = state_run(arguments.config, arguments.run_log, arguments.samples)
     if arguments.published is not None:
         stated.check_published(read_yaml(arguments.published), arguments.published)

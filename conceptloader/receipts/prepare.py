@@ -51,7 +51,10 @@ def prepare(
         bare = np.flatnonzero((files.table.documents == 0) & (files.table.tokens > 0))
         if len(bare):
             raise ConfigError(
-                folder, f"no documents in shard {bare[0]}", "some", "adopt the file with document boundaries"
+                folder,
+                f"no documents in shard {bare[0]}",
+                "documents in each shard",
+                "adopt the file with document boundaries",
             )
         known: Sequence[str] | None = None
         try:
@@ -71,7 +74,7 @@ def prepare(
             raise FormatError(
                 f"{target}: document_roots",
                 f"other documents in {len(other)} shards, the first is {other[0]}",
-                "those that the file was made of",
+                "the documents that the file was made of",
                 "they were changed since, or the file was: `conceptloader verify --full`, restore what is corrupt",
             )
         return known is None

@@ -102,7 +102,10 @@ def load_sealed(data: bytes, where: str) -> JsonFile:
     if found is None:
         parse_json(data, where)  # says what is wrong, if it is no JSON at all
         raise bad(
-            where, "no checksum at the end", "one as the last key, as written", "do not edit the file; " + DAMAGED
+            where,
+            "no checksum at the end",
+            "a checksum as the last key, as written",
+            "do not edit the file; " + DAMAGED,
         )
     checksum = xxhash.xxh3_64_hexdigest(head)
     if found[1].decode() != checksum:

@@ -77,14 +77,23 @@ def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes |
     """Return what the manifest records of the tokenizer, and the bytes of its file."""
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
-            raise ConfigError("adopt", "--tokenizer with --tokenizer-name or --vocab-size", "one of them")
+            raise ConfigError(
+                "adopt",
+                "--tokenizer with --tokenizer-name or --vocab-size",
+                "either --tokenizer or the other two",
+                "omit --tokenizer, or the other two",
+            )
         found = load_tokenizer(arguments.tokenizer, arguments.eos)
         return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id), found.definition
     if (arguments.tokenizer_name is None) != (arguments.vocab_size is None):
-        raise ConfigError("adopt", "one of --tokenizer-name and --vocab-size", "both or none")
+        raise ConfigError(
+            "adopt", "one of --tokenizer-name and --vocab-size", "the two together, or neither", "add the other one"
+        )
     if arguments.tokenizer_name is None:
         if arguments.eos is not None:
-            raise ConfigError("adopt", "--eos without a tokenizer", "--tokenizer or --tokenizer-name")
+            raise ConfigError(
+                "adopt", "--eos without a tokenizer", "--tokenizer or --tokenizer-name", "add one of these"
+            )
         return None, None
     eos = eos_id("adopt", arguments.eos)
     return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos), None

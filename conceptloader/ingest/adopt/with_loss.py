@@ -28,7 +28,12 @@ def copy_with_loss(
     facts = []
     for file in files:
         if file.kind != "datatrove":
-            raise ConfigError("loss_mask", f"{file.path}, of kind {file.kind}", ".ds files of datatrove")
+            raise ConfigError(
+                "loss_mask",
+                f"{file.path}, of kind {file.kind}",
+                ".ds files of datatrove",
+                "omit --loss-mask, or adopt these files alone",
+            )
         masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
         if masks.st_size != file.tokens:
             raise InputError(

@@ -133,7 +133,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _track(arguments: argparse.Namespace) -> None:
     """What --number stands for. Raises: ConfigError."""
     if len(arguments.number) + (arguments.track is not None) != 1:
-        raise ConfigError("annotate", "expected either --track or one --number")
+        raise ConfigError(
+            "annotate",
+            f"{'neither' if arguments.track is None else 'several'} of --track and --number",
+            "either --track or one --number",
+            "give one of them",
+        )
     for name, dtype in arguments.number:
         refuse_beside("--number", arguments, "codec", "parameters", "vocabulary", "chunks")
         arguments.track, arguments.codec, arguments.parameters = name, "numpy", {"dtype": dtype}

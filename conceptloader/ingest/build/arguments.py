@@ -104,7 +104,12 @@ def workers(arguments: argparse.Namespace) -> int:
 def check_tokens(command: str, arguments: argparse.Namespace) -> None:
     """Raise ConfigError for options that contradict each other."""
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):
-        raise ConfigError(command, "expected either --tokenizer or, for tokens as input, --vocab-size")
+        raise ConfigError(
+            command,
+            f"{'neither' if arguments.tokenizer is None else 'both'} of --tokenizer and --vocab-size",
+            "either --tokenizer or, for tokens as input, --vocab-size",
+            "give one of them",
+        )
     if arguments.tokenizer is None:
         refuse_beside("--vocab-size", arguments, "special_tokens")
 
@@ -166,14 +171,18 @@ class BadRecords:
             if not all(line.startswith(b'{"file": ') for line in lines):
                 raise ConfigError(
                     f"--bad-records {path}",
-                    "a file that is no list of bad records",
-                    "such a list, or no file",
+                    "a file of another kind",
+                    "a list of bad records, or no file",
                     "choose another name",
                 )
             if lines and not lines[-1].endswith(b"\n"):  # the power went
                 self._file.truncate(self._file.tell() - len(lines.pop()))
         except OSError as error:
-            raise ConfigError(f"--bad-records {path}", f"cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                f"--bad-records {path}",
+                f"cannot be written: {error.strerror}",
+                fix="choose another file, or check the permissions of the folder",
+            ) from error
         self._there = Counter(lines)
         self._listed.update(json.loads(line)["problem"] for line in lines)
 
@@ -192,7 +201,7 @@ class BadRecords:
             raise ConfigError(
                 f"--bad-records {self._path}",
                 f"{total - missing:,} of the {total:,} chunks without annotation",
-                f"all: {dataset} was already complete, and its join is removed",
+                f"all {total:,} chunks: {dataset} was already complete, and its join is removed",
                 "rebuild it (--overwrite) to list them, or omit this option",
             )
 

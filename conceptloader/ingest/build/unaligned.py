@@ -84,8 +84,9 @@ class Losses(dict[str, TrackLoss]):
             if loss.lost > limit * loss.spans:
                 raise InputError(
                     where,
-                    f"track {track!r}: {loss}, expected at most {limit:.2%}",
-                    fix="check that the offsets are [start, end) in characters of these very texts, or allow it "
+                    f"{loss} of track {track!r}",
+                    f"at most {limit:.2%}",
+                    "check that the offsets are [start, end) in characters of these very texts, or allow it "
                     f"(--max-unaligned-spans); {remedy}",
                 )
 

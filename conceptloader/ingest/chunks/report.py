@@ -58,7 +58,7 @@ def require_right(report: dict[str, Any], wrong: str) -> None:
         raise InputError(
             report["examples"][0],
             str(found),
-            "none, this is the first",
+            "files without such a fault (this is the first)",
             "correct the files, or leave what is wrong without annotation, counted (chunks: {wrong: unannotated}), and "
             "listed (--bad-records FILE)",
         )

@@ -92,7 +92,7 @@ def multiply(
         raise FormatError(
             f"sample {samples[bad][0]}: {LOSS_WEIGHT}",
             "a product of weights that is above float32",
-            "a finite one",
+            "a finite product",
             "lower the factors",
         )
 

@@ -130,7 +130,7 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
 def _refused(document: int, tokens: int, expected: str) -> ConfigError:
     return ConfigError(
         "packing.overflow",
-        f"error, and document {document} of {tokens} tokens",
+        f"error, while document {document} has {tokens} tokens",
         expected,
         FIT,
     )

@@ -226,7 +226,8 @@ def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
     if value["needed"]:
         answer = "yes" if value["needed"]["sufficient"] else "NO"
         asked, headroom = value["needed"]["tokens_per_second"], value["needed"]["headroom"]
-        yield f"{asked:,.0f} tokens/s needed: {answer}, {headroom:.2f} times as many were read"
+        times = f"{headroom:.2f}" if headroom < 10 else f"{headroom:,.0f}"
+        yield f"{asked:,.0f} tokens/s needed: {answer}, {times} times as many were read"
 
 
 def _row(name: str, found: dict[str, Any]) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.packages import need
+from conceptloader.base.terminal import counted
 from conceptloader.base.workers import Tell, run_all
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.parquet import SortedParquet, footer_checksum, write_parquet
@@ -186,7 +187,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
     if missing:
         raise FormatError(
             directory,
-            f"no spans of {len(missing)} shards, the first is {missing[0]}",
+            f"no spans of {counted(len(missing), 'shard')}, the first is {missing[0]}",
             f"all {dataset.num_shards}",
             "run the tasks that are missing, or the command without --task",
         )

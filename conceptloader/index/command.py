@@ -2,6 +2,7 @@
 
 import argparse
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import add_dataset, chosen, positive, task
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
@@ -59,7 +60,10 @@ def _counts(index: ConceptIndex, top: int, output: Output) -> None:
         "spans": int(spans.sum()),
         "top": [dict(zip(keys, row, strict=True)) for row in rows],
     }
-    output.result(value, [f"{len(concepts):,} concepts, {value['spans']:,} spans with concepts", *table(rows, keys)])
+    output.result(
+        value,
+        [f"{counted(len(concepts), 'concept')}, {counted(int(spans.sum()), 'span')} with concepts", *table(rows, keys)],
+    )
 
 
 def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import numpy as np
 
+from conceptloader.base.terminal import counted
 from conceptloader.base.workers import Tell, run_tasks
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import Files, open_files
@@ -73,7 +74,7 @@ def prepare(
         elif other := [shard for shard, root in enumerate(known) if root != found[shard]]:
             raise FormatError(
                 f"{target}: document_roots",
-                f"other documents in {len(other)} shards, the first is {other[0]}",
+                f"other documents in {counted(len(other), 'shard')}, the first is {other[0]}",
                 "the documents that the file was made of",
                 "they were changed since, or the file was: `conceptloader verify --full`, restore what is corrupt",
             )

@@ -114,8 +114,8 @@ class AcceleratedLoader(TrainedLoader):
         if self.position_after(self._accumulated) > self.run.yielded:
             raise ConfigError(
                 "accelerator.accumulate",
-                f"{self._accumulated} blocks",
-                "one for each micro batch of this loader, which has yielded "
+                f"{self._accumulated} blocks of accumulate()",
+                "a block for each micro batch of this loader, which has yielded "
                 f"{self.run.yielded - self.run.began} samples",
                 "give all models of a batch to one accumulate(first, second), and train from one loader",
             )

@@ -16,8 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("messages.txt")
 # bad: of the format, a FormatError. The others are kinds that a caller tells apart, where they are raised.
 KINDS = {"bad", "OtherBuild", "OtherDataset", "ChangedPast", "NoState", "BadRecord", "BadRow"}
-KINDS |= {name for name in vars(errors) if name.endswith("Error")}
+# Words: of batch/messages.py, for what the kernels find.
+KINDS |= {"Words"} | {name for name in vars(errors) if name.endswith("Error")}
 PARTS = ("path", "found", "expected", "fix")
+PARTS_OF = {"Words": ("found", "expected", "fix", "path")}
+FIXES = {"remedy": "fix", "where": "path"}
 # At least so many messages have these parts. The others pass on what the system or another library says.
 SHARES = {"expected": 0.9, "fix": 0.8}
 # "found no loader, expected one": a reader has to look for the noun. "one of a, b" names the choices, and is none.
@@ -46,10 +49,10 @@ def calls() -> Iterator[tuple[str, str, dict[str, str]]]:
     for file in sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
-                parts = dict(zip(PARTS, map(text_of, node.args), strict=False))
+                parts = dict(zip(PARTS_OF.get(node.func.id, PARTS), map(text_of, node.args), strict=False))
                 if node.func.id == "BadRow" and len(node.args) > 1:  # its second argument is all of the message
                     parts = {"path": parts["path"], **parts_of(parts["found"])}
-                parts |= {str(keyword.arg): text_of(keyword.value) for keyword in node.keywords}
+                parts |= {FIXES.get(str(part.arg), str(part.arg)): text_of(part.value) for part in node.keywords}
                 yield str(file.relative_to(ROOT)), node.func.id, parts
 
 

@@ -74,7 +74,7 @@ class JsonFile:
     def _check(self, found: Any, name: str, number: Any, version: int) -> None:
         if found != name:
             rule = f'"{name}"'
-            raise bad(f"{self.where}: format", describe(found), rule, "this is not such a file; check the path")
+            raise bad(f"{self.where}: format", describe(found), rule, "this is another kind of file: check the path")
         if type(number) is not int or number != version:
             rule = f"{version}, which this release of conceptloader reads"
             remedy = "make the file again with this release, or read it with its own"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
@@ -98,7 +99,9 @@ def adopt(
     if not allow_mixed_tokenizers:
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
-        raise InputError(files[0].path, f"no token in {len(files)} files", "at least one token", "check the paths")
+        raise InputError(
+            files[0].path, f"no token in {counted(len(files), 'file')}", "at least one token", "check the paths"
+        )
     found = [look(file, tokenizer is not None) for file in files]
     for file, ids in zip(files, found, strict=True):
         _check_ids(file, ids, tokenizer)
@@ -240,7 +243,7 @@ def _check_ends(files: Sequence[TokenFile], documents: Sequence[int]) -> None:
         return
     raise InputError(
         ended[0][0].path,
-        f"no token {ended[0][0].document_end} in {len(ended)} files",
+        f"no token {ended[0][0].document_end} in {counted(len(ended), 'file')}",
         "this token at the end of each document",
         "name the token that ends documents (--document-end), or omit it",
     )

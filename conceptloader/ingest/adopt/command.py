@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
@@ -66,10 +67,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
-    documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
+    documents = counted(manifest.num_documents, "document") if manifest.num_documents else "unknown documents"
     where = f"of {', '.join(kinds)}, in place" if kinds else "copied with their loss masks"
-    files = f"{len(manifest.shards)} files {where}"
-    line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}" + (f"; {ids[0]}" if ids[0].tokens else "")
+    files = f"{counted(len(manifest.shards), 'file')} {where}"
+    line = f"{documents}, {counted(manifest.num_tokens, 'token')}, {files}" + (f"; {ids[0]}" if ids[0].tokens else "")
     output.manifest(arguments.out, manifest, {"kinds": kinds, "ids": asdict(ids[0])}, line)
 
 

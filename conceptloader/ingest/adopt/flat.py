@@ -86,10 +86,15 @@ def _read_npy_head(path: str) -> tuple[int, str]:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
         except (ValueError, TypeError, EOFError, SyntaxError, RecursionError, tokenize.TokenError) as error:
-            raise InputError(path, f"a corrupt .npy head ({error})", "a whole one", "copy the file again") from error
+            raise InputError(
+                path, f"a corrupt .npy head ({error})", "a complete head", "copy the file again"
+            ) from error
         offset = file.tell()
     if len(shape) != 1 or dtype.name not in TOKEN_TYPES or dtype.newbyteorder("<") != dtype:
-        raise InputError(path, f"{dtype.str} of shape {shape}", f"one dimension of little-endian {', '.join(TOKEN_TYPES)}", "save the tokens as such an array")  # fmt: skip
+        raise InputError(
+            path, f"{dtype.str} of shape {shape}",
+            f"one dimension of little-endian {', '.join(TOKEN_TYPES)}", "save the tokens as such an array",
+        )  # fmt: skip
     expected = offset + shape[0] * dtype.itemsize
     if os.path.getsize(path) != expected:
         raise InputError(path, f"{os.path.getsize(path)} bytes", f"{expected} as its head says", "copy the file again")

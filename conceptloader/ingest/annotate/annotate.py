@@ -10,6 +10,7 @@ from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.kept import copy_tokenizer
@@ -304,13 +305,16 @@ def _check_found(annotations: Annotations, sources: Sequence[Source], parser: Ro
     if annotations.count and parser.unseen:
         raise InputError(
             sources[0].path,
-            f"no column {min(parser.unseen)!r} in any row of {len(sources)} files",
+            f"no column {min(parser.unseen)!r} in any row of {counted(len(sources), 'file')}",
             "each column that is named",
             "correct its name (--column)",
         )
     if not annotations.count:
         raise InputError(
-            sources[0].path, f"no annotation in {len(sources)} files", "at least one annotation", "check the inputs"
+            sources[0].path,
+            f"no annotation in {counted(len(sources), 'file')}",
+            "at least one annotation",
+            "check the inputs",
         )
 
 

@@ -156,8 +156,8 @@ class Placer:
         if (tokenizer := self._kept) is None:
             raise BadRow(
                 row,
-                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected one to "
-                "compare with; ignore the texts (--ignore-column)",
+                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected the "
+                "tokenizer to compare with; ignore the texts (--ignore-column)",
             )
         if not 0 <= start < end <= read.offsets[row + 1] - read.offsets[row]:
             return None

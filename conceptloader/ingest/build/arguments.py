@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from conceptloader.base.packages import need_add_on
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     Add,
@@ -137,11 +138,12 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     """Return the summary of a build with these arguments as text."""
     skipped, rule = arguments.bad_records, arguments.special_tokens
     lines = [
-        f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
+        f"{summary.path}: {counted(summary.documents, 'document')}, {counted(summary.tokens, 'token')}, "
+        f"{counted(summary.shards, 'shard')}"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
     if summary.truncated:
-        lines.append(f"{summary.truncated:,} conversations exceeded --max-tokens; their last turns were dropped")
+        lines.append(f"{counted(summary.truncated, 'conversation')} above --max-tokens; their last turns were dropped")
     if summary.prefix_tokens is not None:
         lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
     if summary.special_tokens:
@@ -152,7 +154,7 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     elif summary.slow:
         lines.append(f"tokenized by tokenizers, the slower way: {summary.slow}")
     if summary.doubled:
-        lines.append(f"{summary.doubled:,} documents had the eos or bos that they got already, and have two of them")
+        lines.append(f"{counted(summary.doubled, 'document')} had the eos or bos that is added: it is there twice")
     lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were skipped, see {skipped}")

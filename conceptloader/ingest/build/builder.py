@@ -104,7 +104,7 @@ class IngestOptions(SpanAlignment):
             raise ConfigError(
                 "eos",
                 "a tokenizer without a known end-of-document token",
-                "one to append to each document",
+                "a token to append to each document",
                 "name it (--eos) or append none (--no-eos)",
             )
         return found

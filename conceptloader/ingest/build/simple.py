@@ -136,7 +136,7 @@ def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
     if chat is None:
         return options
     if options.columns.prefix is not None:
-        raise ConfigError("build", "chat and prefix", "one of them", "write the prefix into the chat template")
+        raise ConfigError("build", "chat and prefix", "only one of the two", "write the prefix into the chat template")
     columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
     tokenizer, specials = options.tokenizer, dict(chat.specials)
     if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):

@@ -106,7 +106,7 @@ def join_chunks(
                 raise ConfigError(
                     path,
                     f"{len(missing)} tasks of {kind!r} that are not finished",
-                    f"all of them finished before {part.stage!r}",
+                    f"tasks finished before {part.stage!r}",
                     "let its tasks wait for theirs",
                 )
             missing = [task for task in missing if task.number % part.tasks == part.number]

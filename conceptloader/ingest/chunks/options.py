@@ -115,7 +115,7 @@ class Chunks(Section):
 def check_path(path: str) -> None:
     """Raises: ConfigError for a path that a pattern of files could be taken for."""
     if any(character in path for character in "*?[]"):
-        raise ConfigError(path, "one of * ? [ ] in a file's name", "none of them", "rename the file")
+        raise ConfigError(path, "one of * ? [ ] in a file's name", "a name without these characters", "rename the file")
 
 
 def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str | None]) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.hub import PREFIX, HubName
 from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Lake, Tree
@@ -146,7 +147,9 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
 
 
 def _listed(files: Files) -> str:
-    return ", ".join(f"{name or 'of no split'} ({len(some)} files)" for name, some in files.items()) or "none"
+    return (
+        ", ".join(f"{name or 'of no split'} ({counted(len(some), 'file')})" for name, some in files.items()) or "none"
+    )
 
 
 def _say_what_is_skipped(tree: Tree, found: Found) -> None:

@@ -238,7 +238,10 @@ class ChatParser:
         eos, room = self._tokenizer.tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
         if eos is None:
             raise ConfigError(
-                "--pad-to-multiple-of", "a tokenizer without eos", "one to fill documents up", "see --eos"
+                "--pad-to-multiple-of",
+                "a tokenizer without eos",
+                "an eos token to pad documents with",
+                "name it (--eos)",
             )
         tokens = np.append(document["tokens"], np.full(room, eos, np.int64))
         return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
@@ -249,7 +252,7 @@ class ChatParser:
         if None in eos:
             problem = "a tokenizer without a known end-of-document token"
             fix = "name it (--eos) or end them with none (--no-eos)"
-            raise ConfigError("--chat", problem, "one to end completions with", fix)
+            raise ConfigError("--chat", problem, "a token to end completions with", fix)
         try:
             first, second = (
                 self._tokenizer.encode([text], [False])[0].values.tolist() for text in (prompt, completion)

@@ -244,7 +244,9 @@ def _with_origin(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
     """
     starts = {phase.start for phase in current.phases}
     if saved.begins not in starts:
-        raise ResumeError("phases", f"none starts at global sample {saved.begins}", "the saved one", "put it back")
+        raise ResumeError(
+            "phases", f"no phase that starts at global sample {saved.begins}", "the saved phase", "put it back"
+        )
     stage = saved.decided(saved.base)
     if stage < saved.begins and stage not in {phase.start for phase in saved.phases}:
         starts -= {stage}  # weights that were in force when this configuration took over, set live

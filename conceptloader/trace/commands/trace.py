@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conceptloader.base.packages import need_add_on
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import counted, printable
 from conceptloader.cli.arguments import (
     chosen,
     not_negative,
@@ -178,7 +178,7 @@ def _lines(one: SampleTrace) -> Iterator[str]:
     for name, values in one.fields.items():
         yield f"  {name}: {min(values):g} to {max(values):g}, mean {sum(values) / len(values):g}"
     for track, spans in one.spans.items():
-        yield f"  {track}: {len(spans)} spans"
+        yield f"  {track}: {counted(len(spans), 'span')}"
         for span in spans:
             before, after = "<" if span.begins_before else "[", ">" if span.ends_after else ")"
             content = json.dumps(span.record)[:_RECORD] if span.names is None else printable(", ".join(span.names))

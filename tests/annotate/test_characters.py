@@ -126,7 +126,7 @@ def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys
     capsys.readouterr()
     assert main([*command, str(folder / "second"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unit"] == "characters"
-    with raises(InputError, "line 1: document 1", "[0, 4)", "it within the 3 characters"):
+    with raises(InputError, "line 1: document 1", "[0, 4)", "offsets within the 3 characters"):
         attach(folder, [span("d1", 0, 4)], unit="characters")
 
 

@@ -245,7 +245,7 @@ WEB = {"path": "web", "weight": 1}
         ({"exclude": [{"dataset": "web", "tokens": [0, 1001]}]}, r"exclude\[0\]\.tokens: found \[0, 1001\]"),
         (
             {"order": {"megatron": "x"}, "datasets": {"web": {"path": "web"}}},
-            "order: megatron takes over .* only the adapter",
+            "order: found megatron, which takes over .* with the adapter",
         ),
         ({"datasets": {"web": WEB, "code": {"path": "code", "weight": 1e-13}}}, "below 2"),
     ],
@@ -322,6 +322,6 @@ def test_a_dataset_that_left_is_known_but_not_read(load):
     assert run.order.names == ["code", "web"]
     assert [view and view.name for view in run.views] == [None, "web"]
     gone = next(t for t in range(50) if run.order.sample(t)[0] == 0)
-    with raises(ConfigError, found="member 0 of the order is not in the configuration"):
+    with raises(ConfigError, found="before member 0 of the order was removed"):
         tokens_of(run, gone)
     assert {run.order.sample(t)[0] for t in range(50, 90)} == {1}

@@ -113,7 +113,7 @@ def test_the_frameworks_sequence_length():
     config = load_config(changed(seq_len=None))
     assert config.with_seq_len(16).seq_len == 16
     assert config.with_seq_len(16).with_seq_len(16).seq_len == 16
-    with raises(ConfigError, "seq_len", "found 16, but the framework's is 32"):
+    with raises(ConfigError, "seq_len", "16", "32, the sequence length of the trainer"):
         config.with_seq_len(16).with_seq_len(32)
 
 
@@ -261,7 +261,7 @@ def test_built_in_python_it_is_checked_as_well():
     [
         ("", "found an empty file"),
         ("# nothing\n", "found an empty file"),
-        ("seed: 1\nseq_len: 8\nseed: 2\n", "line 3: key 'seed' stands twice, first on line 1"),
+        ("seed: 1\nseq_len: 8\nseed: 2\n", "line 3: found the key 'seed' twice, first on line 1"),
         ("datasets:\n  web: {path: a}\n  code: {path: b}\n  web: {path: c}\n", "line 4: key 'web' stands twice"),
         ("datasets: {web: {path: a, path: b}}", "line 1: key 'path' stands twice"),
         ("seed: 1\nskip: [{at: 0120000, count: 1}]\n", "line 2: found 0120000, which YAML reads to the base 8"),

@@ -138,7 +138,7 @@ def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(
     with pytest.raises(error):
         torn()
     for go_on in (lambda: writer.add_document(**GOOD), lambda: writer.add_record("concepts", [0]), writer.finish):
-        with raises(InputError, "shard 00000", "a document of which an error or an interrupt left"):
+        with raises(InputError, "shard 00000", "a document that an error or an interrupt left"):
             go_on()
     assert not build.is_finished(0)
     assert not list((tmp_path / "ds").glob(".*.tmp"))

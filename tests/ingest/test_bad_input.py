@@ -58,7 +58,7 @@ LINES: list[tuple[str | bytes, str]] = [
     (span(start=0.0), "expected integers start and end"),
     (span(start=True), "expected integers start and end"),
     (span(concepts="animal"), "a list of concepts"),
-    (span(end=4), "found span [0, 4), expected one within the 3 characters"),
+    (span(end=4), "found span [0, 4), expected a span within the 3 characters"),
     (span(start=-1), "found span [-1, 2)"),
     (span(start=2, end=1), "found [2, 1)"),
     (span(end=10**30), "expected start <= end"),

@@ -119,7 +119,7 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
     if option == "unannotated":
         corpus.spans[damaged] = []
     assert found(out) == wanted(corpus)
-    assert "1 documents say that their chunks have errors" in capsys.readouterr().out
+    assert "1 document said to have errors in the chunks" in capsys.readouterr().out
 
 
 def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

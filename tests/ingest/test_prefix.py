@@ -336,7 +336,7 @@ def test_skip_bad(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("{{ url", "found a template that is no Jinja"),
+        ("{{ url", "found a template that is not Jinja"),
         ("{{ url|random }}", "No filter named 'random'"),
         ("", "found an empty template"),
         (r"{{ url }}\n", "found a backslash and an n in the text"),

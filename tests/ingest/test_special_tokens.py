@@ -169,7 +169,7 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
         assert ds.tokens(0, 3).tolist() == [3, 5, 0]
     (tmp_path / "in.jsonl").write_text('{"tokens": [3, 4]}\n{"tokens": [3, 0]}\n')
     assert main([*words, "--out", str(tmp_path / "few"), "--overwrite"]) == 0
-    assert "1 documents had the eos" in capsys.readouterr().out
+    assert "1 document had the eos" in capsys.readouterr().out
 
 
 def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:

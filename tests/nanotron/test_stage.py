@@ -140,11 +140,11 @@ def test_a_new_sequence_length(dataset: dict[str, Any]) -> None:
 
 def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     state = trained(stage(dataset), 24).state()
-    with raises(ResumeError, "data stage 'first'", "consumed 16 samples, but conceptloader.json says 24"):
+    with raises(ResumeError, "data stage 'first'", "16 consumed samples", "24, as conceptloader.json says"):
         stage(dataset, state, consumed=16)
     with raises(ResumeError, "data stage 'second'", "consumed 16 samples"):
         stage(dataset, state, name="second", consumed=16)
-    with raises(ResumeError, "checkpoint", "24 samples of this data stage, but holds no"):
+    with raises(ResumeError, "checkpoint", "24 samples of this data stage, without"):
         stage(dataset, None, consumed=24)
     with raises(ResumeError, "checkpoint", "has read from web: 10,"):
         stage(dataset, None, earlier={"web": 640, "elsewhere": 64})

@@ -191,7 +191,7 @@ def test_what_is_forgotten_is_refused() -> None:
     ):
         with raises(ConfigError, "order", fix="run log"):
             ask()
-    with raises(ResumeError, found="before the weights in force"):
+    with raises(ResumeError, expected="the weights in force"):
         resume(spec, planned(), 43)
     assert resume(spec, planned(), 44).hash == spec.hash
 

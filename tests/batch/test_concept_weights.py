@@ -76,7 +76,7 @@ def test_concepts_without_names_are_given_by_id(data: Path) -> None:
     [
         ({"concepts": {"reed": 0}}, "outputs.loss_weight.concepts.reed", "reed"),
         ({}, "outputs.loss_weight.concepts", "nothing for the track of concepts 'concepts'"),
-        ({"concepts": {"red": 0}, "outside": None}, "outputs.loss_weight", "a weight for tokens outside"),
+        ({"concepts": {"red": 0}, "outside": None}, "outputs.loss_weight", "the track 'concepts' alone"),
         ({"concepts": {"red": "low"}}, "outputs.loss_weight", "low"),
     ],
 )

@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
         (r"two arrays of a batch would be called loss_weight", {"fields": {"loss_weight": "inputs"}}, {}),
         (r"tracks\.quality: found type f4 in dataset a, but f8 in b", {}, {"quality": {}}),
         (
-            r"tracks\.quality: found layout ragged .* for a track with one number a span",
+            r"tracks\.quality: found layout ragged .* with one number a span",
             {},
             {"quality": {"layout": "ragged"}},
         ),

@@ -209,7 +209,7 @@ def test_ranges_of_tokens_are_read_and_merged(load, corpora, tmp_path):
 def test_bad_files_of_ranges(load, tmp_path):
     file = tmp_path / "ranges.txt"
     entry = {"dataset": "web", "token_file": str(file)}
-    with raises(ReadError, "cannot read ranges to exclude"):
+    with raises(ReadError, found="cannot read ranges to exclude"):
         open_blend(load(exclude=[entry]))
     for line, found in (
         ("1", "'1'"),

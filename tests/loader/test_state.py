@@ -91,14 +91,14 @@ def test_a_state_of_something_else_says_what_it_is(config):
     own = loader.state_dict()
     kinds = {"loader": own, "sampler": sampler.state_dict(), "sampler's iterator": iter(sampler).state_dict()}
     strangers = {
-        "dict with 'weight', 'bias'; give what conceptloader's own": torch.nn.Linear(1, 1).state_dict(),
-        "dict with 'model', 'data'; give its 'data'": {"model": {}, "data": own},
+        "dict with 'weight', 'bias', expected a state of version 1; give what conceptloader's own": torch.nn.Linear(1, 1).state_dict(),
+        "dict with 'model', 'data', expected .*; give its 'data'": {"model": {}, "data": own},
         "dict with nothing": {},
         "version 2, expected .*; resume with the release .* that saved it": {"version": 2},
         "version True, expected .*; resume with the release": {"version": True},
-        "string 'checkpoint.pt'; load the checkpoint": "checkpoint.pt",
-        "NoneType; give the dict": None,
-        "list; give the dict": [own],
+        "string 'checkpoint.pt', expected .*; load the checkpoint": "checkpoint.pt",
+        "NoneType, expected .*; give the dict": None,
+        "list, expected .*; give the dict": [own],
     }
     for kind, load in [
         ("loader", loader.load_state_dict), ("loader", trained.load_state_dict),
@@ -108,12 +108,10 @@ def test_a_state_of_something_else_says_what_it_is(config):
             if found == kind:
                 load(state)
                 continue
-            with pytest.raises(
-                ResumeError, match=f"found the state of a {found}, expected the state of a {kind}; give"
-            ):
+            with pytest.raises(ResumeError, match=f"found the state of a {found}, expected .* {kind}; give"):
                 load(state)
         for found, state in strangers.items():
-            with pytest.raises(ResumeError, match=f"expected a state of version 1, found .*{found}"):
+            with pytest.raises(ResumeError, match=f"found .*{found}"):
                 load(state)
 
 

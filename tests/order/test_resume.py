@@ -252,9 +252,7 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
         },
     )
     assume(reread_shares(saved, longer, consumed))
-    with pytest.raises(
-        ResumeError, match=r"seq_len: found another value at .* mid-epoch of .* on_seq_len_change: restart"
-    ):
+    with pytest.raises(ResumeError, match=r"seq_len: found another .* mid-epoch of .* on_seq_len_change: restart"):
         resume(saved, longer, consumed)
     run = resume(saved, longer, consumed, on_seq_len_change="restart")
     assert run == resume(saved, longer, consumed, allow_changed=["seq_len"])

@@ -224,7 +224,7 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
     before = log.path.read_bytes()
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
-    with raises(ReadError, "cannot write the run log: short write"):
+    with raises(ReadError, found="cannot write the run log: short write"):
         log.append(start(1, 8), SPEC)
     assert log.path.read_bytes() == before
     assert len(log.starts) == 1
@@ -237,10 +237,10 @@ def test_unreadable_places(tmp_path):
     folder = tmp_path / "link"
     folder.mkdir()
     (folder / FILE_NAME).symlink_to(tmp_path / "nowhere" / FILE_NAME)
-    with raises(ReadError, "cannot write"):
+    with raises(ReadError, found="cannot write"):
         RunLog(folder).append(start(), SPEC)
     (tmp_path / FILE_NAME).mkdir()
-    with raises(ReadError, "cannot read"):
+    with raises(ReadError, found="cannot read"):
         RunLog(tmp_path)
 
 

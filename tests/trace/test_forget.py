@@ -270,9 +270,7 @@ def test_a_run_log_that_was_edited(folder: Path, capsys: pytest.CaptureFixture[s
     starts = [json.loads(line) for line in lines if '"kind":"start"' in line]
     edited = {**starts[-1], "consumed": starts[-1]["consumed"] + BATCH}
     log.write_text("\n".join([*lines[:-1], json.dumps(edited), ""]))
-    assert "found a start at sample 168, expected sample 160, where the launch before it ends" in refused(
-        folder, capsys, code=1
-    )
+    assert "found a start at sample 168, expected sample 160" in refused(folder, capsys, code=1)
     first = next(k for k, line in enumerate(lines) if '"kind":"start"' in line)
     whole = [{**one, "batch": [[0, 2 * BATCH]], "consumed": 2 * one["consumed"], "end": None} for one in starts]
     log.write_text("\n".join([*lines[:first], *map(json.dumps, whole), ""]))

@@ -158,9 +158,7 @@ def test_a_row_that_was_cut_off_and_a_file_that_is_none(tmp_path: Path) -> None:
         file.write(b"\1\2\3")
     assert len(read_losses(tmp_path, 0, 1)) == 2
     (tmp_path / "9.0.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(
-        FormatError, match=r"9\.0\.parquet: found a file that cannot be read .* expected a part of a loss log"
-    ):
+    with pytest.raises(FormatError, match=r"9\.0\.parquet: .* expected a part of a loss log"):
         read_losses(tmp_path, 0, 1)
     with pytest.raises(ReadError, match="found no loss log"):
         read_losses(tmp_path / "nothing", 0, 1)

@@ -150,8 +150,8 @@ class OrderSpec(Saved):
             raise ConfigError(
                 "phases",
                 f"{len(self.phases)} phases with order {self.order}",
-                "phases with order shuffled only",
-                "omit the phases",
+                "phases with order shuffled, and none with another order",
+                "give the one of the two that is missing, or omit the phases",
             )
         as_integer(self.seed, "seed")
         as_integer(self.block, "block")

@@ -55,13 +55,13 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != VERSION:
         found, fix = _stranger(state)
-        raise ResumeError(where, f"version {found!r}", f"a state of version {VERSION}", fix)
+        raise ResumeError(where, str(found), f"a state of version {VERSION}", fix)
     fields = {key: value for key, value in state.items() if key != "checksum"}
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             where,
-            f"a checksum that is not that of the content, {state.get('checksum')!r}",
-            "the state as it was saved: it is corrupt, or it was edited",
+            f"a state that is corrupt, or was edited, as its checksum is not that of the content: {state.get('checksum')!r}",
+            "the state as it was saved",
             _ELSEWHERE,
         )
     marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}

@@ -320,5 +320,5 @@ class Mixture(Shown):
                     f"datasets.{name}.max_epochs",
                     f"a run of {num_samples} samples that reads it {count / size:.2f} times",
                     f"at most {limit}",
-                    "lower its weight, shorten the run or raise max_epochs",
+                    "lower its weight, shorten the run or raise the limit",
                 )

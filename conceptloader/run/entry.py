@@ -75,8 +75,8 @@ class Entry:
             if getattr(config.outputs, name) != getattr(Outputs(), name):
                 raise ConfigError(
                     f"outputs.{name}",
-                    "another value than the default",
-                    f"the default in {self.name}",
+                    f"another value than the default in {self.name}",
+                    "the default",
                     f"omit it: {why}",
                 )
         named = [("field", name) for name in config.outputs.fields]

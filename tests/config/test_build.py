@@ -278,7 +278,9 @@ def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
         return open_blend(load_config({"seq_len": 8, "datasets": datasets, **keys}, base_dir=tmp_path))
 
     read = {"tracks": {"animals": {}}}
-    text = r"tracks\.animals: id 0 is 'dog' in dataset b, but 'cat' in a: .* set allow_mixed_vocabularies: true"
+    text = (
+        r"tracks\.animals: found id 0 as 'dog' in dataset b, but as 'cat' in a, .* set allow_mixed_vocabularies: true"
+    )
     with pytest.raises(ConfigError, match=text):
         blend("a", "b", "none", **read)
     with raises(ConfigError, found="id 0 is 'dog' in dataset b, but 'cat' in more"):

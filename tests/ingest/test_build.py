@@ -102,7 +102,7 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
     assert content(tmp_path / "out-b") == before
     others: tuple[dict[str, Any], ...] = {"append_eos": False}, {"vocabularies": {"concepts": ["animal", "other"]}}
     for more in others:
-        with raises(ConfigError, found="found a complete dataset of other"):
+        with raises(ConfigError, found="a complete dataset of other"):
             build([tmp_path / "b"], tmp_path / "out-b", **more)
 
 

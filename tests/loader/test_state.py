@@ -91,7 +91,9 @@ def test_a_state_of_something_else_says_what_it_is(config):
     own = loader.state_dict()
     kinds = {"loader": own, "sampler": sampler.state_dict(), "sampler's iterator": iter(sampler).state_dict()}
     strangers = {
-        "dict with 'weight', 'bias', expected a state of version 1; give what conceptloader's own": torch.nn.Linear(1, 1).state_dict(),
+        "dict with 'weight', 'bias', expected a state of version 1; give what conceptloader's own": torch.nn.Linear(
+            1, 1
+        ).state_dict(),
         "dict with 'model', 'data', expected .*; give its 'data'": {"model": {}, "data": own},
         "dict with nothing": {},
         "version 2, expected .*; resume with the release .* that saved it": {"version": 2},

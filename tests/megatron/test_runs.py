@@ -82,7 +82,7 @@ def test_states_of_checkpoints(folder: Path) -> None:
     assert (saved.consumed, saved.spec) == (32, data.spec)
     again = data_of(config, rules, consumed=32, saved=state)
     assert again.spec == data.spec
-    with raises(ResumeError, found="found 32 consumed samples without a state of conceptloader"):
+    with raises(ResumeError, found="32 consumed samples without a state of conceptloader"):
         data_of(config, rules, consumed=32)
     data_of(config, rules, consumed=32, accept=["loader"])
     plain = json.loads(state["conceptloader"])
@@ -107,7 +107,7 @@ def test_states_of_checkpoints(folder: Path) -> None:
     assert [phase.start for phase in ahead.spec.phases] == [0, 32]
     with raises(ResumeError, "seq_len", "at 32 consumed samples"):
         data_of(config, dataset_config(32), consumed=32, saved=state)
-    with raises(ConfigError, "seq_len", "found 64"):
+    with raises(ConfigError, "seq_len", "64"):
         data_of(write_config(folder / "other.yaml", seq_len=64), rules)
 
 
@@ -261,14 +261,14 @@ def test_loaders_that_would_draw_the_samples_once_more(
 @pytest.mark.usefixtures("one_process")
 def test_weights_need_a_stage_that_gets_them(folder: Path) -> None:
     config = write_config(folder / "data.yaml", outputs={"loss_weight": "weight"})
-    with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
+    with raises(ConfigError, "outputs.loss_weight", "with concept stage none"):
         data_of(config, dataset_config(16), stage="none")
     assert data_of(config, dataset_config(16), stage="last").spec
     data = yaml.safe_load(config.read_text())
     del data["outputs"]["loss_weight"]
     next(iter(data["datasets"].values()))["loss_weight"] = 0.5
     config.write_text(yaml.safe_dump(data))
-    with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
+    with raises(ConfigError, "outputs.loss_weight", "with concept stage none"):
         data_of(config, dataset_config(16), stage="none")
     assert wanted(load_config(config), concepts=True).outputs.loss_weight == ()
     assert wanted(load_config(config), concepts=False).outputs.loss_weight is None

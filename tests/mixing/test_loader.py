@@ -263,7 +263,7 @@ def test_a_state_that_is_saved_too_early_is_said(tmp_path: Path, caplog: pytest.
 def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
     saved = Run(configuration(tmp_path, {"odm": {}})).steps(3).saved
     other = configuration(tmp_path, {USERS: {}})
-    with raises(ResumeError, "mixing", f"saved odm, now {USERS}", fix="allow_changed"):
+    with raises(ResumeError, "mixing", USERS, "odm, as saved", fix="allow_changed"):
         Run(other, saved)
     with raises(ResumeError, "mixing", "saved odm, now none"):
         Run(configuration(tmp_path, None), saved)
@@ -373,7 +373,7 @@ def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(run.saved[1])
     continued = Run(configuration(tmp_path, {"odm": {}}, continue_from=str(tmp_path / "state.json")))
     assert continued.mixing == run.mixing
-    with raises(ResumeError, "mixing", "saved odm"):
+    with raises(ResumeError, "mixing", "doremi", "odm, as saved"):
         Run(configuration(tmp_path, {"doremi": {}}, continue_from=str(tmp_path / "state.json")))
 
 

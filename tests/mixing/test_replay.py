@@ -139,7 +139,7 @@ def test_states_of_runs_that_were_replayed_live(config: Any) -> None:
         with pytest.raises(ResumeError, match=r"phases: saved|weights set from global sample 63 on"):
             cl.batches(config, micro_batch_size=BATCH).load_state_dict(other)
     without = cl.batches({**config, "replay": None}, micro_batch_size=BATCH)
-    with raises(ResumeError, "mixing", "saved replay, now none"):
+    with raises(ResumeError, "mixing", "no controller", "replay, as saved"):
         without.load_state_dict(state)
 
 

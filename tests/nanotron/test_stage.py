@@ -230,7 +230,7 @@ def test_a_layout_that_nanotron_cannot_load(tmp_path: Path, name: str, loads: st
     (tmp_path / "optimizer" / "optimizer_config.json").write_text('{"parallelism": {"pp_size": "2", "tp_size": "2"}}')
     parts = {"load_optimizer": False, "load_lr_scheduler": False, loads: True}
     sizes = SimpleNamespace(**{"pp": 2, "tp": 2, name: 1})
-    with raises(ResumeError, f"parallelism.{name}", "found 1, but", fix=f"set {name} to 2"):
+    with raises(ResumeError, f"parallelism.{name}", "1", "2, at which", fix=f"set {name} to 2"):
         check_layout(tmp_path, SimpleNamespace(checkpoints=SimpleNamespace(**parts), parallelism=sizes))
     nothing = SimpleNamespace(load_optimizer=False, load_lr_scheduler=False)
     check_layout(tmp_path, SimpleNamespace(checkpoints=nothing, parallelism=sizes))

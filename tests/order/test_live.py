@@ -211,7 +211,7 @@ def test_what_the_configuration_may_not_change_any_more() -> None:
     ]:
         with raises(ResumeError, found=key):
             resume(spec, changed, at)
-        with raises(ResumeError, key.split(".")[0], "weights were set live since"):
+        with raises(ResumeError, key.split(".")[0], expected="weights were set live since"):
             resume(spec, changed, at, allow_changed=["phases", "seed", "block"])
     stage = resume(spec, planned({0: {"e": 1}}, seed=3), at, new_stage=True)
     assert stage.build().sample(at)[0] == sorted(SIZES).index("e")

@@ -292,7 +292,7 @@ def test_back_to_an_earlier_sequence_length_goes_on_with_its_draws():
 
 def test_only_shuffled_orders_follow_each_other():
     sequential = spec(order="sequential", phases=())
-    with raises(ConfigError, found="found shuffled, then sequential"):
+    with raises(ConfigError, found="sequential, after shuffled"):
         splice(spec(), sequential, 10)
     with raises(ResumeError, found="order: saved shuffled, now sequential"):
         resume(spec(), sequential, 10)

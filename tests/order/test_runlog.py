@@ -145,7 +145,7 @@ def test_a_change_right_before_writing_is_noticed(tmp_path, monkeypatch, change)
         return opened(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", late)
-    with raises(ReadError, "another process has just changed it"):
+    with raises(ReadError, found="another process has just changed it"):
         log.append(start(1, 8), SPEC)
     assert log.path.read_bytes() == changed
 

@@ -146,7 +146,7 @@ def test_packs_of_a_stream_hold_it_and_few_more(tokens: int) -> None:
 def test_what_cannot_be_packed_is_said() -> None:
     with raises(ConfigError, "packing.bins", "1", "2 or more"):
         Packing(seq_len=8, bins=1)
-    with raises(ConfigError, "packing.bins", "found 64 with seq_len 4194304, blocks of 264241152 tokens"):
+    with raises(ConfigError, "packing.bins", "64 with seq_len 4194304, blocks of 264241152 tokens"):
         Packing(seq_len=1 << 22, bins=64)
 
 

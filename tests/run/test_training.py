@@ -136,7 +136,7 @@ def test_the_mixing_of_a_checkpoint_is_not_dropped(config: Config, tmp_path: Pat
     path = tmp_path / "learned.json"
     path.write_text(json.dumps(cl.batches({**config, **ODM}, micro_batch_size=8).state_dict_at(0)))
     options = {} if kind is cl.SampleDataset else {"micro_batch_size": 8}
-    with raises(ResumeError, "mixing", "saved odm, now none", fix='allow_changed=["mixing"]'):
+    with raises(ResumeError, "mixing", "no controller", "odm, as saved", fix='allow_changed=["mixing"]'):
         kind({**config, "continue_from": str(path)}, **options)
     kind({**config, "continue_from": str(path)}, allow_changed=["mixing"], **options)
     with raises(ResumeError, "mixing", "saved odm, now doremi"):

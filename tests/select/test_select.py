@@ -205,7 +205,7 @@ def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeyp
         out = tmp_path / f"of-{tasks}"
         for task in reversed(range(tasks)):
             make_subsets(path, out, ask, task=(task, tasks))
-        with raises(ConfigError, found="found the result of a task with other arguments"):
+        with raises(ConfigError, found="the result of a task with other arguments"):
             make_subsets(path, out, SubsetOptions(where="quality > 0.4", by="quality:0,0.5,1"))
         part = next((tmp_path / f"of-{tasks}.parts").iterdir())
         data = part.read_bytes()

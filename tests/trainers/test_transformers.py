@@ -94,7 +94,7 @@ def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
     assert model.seen == [(True, 256.0), (False, 256.0), (False, 128.0)]
     with raises(ConfigError, "data_collator", "a function", "transformers_lm.collate or a"):
         make(data_collator=cl.collate_fn)
-    with raises(ConfigError, "model_inputs", "found ['topic_ids'], but the data_collator has []"):
+    with raises(ConfigError, "model_inputs", "['topic_ids'], but the data_collator has []"):
         make(data_collator=collate(), model_inputs=["topic_ids"])
 
 

@@ -203,8 +203,7 @@ def create_writer(
         raise OtherBuild(
             f"{target}",
             f"a build of {difference(found.value, content)}",
-            "the same inputs and options",
-            "continue with the same options, build into another directory, or remove this one",
+            fix="continue with the same options, build into another directory, or remove this one",
         )
     for name, data in files.items():
         file = os.path.join(directory, name)

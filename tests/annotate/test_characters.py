@@ -182,7 +182,7 @@ def test_documents_with_and_without_eos(folder: Path) -> None:
 
 def test_too_many_lost_spans_leave_nothing_behind(folder: Path) -> None:
     rows = [span("d0", 3, 4), span("d0", 4, 7)]
-    with raises(InputError, found="track 'c': 1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
+    with raises(InputError, path="track 'c'", found="1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
         attach(folder, rows, unit="characters")
     assert not list(folder.glob("out*"))
     made = attach(folder, rows, unit="characters", max_unaligned_spans=0.5)

@@ -283,7 +283,7 @@ def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     )
     with pytest.raises(ConfigError, match=text):
         blend("a", "b", "none", **read)
-    with raises(ConfigError, found="id 0 is 'dog' in dataset b, but 'cat' in more"):
+    with raises(ConfigError, found="id 0 as 'dog' in dataset b, but as 'cat' in more"):
         blend("b", "more", tracks={"animals": {"layout": "records"}})
     for accepted in (blend("a", "more", "none", **read), blend("a", "b"), blend("a", "b", without=["b"], **read)):
         assert None not in accepted.views

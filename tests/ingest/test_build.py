@@ -226,5 +226,5 @@ def test_the_build_in_python_and_its_eos(tmp_path: Path) -> None:
     with raises(ConfigError, "eos", "'</s>'"):
         cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", vocab_size=9, eos="</s>")
     for both in ({}, {"tokenizer": "bytes", "vocab_size": 9}):
-        with raises(ConfigError, found="expected either tokenizer or"):
+        with raises(ConfigError, expected="either tokenizer or"):
             cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", **both)  # type: ignore[arg-type]

@@ -265,7 +265,7 @@ def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
     other = configuration(tmp_path, {USERS: {}})
     with raises(ResumeError, "mixing", USERS, "odm, as saved", fix="allow_changed"):
         Run(other, saved)
-    with raises(ResumeError, "mixing", "saved odm, now none"):
+    with raises(ResumeError, "mixing", "no controller", "odm, as saved"):
         Run(configuration(tmp_path, None), saved)
     run = Run(other, saved, allow_changed=["mixing"])
     assert run.mixing == {"kind": USERS, "steps": 0, "state": {}, "options": {}}

@@ -139,7 +139,7 @@ def test_the_mixing_of_a_checkpoint_is_not_dropped(config: Config, tmp_path: Pat
     with raises(ResumeError, "mixing", "no controller", "odm, as saved", fix='allow_changed=["mixing"]'):
         kind({**config, "continue_from": str(path)}, **options)
     kind({**config, "continue_from": str(path)}, allow_changed=["mixing"], **options)
-    with raises(ResumeError, "mixing", "saved odm, now doremi"):
+    with raises(ResumeError, "mixing", "doremi", "odm, as saved"):
         kind({**config, "mixing": {"doremi": {}}, "continue_from": str(path)}, **options)
 
 

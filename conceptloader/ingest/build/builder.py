@@ -11,6 +11,7 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.terminal import counted
 from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.read.kept import keep_tokenizer
@@ -408,7 +409,7 @@ def _write_shards(
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
         return counts, losses, spelled, next(iter(slow - {""}), "")
-    others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
+    others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"
         raise ReadError(errors[0].path, f"{errors[0].found}{others}", errors[0].expected, remedy, errno=errors[0].errno)

@@ -83,8 +83,8 @@ class Losses(dict[str, TrackLoss]):
         for track, loss in self.items():
             if loss.lost > limit * loss.spans:
                 raise InputError(
-                    where,
-                    f"{loss} of track {track!r}",
+                    f"{where}: track {track!r}",
+                    str(loss),
                     f"at most {limit:.2%}",
                     "check that the offsets are [start, end) in characters of these very texts, or allow it "
                     f"(--max-unaligned-spans); {remedy}",

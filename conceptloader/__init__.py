@@ -98,7 +98,7 @@ if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
             from conceptloader.errors import MissingPackageError
 
             raise MissingPackageError(
-                f"conceptloader.{name}: the torch package is not installed; pip install torch"
+                f"conceptloader.{name}", "no torch package", "torch, which this name needs", "pip install torch"
             ) from error
         return module if name in _MODULES else getattr(module, name)
 

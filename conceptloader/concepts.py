@@ -139,7 +139,9 @@ def token_concepts(
     found = []
     names = [tracks] if isinstance(tracks, str) else tracks
     if merged is not None and len(merged) != len(names):
-        raise ConfigError("merged", f"{len(merged)} numbers", f"one for each of {len(names)} tracks")
+        raise ConfigError(
+            "merged", f"{len(merged)} numbers", f"a number for each of {len(names)} tracks", "pass as many"
+        )
     for track, base in zip(names, merged or [0] * len(names), strict=True):
         own = None if rank is None else rank[base:]
         spans, index = span_concepts(batch, track, k, rank=own), batch[f"{track}_span_index"]
@@ -150,7 +152,7 @@ def token_concepts(
         ids = (spans.ids + base).gather(1, wide).masked_fill(~mask, -1)
         found.append(Concepts(ids, mask, spans.cut.gather(1, slot) * some))
     if not found:
-        raise ConfigError("tracks", "none", "at least one")
+        raise ConfigError("tracks", "no track", "at least one track", "name it under `tracks`")
     ids, mask = torch.cat([one.ids for one in found], -1), torch.cat([one.mask for one in found], -1)
     cut = torch.stack([one.cut for one in found]).sum(0)
     if merged is None:
@@ -297,9 +299,7 @@ def _counts(batch: Mapping[str, Any], track: str) -> Tensor:
         return counts.long()
     if f"{track}_offsets" not in batch:
         known = sorted(name.rpartition("_")[0] for name in batch if name.endswith(("_counts", "_offsets")))
-        raise ConfigError(
-            "track", f"found {track!r}, but the batch has concepts of {known}", fix="name it under `tracks`"
-        )
+        raise ConfigError("track", f"{track!r}", f"one of the tracks in the batch: {known}", "name it under `tracks`")
     offsets: Tensor = batch[f"{track}_offsets"]
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
 
@@ -314,8 +314,9 @@ def _padded(batch: Mapping[str, Any], track: str, k: int, *, everything: bool) -
     if everything:
         raise ConfigError(
             f"track {track!r}",
-            "found layout ragged, in which a span may have any number of concepts",
-            fix="rank needs layout: padded",
+            "layout ragged, in which a span may have any number of concepts",
+            "layout padded",
+            f"set layout: padded under tracks.{track}",
         )
     places = offsets[:-1, None] + torch.arange(k, device=offsets.device)
     ids = pad(values, (0, 1), value=-1)[places.clamp(max=len(values))]

@@ -32,7 +32,7 @@ def detect(script: Path) -> str:
     try:
         tree = ast.parse(script.read_bytes(), filename=str(script))
     except (OSError, SyntaxError) as error:
-        raise ConfigError(script, f"cannot be read as a Python script: {error}") from error
+        raise ConfigError(script, f"cannot be read as a Python script: {error}", fix="check the path") from error
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

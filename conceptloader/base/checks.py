@@ -36,7 +36,7 @@ def as_count(value: Any, name: str, least: int = 1) -> int:
 def as_names(value: Iterable[str], name: str) -> tuple[str, ...]:
     """`value` as a tuple. Raises ConfigError that names the argument for a string, whose letters would be the names."""
     if isinstance(value, str):
-        raise ConfigError(name, f"expected a list of names, found the string {value!r}", fix=f"write [{value!r}]")
+        raise ConfigError(name, f"the string {value!r}", "a list of names", f"write [{value!r}]")
     return tuple(value)
 
 
@@ -48,4 +48,4 @@ def falls(starts: Sequence[int]) -> int | None:
 def check_task(task: tuple[int, int] | None) -> None:
     """task: (number, tasks), None for no task. Raises: ConfigError for a number that is none of so many."""
     if task is not None and not 0 <= task[0] < task[1]:
-        raise ConfigError("task", f"{task[0]} of {task[1]}", f"a number from 0 to {task[1] - 1}")
+        raise ConfigError("task", f"{task[0]} of {task[1]}", f"a number from 0 to {task[1] - 1}", "count tasks from 0")

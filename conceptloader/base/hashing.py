@@ -32,7 +32,9 @@ def derive_key(seed: int, *parts: str | int) -> int:
     digest = hashlib.blake2b(digest_size=8, person=b"conceptloader")
     for part in (seed, *parts):
         if isinstance(part, bool) or not (isinstance(part, str) or hasattr(part, "__index__")):
-            raise ConfigError("derive_key", f"the part {part!r}", "integers and strings only")
+            raise ConfigError(
+                "derive_key", f"the part {part!r}", "integers and strings only", "convert it: str(...) or int(...)"
+            )
         kind, text = (b"s", part) if isinstance(part, str) else (b"i", str(index(part)))
         data = text.encode("utf-8")
         digest.update(kind + len(data).to_bytes(8, "little") + data)

@@ -133,7 +133,7 @@ def build(cls: type[T], data: Any, where: str) -> T:
     hints = _hints(cls)  # type: ignore[arg-type]
     for name in required:
         if name not in data:
-            raise ConfigError(f"{prefix}{name}", "nothing", _describe(hints[name]))
+            raise ConfigError(f"{prefix}{name}", "nothing", _describe(hints[name]), f"set {prefix}{name}")
     return cls(**{name: convert(item, hints[name], f"{prefix}{name}") for name, item in data.items()})
 
 

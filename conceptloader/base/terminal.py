@@ -32,6 +32,11 @@ def _joins(text: str, at: int) -> bool:
     return text[at] in _JOINERS and len(around) == 2 and all(c > "\x7f" and c.isprintable() for c in around)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 shard, 1,024 shards."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def masked(text: str) -> str:
     """Text without the passwords of URLs, scheme://user:password@host, for messages and logs."""
     return _PASSWORD.sub(r"\1:***@", text) if "://" in text else text

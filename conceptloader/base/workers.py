@@ -61,8 +61,9 @@ def run_tasks(
                     process.join()
                     raise ConceptloaderError(
                         f"worker process {process.pid}",
-                        f"ended with exit code {process.exitcode} in task {i} (killed, or out of memory?)",
-                        fix="what is finished is kept: run the same command again",
+                        f"exit code {process.exitcode} in task {i} (killed, or out of memory?)",
+                        "exit code 0",
+                        "what is finished is kept: run the same command again",
                     ) from None
                 if kind == "news":
                     on_news(i, content)

@@ -30,7 +30,9 @@ def parse_yaml(text: str) -> Any:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            raise ConfigError("", "an empty file", "keys and values")
+            raise ConfigError(
+                "", "an empty file", "keys and values", "write keys and values into it, or check the path"
+            )
         _check_node(node, {})
         return loader.construct_document(node)
     except ConfigError:
@@ -41,7 +43,12 @@ def parse_yaml(text: str) -> Any:
         fix = 'write "${NAME}/..." in quotes: YAML reads its braces' if "${" in line else ""
         raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
     except RecursionError as error:
-        raise ConfigError("", "not valid YAML: nested too deeply") from error
+        raise ConfigError(
+            "",
+            "lists or mappings that are nested too deeply for a parser",
+            "a configuration",
+            "is this the right file?",
+        ) from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -51,7 +58,12 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
     """How many values a node expands to. Raises ConfigError for repeated keys and for too many values."""
     if id(node) in sizes:
         if sizes[id(node)] < 0:
-            raise ConfigError(f"line {_line(node)}", "an alias to a value that holds it", "none")
+            raise ConfigError(
+                f"line {_line(node)}",
+                "an alias to a value that holds it",
+                "a value that does not hold itself",
+                "write the value out instead of the alias",
+            )
         return sizes[id(node)]
     sizes[id(node)] = -1
     children: list[yaml.Node] = []
@@ -62,8 +74,9 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
                 if key.value in seen:
                     raise ConfigError(
                         f"line {_line(key)}",
-                        f"key {key.value!r} stands twice, first on line {seen[key.value]}",
-                        fix="keep one",
+                        f"the key {key.value!r} twice, first on line {seen[key.value]}",
+                        "each key once",
+                        "keep one",
                     )
                 seen[key.value] = _line(key)
             children += [key, value]
@@ -72,13 +85,17 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
     elif node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ODD.fullmatch(node.value):
         raise ConfigError(
             f"line {_line(node)}",
-            f"found {node.value}, which YAML reads to the base {60 if ':' in node.value else 8}",
-            fix="write a number without zeros in front or colons, or text in quotes",
+            f"{node.value}, which YAML reads to the base {60 if ':' in node.value else 8}",
+            "a number to the base 10",
+            "write a number without zeros in front or colons, or text in quotes",
         )
     size = 1 + sum(_check_node(child, sizes) for child in children)
     if size > MAX_VALUES:
         raise ConfigError(
-            f"line {_line(node)}", f"found more than {MAX_VALUES} values, aliases counted as what they repeat"
+            f"line {_line(node)}",
+            f"more than {MAX_VALUES:,} values, aliases counted as what they repeat",
+            f"at most {MAX_VALUES:,}",
+            "write fewer aliases, or check the path",
         )
     sizes[id(node)] = size
     return size
@@ -93,10 +110,16 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ReadError(f"{path}: cannot read the configuration: {error.strerror or error}") from error
+        raise ReadError(
+            f"{path}",
+            f"cannot read the configuration: {error.strerror or error}",
+            fix="check the path and its permissions",
+        ) from error
     if len(data) > MAX_BYTES:
         raise ConfigError("", f"more than {MAX_BYTES >> 20} MiB", "a configuration", "is this the right file?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError("", f"bytes that are not UTF-8 at offset {error.start}", "text") from error
+        raise ConfigError(
+            "", f"bytes that are not UTF-8 at offset {error.start}", "text", "save the file as UTF-8"
+        ) from error

@@ -69,8 +69,8 @@ def weigh(track: TrackLayout, batch: Batch, samples: U64Array, _: I64Array) -> N
         raise FormatError(
             f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
             "a weight that is NaN or Inf",
-            "finite ones",
-            "rebuild it, or exclude these tokens",
+            "finite weights",
+            "rebuild the track, or exclude these tokens",
         )
     batch[track.factor][rows, places] = found
 
@@ -92,7 +92,7 @@ def multiply(
         raise FormatError(
             f"sample {samples[bad][0]}: {LOSS_WEIGHT}",
             "a product of weights that is above float32",
-            "a finite one",
+            "a finite product",
             "lower the factors",
         )
 

@@ -31,7 +31,7 @@ def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outp
         raise ConfigError(
             where,
             f"{_shown(*types[first])} in dataset {first}, but {_shown(*types[other])} in {other}",
-            "one type and shape",
+            "the same type and shape in all of them",
             "write one of them again under another name",
         )
     for view, column in found if options.missing is None else ():

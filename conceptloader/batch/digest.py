@@ -38,7 +38,9 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
     for batch in [batches] if isinstance(batches, Mapping) else batches:
         for name in ("sample_index", "dataset_id"):
             if name not in batch:
-                raise ConfigError(f"outputs.{name}", "off, but a digest needs it", fix="switch it on")
+                raise ConfigError(
+                    f"outputs.{name}", "off, but a digest needs it", "an array in each batch", "switch it on"
+                )
         columns = [np.asarray(batch[name], "<i8") for name in ("sample_index", "dataset_id", "input_ids", "labels")]
         for row in zip(*columns, strict=True):
             total += xxhash.xxh3_64_intdigest(b"".join(part.tobytes() for part in row))

@@ -42,7 +42,7 @@ class Held:
         number = row * self._files.files.shape[1] + column
         if offset + size > file.size:
             found = f"bytes [{offset}, {offset + size}) to be read"
-            raise bad(f"{who}: {file.path}", found, f"no more than its {file.size}", DAMAGED)
+            raise bad(f"{who}: {file.path}", found, f"bytes below {file.size}, its size", DAMAGED)
         for start, stop in source.blocks(file, offset, size):
             if (number, start, stop) not in self._blocks:
                 self._wanted[source].setdefault((number, start, stop), (file, who))

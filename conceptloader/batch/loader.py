@@ -124,7 +124,10 @@ class BaseLoader(Shown, Generic[B]):
     def _refuse(self, name: str, given: Any) -> None:
         if given is not None:
             raise ConfigError(
-                name, f"found {given!r} for {self.entry.name}, whose arrays are numpy's", fix="use make_dataloader"
+                name,
+                f"{given!r} for {self.entry.name}, whose arrays are numpy's",
+                f"no {name}",
+                f"use make_dataloader, or omit {name}",
             )
 
     def __repr__(self) -> str:
@@ -193,8 +196,9 @@ class BaseLoader(Shown, Generic[B]):
         if count is None:
             raise UnboundedLoaderError(
                 "Loader",
-                "a run without an end has no length",
-                fix="give num_samples, or count steps; a DataLoader takes a conceptloader.SampleDataset",
+                "len() of a run without an end",
+                "a run with an end",
+                "pass num_samples=..., or count steps; a DataLoader takes a conceptloader.SampleDataset",
             )
         return count
 
@@ -202,8 +206,9 @@ class BaseLoader(Shown, Generic[B]):
         """For torch's DataLoader, which takes it for a dataset."""
         raise ConfigError(
             "Loader",
-            f"found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
-            fix="a Loader yields whole batches: iterate over it directly, or wrap conceptloader.SampleDataset",
+            f"a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
+            "an iteration over batches, which are whole",
+            "iterate over the Loader directly, or wrap conceptloader.SampleDataset",
         )
 
     def __bool__(self) -> bool:
@@ -287,8 +292,9 @@ class BaseLoader(Shown, Generic[B]):
         if run.passes:
             raise ConfigError(
                 "Loader",
-                f"the loaded state is that of the end of a pass, at {begin} samples, and a loop would read nothing",
-                fix="for the next pass load state_dict_at(0), to end this one skip the loop",
+                f"a loaded state of the end of a pass, at {begin} samples, after which a loop would read nothing",
+                "a state within a pass",
+                "for the next pass load state_dict_at(0), to end this one skip the loop",
             )
         ended = f"the run of num_samples={run.num_samples} samples has ended at {begin}"
         if not run.fresh:
@@ -379,7 +385,12 @@ class BaseLoader(Shown, Generic[B]):
             ConfigError: Without that section.
         """
         if self.mixing is None:
-            raise ConfigError("loss_weights", "no section mixing", "a controller with weights of the loss, as doremi")
+            raise ConfigError(
+                "loss_weights",
+                "no section mixing",
+                "a controller with weights of the loss, as doremi",
+                "configure mixing with such a controller",
+            )
         return self.mixing.loss_weights()
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:

@@ -47,13 +47,17 @@ WORDS = {
     # place: number of the member, or of the window
     kinds.ABSENT_MEMBER: Words(
         "no dataset for it in the configuration",
-        "one, since a sample before it left is asked for",
+        "its dataset, since a sample from before its removal is asked for",
         "put its dataset back",
         "member {place} of the order",
         ConfigError,
     ),
     kinds.ABSENT_WINDOW: Words(
-        "sample {place} of it in the order", "one below {limit}", "correct the order", "dataset {name}", ConfigError
+        "sample {place} of it in the order",
+        "a number below {limit}",
+        "correct the order",
+        "dataset {name}",
+        ConfigError,
     ),
     # place: token of the shard
     kinds.BAD_TOKEN: Words(
@@ -63,7 +67,7 @@ WORDS = {
     ),
     kinds.BAD_WEIGHT: Words(
         "{value} in field {field} as the weight of token {place} of shard {shard}, token {token} of the dataset",
-        "finite ones",
+        "finite weights",
         "rebuild it, or exclude this token",
         shown=_real,
     ),
@@ -98,7 +102,7 @@ WORDS = {
         where="{path} (shard {shard})",
     ),
     kinds.BAD_SCORE: Words(
-        "score {value} in the span of track {track} at token {token} of the dataset", "finite ones", shown=_real
+        "score {value} in the span of track {track} at token {token} of the dataset", "finite scores", shown=_real
     ),
     # place: record
     kinds.BAD_OFFSET: Words("offset {value} in entry {place} of track {track}", "non-decreasing offsets up to {limit}"),
@@ -120,14 +124,14 @@ WORDS = {
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(
-        "error, and document {place} of {value} tokens",
+        "error, while document {place} has {value} tokens",
         "at most {limit}, the seq_len",
         FIT,
         "{dataset}: packing.overflow",
         ConfigError,
     ),
     kinds.NO_PLACE: Words(
-        "error, and document {place} of {value} tokens",
+        "error, while document {place} has {value} tokens",
         "room for it in a pack of its block",
         FIT,
         "{dataset}: packing.overflow",

@@ -56,7 +56,9 @@ def batch_layout(blend: Blend) -> BatchLayout:
     """
     config = blend.config
     if config.seq_len is None:
-        raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
+        raise ConfigError(
+            "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
+        )
     layout = decide_layout(blend.views, config.seq_len, config.outputs, config.tracks)
     return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
@@ -80,7 +82,10 @@ def decide_layout(
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(
-                "outputs", f"two arrays of a batch would be called {name}", fix="rename a track or a field"
+                "outputs",
+                f"two arrays of a batch would be called {name}",
+                "another name for each array",
+                "rename a track or a field",
             )
     fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
     fields += [column_layout(name, options, present, outputs) for name, options in outputs.column_options.items()]
@@ -99,8 +104,9 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
             known = sorted({field for view in views for field in view.dataset.field_names})
             raise ConfigError(
                 where,
-                f"dataset {view.name} has no field {name!r}, the fields are {known}",
-                fix="correct or remove it, or build the dataset with it",
+                f"no field {name!r} in dataset {view.name}",
+                f"one of its fields: {known}",
+                "correct or remove it, or build the dataset with it",
             )
     types = {view.name: dict(view.dataset.manifest.layouts[0].fields)[name] for view in views}
     return FieldLayout(name=name, field=name, dtype=_one_type(where, types), labels=labels)
@@ -124,14 +130,20 @@ def _factor(
         remedy = f"or set loss_weight: {{name: {name}, missing: 1}}" if having else "or correct the name"
         raise ConfigError(
             where,
-            f"found no {what} called {name!r} in {', '.join(lacking)} (fields and tracks: {known}), whose weights "
+            f"no {what} called {name!r} in {', '.join(lacking)} (fields and tracks: {known}), whose weights "
             "would be a guess",
-            fix=f"build them with it, {remedy}",
+            f"{name} in every dataset",
+            f"build them with it, {remedy}",
         )
     types = fields or {key: str(track.parameters.get("dtype", track.codec)) for key, track in tracks.items()}
     by_concept = {*types.values()} == {"concepts"}
     if not by_concept and (given.concepts, given.inside) != (None, None):
-        raise ConfigError(where, f"concepts or inside, and {name!r} is no track of concepts", "one", "remove both")
+        raise ConfigError(
+            where,
+            f"concepts or inside, and {name!r} is not a track of concepts",
+            "these keys with a track of codec concepts only",
+            "remove both keys, or name a track of concepts",
+        )
     if not by_concept and not {*types.values()} <= {"f2", "f4"}:
         raise ConfigError(
             where,
@@ -141,7 +153,12 @@ def _factor(
         )
     several = sorted(key for key, track in tracks.items() if not by_concept and track.max_items is not None)
     if several:
-        raise ConfigError(where, f"the track {name!r} with several numbers a span in {several[0]}", "one number a span")
+        raise ConfigError(
+            where,
+            f"the track {name!r} with several numbers a span in {several[0]}",
+            "one number a span",
+            f"build {name} with one number a span",
+        )
     field = FieldLayout(
         name=f"({key})" if k else key, field=name, dtype=F4, labels=True, weight=True, missing=given.missing or 0.0
     )
@@ -150,8 +167,9 @@ def _factor(
     if given.outside is None:
         raise ConfigError(
             where,
-            f"found the track {name!r}, but no weight for tokens outside its spans",
-            fix=f"set loss_weight: {{name: {name}, outside: 1}}",
+            f"the track {name!r} alone",
+            "a weight for tokens outside its spans as well",
+            f"set loss_weight: {{name: {name}, outside: 1}}",
         )
     track = _track_layout(name, ConceptOptions(), views, seq_len)
     track = replace(track, name=f"({key})", source=name, labels=True, factor=field.name)
@@ -180,7 +198,7 @@ def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> Co
             raise ConfigError(
                 f"{where}.{concept}",
                 f"the ids {sorted(numbers)} in the datasets",
-                "one",
+                "the same id in all of them",
                 "build them with one vocabulary",
             )
         found[numbers.pop()] = weight
@@ -194,8 +212,9 @@ def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
     if other is not None:
         raise ConfigError(
             where,
-            f"found type {types[first]} in dataset {first}, but {types[other]} in {other}",
-            fix="a batch has one type: rebuild one of them",
+            f"type {types[first]} in dataset {first}, but {types[other]} in {other}",
+            "the same type in all datasets",
+            "a batch has one type: rebuild one of them",
         )
     return np.dtype(f"<{types[first]}")
 
@@ -204,7 +223,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
     if not outputs.loss_on_eos and (tokenizer is None or tokenizer.eos_id is None):
         raise ConfigError(
-            "outputs.loss_on_eos", f"found false, but dataset {view.name} has no eos token", fix="set it to true"
+            "outputs.loss_on_eos", f"false, but dataset {view.name} has no eos token", "true", "set it to true"
         )
     shards = view.dataset.manifest.shards
     if outputs.needs_documents and ((shards.documents == 0) & (shards.tokens > 0)).any():
@@ -229,14 +248,15 @@ def _check_view(view: View, outputs: Outputs) -> None:
     if kind == "pack" and outputs.shared_labels:
         raise ConfigError(
             "outputs.shared_labels",
-            "found true with packing, where the label of a document's last token in a pack is not the next input",
-            fix="set it to false",
+            "true with packing, where the label of a document's last token in a pack is not the next input",
+            "false",
+            "set it to false",
         )
     masked[f"{kind}s, which are padded"] = kind != "window"
     for reason, found in masked.items():
         if found and not outputs.loss_mask:
             raise ConfigError(
-                "outputs.loss_mask", f"found false, but dataset {view.name} has {reason}", fix="set it to true"
+                "outputs.loss_mask", f"false, but dataset {view.name} has {reason}", "true", "set it to true"
             )
 
 
@@ -247,9 +267,9 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
     if size > MAX_SAMPLE_BYTES:
         raise ConfigError(
             f"tracks.{name}",
-            f"{layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
-            f"{MAX_SAMPLE_BYTES}",
-            fix="set max_spans and max_concepts, with overflow: truncate, or layout: ragged",
+            f"{layout.max_spans} spans of {layout.max_concepts} concepts, {size:,} bytes a sample",
+            f"at most {MAX_SAMPLE_BYTES:,}",
+            "set max_spans and max_concepts, with overflow: truncate, or layout: ragged",
         )
     if size > CLAIMED_BYTES:
         for view in having:
@@ -269,7 +289,10 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     if options.layout == "records":
         if options.max_concepts is not None:
             raise ConfigError(
-                f"{where}.max_concepts", "found with layout records, which are never truncated", fix="remove it"
+                f"{where}.max_concepts",
+                "a limit with layout records, which are never truncated",
+                "no limit",
+                "remove it",
             )
         for view in having:
             view.dataset.codec(name)  # now: one that nobody has given is an error
@@ -289,9 +312,10 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
         if options.layout != "padded" or (options.max_concepts is not None and single):
             raise ConfigError(
                 where,
-                f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of "
-                f"which each span has {'one' if single else 'several'}",
-                fix="remove both, or set layout: records",
+                f"layout {options.layout} and max_concepts {options.max_concepts} for a track with "
+                f"{'one number' if single else 'several numbers'} a span",
+                "neither: they apply to tracks of concepts",
+                "remove both, or set layout: records",
             )
         _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
         return having
@@ -299,8 +323,9 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     if 0 < len(bare) < len(tracks):
         raise ConfigError(
             where,
-            f"dataset {bare[0]} has no scores of its concepts, but {next(k for k in tracks if k not in bare)} has",
-            fix="a batch has scores of all datasets or of none: rebuild one of them",
+            f"no scores of its concepts in dataset {bare[0]}, but scores in {next(k for k in tracks if k not in bare)}",
+            "scores in all datasets or in none",
+            "rebuild one of them",
         )
     return having
 
@@ -315,8 +340,9 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
             if limit is not None and number > limit and options.overflow == "error":
                 raise ConfigError(
                     f"tracks.{name}.{key}",
-                    f"found {limit}, but dataset {view.name} may need {number} at seq_len {seq_len}",
-                    fix="raise it, or set overflow: truncate or mark",
+                    f"{limit}",
+                    f"at least {number}, which dataset {view.name} may need at seq_len {seq_len}",
+                    "raise it, or set overflow: truncate or mark",
                 )
             most[key] = max(most[key], number)
     numbers = np.dtype(f"<{track.parameters['dtype']}") if track.codec == "numpy" and not decoded else None

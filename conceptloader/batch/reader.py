@@ -203,7 +203,9 @@ class BatchReader:
                     if error < 0:
                         fix = "it was truncated after it was opened: restore it"
                         raise ReadError(message, "the file ends there", fix=fix, errno=errno.ENODATA)
-                    raise ReadError(message, os.strerror(error), errno=error)
+                    raise ReadError(
+                        message, os.strerror(error), fix="check the permissions, and the disk or mount", errno=error
+                    )
                 else:
                     sample = int(state["sample"])
                     raise explain(state, files, self.layout, self.views[work.members[sample]], self._who(work, sample))
@@ -265,10 +267,10 @@ class BatchReader:
             if outside or given < wanted:
                 raise ConfigError(
                     self._who(work, sample),
-                    f"{given} tokens in {len(parts)} ranges, of which {len(outside)} {outside[:1]} are not in the "
-                    "dataset",
-                    f"{wanted} of its {tokens}",
-                    "correct the order",
+                    f"{given} tokens in {len(parts)} ranges, {len(outside)} of them outside of the "
+                    f"dataset: {outside[:1]}",
+                    f"{wanted} of its {tokens} tokens",
+                    "correct the order; if it is conceptloader's own, report this as a bug",
                 )
 
     def _describe(self, work: Workspace) -> str:

@@ -42,7 +42,7 @@ def noted(batch: Mapping[str, Any]) -> dict[str, Any]:
     """What a record keeps of a micro batch. Raises: ConfigError if it lacks an array."""
     for name in ("sample_index", "dataset_id"):
         if name not in batch:
-            raise ConfigError(f"outputs.{name}", "off, but a record needs it", fix="switch it on")
+            raise ConfigError(f"outputs.{name}", "off, but a record needs it", "an array in each batch", "switch it on")
     lowest = int(np.asarray(batch["labels"]).min(initial=0))
     return {
         "samples": np.asarray(batch["sample_index"]).tolist(),
@@ -68,7 +68,12 @@ class BatchRecorder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - open as long as the run
         except OSError as error:
-            raise ReadError(f"{self.path}: cannot begin a record: {error}; each start needs a new number") from error
+            raise ReadError(
+                f"{self.path}",
+                f"cannot begin a record: {error}",
+                fix="each start needs a new number: check the permissions of the folder, and whether two "
+                "runs write to it",
+            ) from error
         self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
 
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
@@ -100,7 +105,11 @@ class BatchRecorder:
         try:
             self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
-            raise ReadError(f"{self.path}: cannot write the record: {error}") from error
+            raise ReadError(
+                f"{self.path}",
+                f"cannot write the record: {error}",
+                fix="check free space and permissions of the folder",
+            ) from error
 
 
 def begin_record(log: str | os.PathLike[str], dp_rank: int, start: RunStart) -> BatchRecorder:
@@ -117,7 +126,9 @@ def begin_record(log: str | os.PathLike[str], dp_rank: int, start: RunStart) -> 
         heads = [path.read_bytes().partition(b"\n") for path in folder.glob(f"{newest:06d}.*.jsonl")]
         begun = [json.loads(head)["start"] for head, end, _ in heads if end]
     except OSError as error:
-        raise ReadError(f"{folder}: cannot read a record: {error}") from error
+        raise ReadError(
+            f"{folder}", f"cannot read a record: {error}", fix="check the permissions of the folder and of its files"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             folder, f"a file that is no record ({error})", "records alone", "move it elsewhere"
@@ -156,8 +167,9 @@ class BatchLog:
         if self._record is None:
             raise ConfigError(
                 "loader.batch_log",
-                "found true, but no run log, next to which it is written",
-                fix="call log_start on every rank before the loop, or omit it",
+                "true, but no run log, next to which it is written",
+                "a run log",
+                "call log_start on every rank before the loop, or omit it",
             )
         place = self._run.plan.place(position)
         assert place is not None

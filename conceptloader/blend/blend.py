@@ -88,8 +88,9 @@ def present(views: Sequence[View | None], member: int) -> View:
     if view is None:
         raise ConfigError(
             "datasets",
-            f"member {member} of the order is not in the configuration, but a sample before it left is asked for",
-            fix="put its dataset back",
+            f"a request for samples from before member {member} of the order was removed from the configuration",
+            "its dataset",
+            "put its dataset back",
         )
     return view
 
@@ -251,13 +252,21 @@ def open_blend(
     """
     if isinstance(config, Blend):
         if datasets is not None:
-            raise ConfigError("open_blend", "found datasets for an open Blend", fix="give its configuration instead")
+            raise ConfigError(
+                "open_blend",
+                "datasets with an open Blend, which has its own",
+                "datasets with a configuration only",
+                "pass the configuration of the Blend instead",
+            )
         return config
     if not isinstance(config, Config):
         config = load_config(config)
     if isinstance(config.order, MegatronOrder):
         raise ConfigError(
-            "order", "megatron takes over a run of Megatron-LM", fix="only the adapter for Megatron-LM can do that"
+            "order",
+            "megatron, which takes over a run of Megatron-LM",
+            "another order",
+            "start the run with the adapter for Megatron-LM, or set order: shuffled",
         )
     opened = open_datasets(config) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
@@ -299,7 +308,12 @@ def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = N
 
 def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
     if set(datasets) != set(config.datasets):
-        raise ConfigError("datasets", f"{sorted(datasets)} open", f"those of the configuration, {config.names}")
+        raise ConfigError(
+            "datasets",
+            f"{sorted(datasets)} open",
+            f"those of the configuration, {config.names}",
+            "open the datasets of this configuration",
+        )
     return {name: datasets[name] for name in config.names}
 
 
@@ -331,8 +345,9 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
         if config.packing is None and (ds.mode == "document") != (datasets[first].mode == "document"):
             raise ConfigError(
                 f"datasets.{name}",
-                f"found mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}",
-                fix="documents and windows cannot be blended, but as packs they can (packing)",
+                f"mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}",
+                "the same mode in all datasets",
+                "documents and windows cannot be blended, but as packs they can: set packing",
             )
         for track in config.datasets[name].tracks or ():
             if track not in ds.tracks:
@@ -349,7 +364,7 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
         raise ConfigError(
             "datasets",
             f"different tokenizers ({', '.join(each)})",
-            "one",
+            "the same tokenizer in all datasets",
             "if their ids mean the same, set allow_mixed_tokenizers: true",
         )
 
@@ -373,7 +388,9 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         if ds.mode == "document" and config.packing is None:
             seq_len, windows = None, ds.documents_before(token_range[1]) - ds.documents_before(token_range[0])
         elif seq_len is None:
-            raise ConfigError("seq_len", "nothing", "the number of tokens of a window or a pack")
+            raise ConfigError(
+                "seq_len", "nothing", "the number of tokens of a window or a pack", "set seq_len in the configuration"
+            )
         elif config.packing is not None:
             bins, overflow = config.packing.rule
             packing = PackingRule(bins=bins, overflow=overflow)

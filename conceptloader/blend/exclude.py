@@ -81,7 +81,9 @@ def read_excluded(
                 found.setdefault((kind, name), []).append((start, stop, np.full(len(start), at)))
         if not total and entry.token_file is None:
             expected = "ids as in the input" if entry.concept is None else "a concept that has spans"
-            raise ConfigError(where, f"nothing of it in {', '.join(names)}", expected)
+            raise ConfigError(
+                where, f"nothing that matches it in {', '.join(names)}", expected, "correct the entry, or remove it"
+            )
         if missing:
             unknown_ids[k] = len(missing)
             logger.warning(
@@ -107,7 +109,7 @@ def _read_lines(path: str, what: str) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(f"{path}: cannot read {what}: {error}") from error
+        raise ReadError(f"{path}", f"cannot read {what}: {error}", fix="check the path and its permissions") from error
 
 
 def _of_ranges(entry: ExcludeConfig, where: str, size: int) -> tuple[Ints, Ints]:
@@ -119,12 +121,12 @@ def _of_ranges(entry: ExcludeConfig, where: str, size: int) -> tuple[Ints, Ints]
             continue
         place = f"{entry.token_file}, line {number}"
         if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-            raise ConfigError(place, repr(line[:80]), "two token numbers: first end")
+            raise ConfigError(place, repr(line[:80]), "two token numbers: first end", "correct the line")
         ranges[place] = int(words[0]), int(words[1])
     for place, (first, end) in ranges.items():
         if not 0 <= first < end <= size:
             expected = f"tokens of {entry.dataset}: 0 <= first < end <= {size}"
-            raise ConfigError(place, f"[{first}, {end}]", expected)
+            raise ConfigError(place, f"[{first}, {end}]", expected, "correct the line")
     found = np.array(list(ranges.values()), np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
@@ -166,7 +168,9 @@ def _find_concept(
         raise ConfigError(f"{where}.concept.id", f"{concept.id}, which is {sorted(called)}", "one concept", ways)
     if not found and concept.id is not None:
         most = max(datasets[name].tracks[track].num_ids for name in having)
-        raise ConfigError(f"{where}.concept.id", concept.id, f"one below {most}, in {', '.join(having)}")
+        raise ConfigError(
+            f"{where}.concept.id", concept.id, f"an id below {most}, in {', '.join(having)}", "correct the id"
+        )
     if not found:
         raise unknown(f"{where}.concept.name", concept.name, known, "concept")
     return found
@@ -200,7 +204,12 @@ def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where:
     with open_dataset(path, with_default(path, roots)) as view:
         same = view.manifest.stream_fingerprint() == dataset.manifest.stream_fingerprint()
         if view.runs is None or not same:
-            raise ConfigError(where, str(path), f"a view of {dataset.source}, or of what that is a view of")
+            raise ConfigError(
+                where,
+                str(path),
+                f"a view of {dataset.source}, or of what that is a view of",
+                "name a view of that dataset",
+            )
         start, stop = np.append(0, view.runs.end), np.append(view.runs.source, view.manifest.num_tokens)
         some = start < stop
         return dataset.placed(start[some], stop[some])[1:]

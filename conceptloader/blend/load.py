@@ -39,7 +39,9 @@ def load_config(
     if isinstance(source, Mapping):
         return _resolved(_checked(source, defaults), Path(base_dir or "."))
     if not isinstance(source, (str, os.PathLike)):
-        raise ConfigError("configuration", repr(source), "a path or a mapping")
+        raise ConfigError(
+            "configuration", repr(source), "a path or a mapping", "pass the path of its YAML file, or its keys"
+        )
     path, data = Path(source), read_yaml(source)
     try:
         config = _checked(data, defaults)

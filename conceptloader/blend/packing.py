@@ -37,12 +37,15 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.bins < 2:
-            raise ConfigError("packing.bins", str(self.bins), "2 or more: one of them is room to choose")
+            raise ConfigError(
+                "packing.bins", str(self.bins), "2 or more: one of them is room to choose", "raise packing.bins"
+            )
         if self.block_tokens > MAX_BLOCK_TOKENS:
             raise ConfigError(
                 "packing.bins",
-                f"found {self.bins} with seq_len {self.seq_len}, blocks of {self.block_tokens} tokens",
-                fix=f"expected at most {MAX_BLOCK_TOKENS}: lower one of the two",
+                f"{self.bins} with seq_len {self.seq_len}, blocks of {self.block_tokens} tokens",
+                f"blocks of at most {MAX_BLOCK_TOKENS:,}",
+                "lower packing.bins or seq_len",
             )
 
     @property
@@ -129,7 +132,7 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
 def _refused(document: int, tokens: int, expected: str) -> ConfigError:
     return ConfigError(
         "packing.overflow",
-        f"error, and document {document} of {tokens} tokens",
+        f"error, while document {document} has {tokens} tokens",
         expected,
         FIT,
     )
@@ -165,7 +168,7 @@ class Packs:
                 raise ConfigError(
                     "packing",
                     f"no document table in shard {without[0]} of {dataset.path}",
-                    "one in each",
+                    "a document table in each shard",
                     "rebuild or adopt it with documents, or leave packing out",
                 )
         self._last: tuple[int, list[Part]] = -1, []  # the block that was asked for last

@@ -21,7 +21,7 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
         return ()
     log, where = RunLog(config.replay), "replay"
     if not log.starts:
-        raise ConfigError(where, f"no run in {log.path}", "the directory of a run's checkpoints")
+        raise ConfigError(where, f"no run in {log.path}", "the directory of a run's checkpoints", "check the path")
     found = [one.phase for one in log.phases(log.spec_at(log.starts[-1]))]
     # A member of the order is named "dataset@seq_len" after a change of the sequence length.
     phases = tuple(
@@ -31,7 +31,10 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
     drawn = sorted({name for phase in phases for name in phase.weights})
     if drawn != config.names:
         raise ConfigError(
-            where, f"a run of {', '.join(drawn)} in {log.path}", f"one of the datasets here: {', '.join(config.names)}"
+            where,
+            f"a run of {', '.join(drawn)} in {log.path}",
+            f"one of the datasets here: {', '.join(config.names)}",
+            "give the datasets the names they had in that run, or replay another run",
         )
     return phases
 

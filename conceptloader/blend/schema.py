@@ -242,11 +242,17 @@ class Config(Section):
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(
                     f"outputs.{key}",
-                    f"expected {expected} with a framework, which takes loss_mask itself",
-                    fix="omit it",
+                    f"{getattr(self.outputs, key)}",
+                    f"{expected} with a framework, which takes loss_mask itself",
+                    "omit it",
                 )
         if self.seq_len not in (None, seq_len):
-            raise ConfigError("seq_len", f"found {self.seq_len}, but the framework's is {seq_len}", fix="omit it")
+            raise ConfigError(
+                "seq_len",
+                f"{self.seq_len}",
+                f"{seq_len}, the sequence length of the trainer",
+                "remove seq_len from the configuration",
+            )
         return dataclasses.replace(self, seq_len=seq_len)
 
     def with_paths(self, change: Callable[[str, str], str]) -> "Config":
@@ -280,18 +286,23 @@ class Config(Section):
 
     def _check_datasets(self) -> None:
         if not self.datasets:
-            raise ConfigError("datasets", "none", "at least one")
+            raise ConfigError("datasets", "no dataset", "at least one dataset", "name the datasets")
         for name, dataset in self.datasets.items():
             if "@" in name:
                 raise ConfigError(
-                    f"datasets.{name}", "found @ in a name, where it marks a change of seq_len", fix="rename it"
+                    f"datasets.{name}",
+                    "@ in a name, where it marks a change of seq_len",
+                    "another name",
+                    "rename the dataset",
                 )
             if not dataset.path:
-                raise ConfigError(f"datasets.{name}.path", "''", "the directory of a dataset")
+                raise ConfigError(
+                    f"datasets.{name}.path", "''", "the directory of a dataset", "set the path, or remove the dataset"
+                )
         splits = {f"datasets.{name}.split": dataset.split for name, dataset in self.datasets.items()}
         for key, split in {**splits, "split_documents": self.split_documents}.items():
             if split is not None and not 0 <= split[0] < split[1] <= 1:
-                raise ConfigError(key, list(split), "[from, to], 0 <= from < to <= 1")
+                raise ConfigError(key, list(split), "[from, to], 0 <= from < to <= 1", "correct it, as in [0, 0.9]")
 
     def _check_phases(self) -> None:
         starts = [phase.start for phase in self.phases]
@@ -301,15 +312,26 @@ class Config(Section):
                 f"phases[{low}].start",
                 str(starts[low]),
                 f"more than {starts[low - 1]}, where the phase before it starts",
+                "order the phases by their start",
             )
         for k, phase in enumerate(self.phases):
             if not phase.weights:
-                raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
+                raise ConfigError(
+                    f"phases[{k}].weights",
+                    "no weights",
+                    "a weight for at least one dataset",
+                    "name a dataset and its weight",
+                )
             self._check_known(phase.weights, f"phases[{k}].weights.")
         if self.replay == "":
-            raise ConfigError("replay", "''", "the directory of a run log")
+            raise ConfigError("replay", "''", "the directory of a run log", "name it, or omit replay")
         if self.replay and self.phases:
-            raise ConfigError("phases", "found with replay, which sets weights too", fix="give the datasets weights")
+            raise ConfigError(
+                "phases",
+                "phases with replay, which sets weights too",
+                "weights in one place",
+                "omit phases, and give the datasets weights",
+            )
         if starts[:1] == [0]:
             check_first(self.phases, "phases[0].ramp")
 
@@ -334,7 +356,7 @@ class Config(Section):
         for key, found in unused.items():
             if found:
                 order = "megatron" if self.taken_over else self.order
-                raise ConfigError(key, f"found with order {order}, which takes none", fix="omit it")
+                raise ConfigError(key, f"{key} with order {order}, which does not use it", f"no {key}", "omit it")
 
     def _check_weights(self) -> None:
         if self.order != "shuffled":
@@ -344,12 +366,18 @@ class Config(Section):
         if given and (self.weights == "by_size" or at_start):
             other = "weights: by_size" if self.weights == "by_size" else "phases[0], which starts at 0,"
             raise ConfigError(
-                f"datasets.{given[0]}.weight", f"found {other} as well", fix="give the proportions in one place"
+                f"datasets.{given[0]}.weight",
+                f"{other} as well",
+                "the proportions in one place",
+                "remove one of the two",
             )
         if self.weights == "by_size":
             if at_start:
                 raise ConfigError(
-                    "phases[0].start", "found 0 with weights: by_size", fix="give the proportions in one place"
+                    "phases[0].start",
+                    "0 with weights: by_size",
+                    "the proportions in one place",
+                    "remove one of the two, or start the phase later",
                 )
             return
         in_phases = {name for phase in self.phases for name in phase.weights}
@@ -358,12 +386,16 @@ class Config(Section):
             if name not in given and name not in in_phases and not alone and self.replay is None:
                 raise ConfigError(
                     f"datasets.{name}.weight",
-                    "missing, and no phase names it",
-                    fix="give a weight, take it out, or set weights: by_size",
+                    "no weight, and no phase names it",
+                    "a weight for each dataset",
+                    "give it a weight, remove the dataset, or set weights: by_size",
                 )
         if not given and not at_start and len(self.datasets) > 1 and self.replay is None:
             raise ConfigError(
-                "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
+                "datasets",
+                "no weight for the samples before the first phase",
+                "a weight for at least one dataset",
+                "set datasets.NAME.weight",
             )
 
     def _sections(self) -> dict[str, Mapping[str, Any]]:
@@ -377,22 +409,32 @@ class Config(Section):
             self._check_known([] if out.dataset is None else [out.dataset], f"{where}.dataset: ")
             given = [way for way in ways if getattr(out, way) is not None]
             if len(given) != 1:
-                raise ConfigError(where, ", ".join(given) or "nothing", f"one of {', '.join(ways)}")
+                raise ConfigError(
+                    where,
+                    ", ".join(given) or "nothing",
+                    f"one of {', '.join(ways)}",
+                    "keep a single way to name the tokens",
+                )
             if self.taken_over:
-                raise ConfigError("exclude", "not with order megatron, whose samples are not windows", fix="omit it")
+                raise ConfigError(
+                    "exclude", "order megatron, whose samples are not windows", "no exclude with it", "omit it"
+                )
             if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
-                raise ConfigError(f"{where}.concept", "neither or both of name and id", "one of them")
+                raise ConfigError(
+                    f"{where}.concept", "neither or both of name and id", "either the name or the id", "give one"
+                )
             if out.take == "labels" and out.concept is None:
                 raise ConfigError(
                     f"{where}.take",
                     "labels, which would leave the documents in the inputs that other losses are computed from",
                     "own or sample",
+                    "set take: own or take: sample",
                 )
             ranges = given[0] in ("tokens", "token_file")
             if out.dataset is None and (ranges or out.subset is not None):
-                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}")
+                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}", "set it")
             if out.at is None and (not ranges or out.take != "sample"):
                 expected = "the sample from which on; without it only tokens and token_file, with take: sample"
-                raise ConfigError(f"{where}.at", "nothing", expected)
+                raise ConfigError(f"{where}.at", "nothing", expected, "set it")
             if out.tokens is not None and out.tokens[0] >= out.tokens[1]:
-                raise ConfigError(f"{where}.tokens", list(out.tokens), "[first, end], first < end")
+                raise ConfigError(f"{where}.tokens", list(out.tokens), "[first, end], first < end", "correct the range")

@@ -16,8 +16,9 @@ def check_vocabulary(datasets: Mapping[str, Dataset], size: int | None, what: st
         if size is not None and found is not None and found.vocab_size > size:
             raise ConfigError(
                 f"datasets.{name}",
-                f"its tokenizer {found.name} has {found.vocab_size} tokens, expected at most the {size} of {what}",
-                fix=remedy,
+                f"a tokenizer, {found.name!r}, of {found.vocab_size:,} tokens",
+                f"at most the {size:,} of {what}",
+                remedy,
             )
 
 
@@ -40,8 +41,8 @@ def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
             if found != other:
                 raise ConfigError(
                     f"tracks.{track}",
-                    f"id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model would take them "
-                    "for one",
-                    fix="build the datasets with one vocabulary (--vocabulary FILE), or, if you distinguish them by "
+                    f"id {number} as {found!r} in dataset {name}, but as {other!r} in {most}",
+                    "the same concept in all datasets, as a model has one row for an id",
+                    "build the datasets with one vocabulary (--vocabulary FILE), or, if you distinguish them by "
                     "dataset_id, set allow_mixed_vocabularies: true",
                 )

@@ -18,7 +18,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
+from typing import Any, NoReturn
 
 from conceptloader.base.packages import need_add_on
 from conceptloader.base.version import __version__
@@ -83,9 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
     try:
-        arguments = parser.parse_args(with_recipe(given, parser))
+        arguments, rest = parser.parse_known_args(with_recipe(given, parser))
     except ConceptloaderError as error:
         parser.error(str(error))
+    if rest:
+        arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from conceptloader.format.spec.codecs import unknown_as_bytes  # --help takes no numpy
 
     configure_logging(arguments.verbose, arguments.quiet)
@@ -133,13 +137,37 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the option that a misspelt one resembles, as for keys of YAML.
+
+    Here, in `error`, since a required option that is misspelt is missing as well, which argparse says first.
+    """
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = [*args] if args is not None else sys.argv[1:]
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        words = takewhile(lambda word: word != "--", self._given)
+        names = [word.partition("=")[0] for word in words if word.startswith("--")]
+        for name in names:
+            if not any(option.startswith(name) for option in known):  # argparse takes the start of a name
+                from difflib import get_close_matches
+
+                message += "".join(f"; {name}: did you mean {near}?" for near in get_close_matches(name, known, 1))
+        super().error(message)
+
+
 def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Return the parser. chosen: the only command whose options it needs; by default all."""
     listed = "\n\n".join(
         "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, (home, summary) in group.items() if _there(home))])
         for title, group in GROUPS.items()
     )
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "conceptloader",
         usage=_USAGE,
         description=f"{_DESCRIPTION}\n\n{listed}",

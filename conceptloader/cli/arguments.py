@@ -72,7 +72,9 @@ def by_track(files: Sequence[tuple[str, str]]) -> dict[str, str]:
     tracks = [track for track, _ in files]
     for track in tracks:
         if tracks.count(track) > 1:
-            raise ConfigError("--vocabulary", f"two files for track {track!r}", "one per track")
+            raise ConfigError(
+                "--vocabulary", f"two files for track {track!r}", "one file for each track", "omit one of them"
+            )
     return dict(files)
 
 
@@ -108,7 +110,7 @@ def _name(option: str) -> str:
 def refuse_beside(option: str, arguments: argparse.Namespace, *names: str) -> None:
     """Raise ConfigError for arguments of these names, which `option` would ignore."""
     for flag in given(arguments, names):
-        raise ConfigError(arguments.parser.prog.split()[-1], f"{option} and {flag}", "one of them")
+        raise ConfigError(arguments.parser.prog.split()[-1], f"{option} and {flag}", "only one of the two", "omit one")
 
 
 def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> None:
@@ -116,7 +118,12 @@ def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> N
     if any(given(arguments, [_name(option)])):
         return
     for flag in given(arguments, names):
-        raise ConfigError(arguments.parser.prog.split()[-1], f"{flag} without {option}", "both")
+        raise ConfigError(
+            arguments.parser.prog.split()[-1],
+            f"{flag} without {option}",
+            "the two together",
+            f"add {option}, or omit {flag}",
+        )
 
 
 def refuse_all_but(option: str, arguments: argparse.Namespace, *names: str) -> None:
@@ -131,14 +138,24 @@ def read_ids(option: str, path: str) -> list[str]:
         with open(path, encoding="utf-8-sig") as file:
             found = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(option, f"{path}: cannot be read ({error}), expected ids, one per line") from error
+        raise ConfigError(
+            option,
+            f"{path}, which cannot be read ({error})",
+            "a file of ids, one per line",
+            "check the path and its permissions",
+        ) from error
     return list(dict.fromkeys(filter(None, found)))
 
 
 def eos_id(command: str, eos: str | None) -> int | None:
     """Return the id that --eos names without a --tokenizer. Raises: ConfigError."""
     if eos is not None and not eos.isdecimal():
-        raise ConfigError(f"{command}: --eos", repr(eos), "an id, since no --tokenizer is given to look it up")
+        raise ConfigError(
+            f"{command}: --eos",
+            repr(eos),
+            "an id, since no --tokenizer is given to look it up",
+            "give the id, or --tokenizer",
+        )
     return None if eos is None else int(eos)
 
 

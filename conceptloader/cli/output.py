@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.base.terminal import masked, printable, printable_json
+from conceptloader.base.terminal import counted, masked, printable, printable_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Output:
             "stream_fingerprint": manifest.stream_fingerprint(),
             **more,
         }
-        counts = f"{manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, {len(manifest.shards)} shards"
+        numbers = {"document": manifest.num_documents, "token": manifest.num_tokens, "shard": len(manifest.shards)}
+        counts = ", ".join(counted(number, noun) for noun, number in numbers.items())
         self.result(value, [f"{name}: {line or counts}"])
 
     def error(self, error: ConceptloaderError) -> None:
@@ -134,7 +135,11 @@ def save_picture(figure: Any, path: str) -> None:
         figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)
         write_file(path, picture.getvalue())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--plot {path}", f"cannot be written: {error}") from error
+        raise ConfigError(
+            f"--plot {path}",
+            f"cannot be written: {error}",
+            fix="choose another file, or check the permissions of the folder",
+        ) from error
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:

@@ -36,16 +36,18 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     if not recipes or command is None or "--recipe" not in command._option_string_actions:
         return list(given)
     if len(recipes) > 1:
-        raise ConfigError("--recipe", f"{len(recipes)} files", "one", "put all options into one of them")
+        raise ConfigError("--recipe", f"{len(recipes)} files", "one file", "put all options into one of them")
     from conceptloader.base.yamlfile import read_yaml  # which few command lines need
 
     (file,) = recipes
     found = read_yaml(file)
     if not isinstance(found, dict):
-        raise ConfigError(file, type(found).__name__, "options and their values")
+        raise ConfigError(file, type(found).__name__, "options and their values", "write them as OPTION: VALUE")
     inputs = found.pop(INPUTS, [])
     if not isinstance(inputs, list):
-        raise ConfigError(f"{file}: {INPUTS}", repr(inputs), "a list of files or directories")
+        raise ConfigError(
+            f"{file}: {INPUTS}", repr(inputs), "a list of files or directories", "write a list: [a.jsonl, b.jsonl]"
+        )
     options = [word for key, value in found.items() for word in _option(command, file, key, value)]
     inputs = [] if _has_inputs(command, given[1:]) else _beside(file, [*map(str, inputs)])
     return [given[0], *options, *given[1:], *inputs]
@@ -100,7 +102,7 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
         except TypeError as error:  # a date, for instance
             raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error
     if isinstance(value, list) and not many:
-        raise ConfigError(path, repr(value), "one value")
+        raise ConfigError(path, repr(value), "a single value", "omit the brackets")
     for item in value if isinstance(value, list) else [value]:
         if item is None or isinstance(item, (bool, list, dict)):
             raise ConfigError(path, repr(item), "text or a number", "omit the option, or put the text in quotes")

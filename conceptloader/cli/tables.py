@@ -30,7 +30,7 @@ def write_table(
     """
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
-        raise ConfigError("--out", "nothing", "the file of --format parquet")
+        raise ConfigError("--out", "nothing", "the file of --format parquet", "add --out FILE, or omit --format")
     if arguments.out is None:
         found = (row for batch in batches for row in batch.to_pylist())
         if as_text and arguments.format is None and not output.as_json:

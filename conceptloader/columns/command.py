@@ -2,6 +2,7 @@
 
 import argparse
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import add_dataset, kind, refuse_beside
 from conceptloader.cli.output import Output
 from conceptloader.columns.finish import finish, remove
@@ -48,13 +49,15 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.remove:
         refuse_beside("--remove", arguments, "finish", "partial", *of_files)
         found = remove(path, name, arguments.root)
-        output.result({"removed": found}, [f"{path}: column {name} is removed ({len(found)} files)"])
+        output.result({"removed": found}, [f"{path}: column {name} is removed ({counted(len(found), 'file')})"])
         return
     if arguments.finish:
         refuse_beside("--finish", arguments, *of_files)
         column = finish(path, name, arguments.partial, roots=arguments.root)
     elif not arguments.files:
-        raise ConfigError("column", "no FILE", "files, --finish or --remove")
+        raise ConfigError(
+            "column", "no FILE", "files with values, --finish or --remove", "name the files, or what else to do"
+        )
     else:
         options = {key: getattr(arguments, key) for key in ("dtype", "shape", "value", "key", "in_place", "partial")}
         column = add_column(path, name, arguments.files, roots=arguments.root, **options)

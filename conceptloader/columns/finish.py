@@ -130,7 +130,7 @@ class _Finishing:
             f"{self.unfinished.path}",
             f"{missing:,} of {tokens:,} tokens without a value: {starts:,} begin documents, which may; the last "
             f"{tail:,} of the dataset; token {first - self.borders[shard]:,} of shard {shard}, for one",
-            "one for each, but for those that begin documents",
+            "a value for each token that does not begin a document",
             "write the rest, of which `has` knows what is there. The end that fills no window is in samples of "
             "documents and packs alone (mode document, packing). Or finish(partial=True): readers then need `missing`",
         )

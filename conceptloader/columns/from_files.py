@@ -164,7 +164,12 @@ class _Tables:
                     raise unknown(file, column, schema.names, "column")
             if schema.field(value).type != schemas[0].field(value).type:
                 found = schema.field(value).type
-                raise InputError(f"{file}: {value}", str(found), f"{schemas[0].field(value).type}, as {files[0]} has")
+                raise InputError(
+                    f"{file}: {value}",
+                    str(found),
+                    f"{schemas[0].field(value).type}, as {files[0]} has",
+                    "write the files again with one type",
+                )
         self.dtype, self.shape = self._type(schemas[0].field(value).type)
 
     def _open(self, file: str) -> Any:
@@ -172,7 +177,9 @@ class _Tables:
             try:
                 return self._arrow.parquet.ParquetFile(file)
             except self._arrow.ArrowInvalid as error:
-                raise InputError(file, f"no Parquet ({error})", "a file of Parquet, or one .npy") from error
+                raise InputError(
+                    file, f"no Parquet ({error})", "Parquet files, or a single .npy file", "convert it"
+                ) from error
 
     def _type(self, kind: Any) -> tuple[str, tuple[int, ...]]:
         """(dtype, shape) of the items of lists."""
@@ -226,5 +233,7 @@ class _Tables:
             if type(number) is not int or not 0 <= number < dataset.num_documents:
                 known = 0 if self._key == "document" else len(dataset.find_document(str(key)))
                 said = f"{known} documents with the id {key!r}" if known else f"no document {key!r}"
-                raise ConfigError(f"{file}, row {at}", said, f"one in {dataset.path}", "name it by number: document")
+                raise ConfigError(
+                    f"{file}, row {at}", said, f"a document in {dataset.path}", "name it by number: document"
+                )
         return numbers

@@ -58,7 +58,9 @@ def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], b
             continue
         seq_len = view.member.seq_len or blend.config.seq_len
         if seq_len is None:
-            raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
+            raise ConfigError(
+                "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
+            )
         parts = ranges_of(Member(view=view, seq_len=seq_len), windows[rows].astype(np.int64))
         parts = parts.take(parts.since > samples[rows[parts.row]]).joined()
         start, stop = parts.start, parts.start + parts.inputs

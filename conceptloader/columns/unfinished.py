@@ -75,7 +75,9 @@ class Unfinished:
             make_directories(self.path)
             write_file(target, dump_json({"format": _FORMAT, "version": 1, **asdict(plan)}), exclusive=True)
         elif not os.path.exists(target):
-            raise ConfigError(self.path, "no column that is being written", "one", "check the name")
+            raise ConfigError(
+                self.path, "no column that is being written", "the name of a column that was begun", "check the name"
+            )
         found = load_json(target).parse(Plan, _FORMAT, 1)
         if plan is not None and found != plan:
             theirs, ours = asdict(found), asdict(plan)
@@ -153,7 +155,9 @@ class Unfinished:
                 except OSError as error:
                     if error.errno in (errno.EAGAIN, errno.EACCES):
                         fix = "close all of them first: finish() is for one process, when all ranks are done"
-                        raise ConfigError(self.path, "a writer that is still open", "none", fix) from error
+                        raise ConfigError(
+                            self.path, "a writer that is still open", "a column without an open writer", fix
+                        ) from error
 
     def _logs(self) -> Sequence[str]:
         with named(self.path, "looked at"):

@@ -166,7 +166,7 @@ class ColumnWriter:
         """That in force: weights that were set live are in it."""
         if self._source is None:
             fix = "column_writer(..., loader=loader)"
-            raise ConfigError(f"column {self.name}", "no loader", "the one whose batches are written", fix)
+            raise ConfigError(f"column {self.name}", "no loader", "the loader whose batches are written", fix)
         found: Blend = self._source if isinstance(self._source, Blend) else self._source.blend
         return found
 

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if (done := other_builds.other_build(arguments, output)) is not None:
         return done
     if not arguments.inputs:
-        raise ConfigError("build", "no INPUT", "files, or directories of files")
+        raise ConfigError("build", "no INPUT", "files, or directories of files", "name them after the options")
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
@@ -143,12 +143,15 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     if not arguments.chat:
         if (arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of) != (None, None, None):
             raise ConfigError(
-                "build", "found --chat-template, --max-tokens or --pad-to-multiple-of without --chat", fix="add it"
+                "build",
+                "--chat-template, --max-tokens or --pad-to-multiple-of without --chat",
+                "--chat as well",
+                "add --chat, or omit the others",
             )
         refuse_without("--chat", arguments, "template_variable")
         return None
     if arguments.tokenizer is None:
-        raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
+        raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")
     names = "chunks", "prefix", "column", "track", "metadata_column", "field", "number"
     refuse_beside("--chat", arguments, *names)
     return load_rules(

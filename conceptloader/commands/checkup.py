@@ -65,7 +65,7 @@ def _vocabulary(blend: Blend, size: int | None) -> Finding:
     try:
         check_vocabulary(blend.datasets, size, "the model", "")
     except ConfigError as error:
-        return Finding("vocabulary", False, f"{error.path}: {error.found}")
+        return Finding("vocabulary", False, f"{error.path}: {error.found}, expected {error.expected}")
     beside = "" if size is None else f"; the model has {size:,}"
     return Finding("vocabulary", True, f"token ids: {sizes or 'of no known tokenizer'}{beside}")
 

@@ -89,8 +89,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if taken > there:
         raise ConfigError(
             "--batch-size, --seq-len",
-            f"prefetched batches take {taken >> 20:,} MiB, expected at most the {there >> 20:,} MiB of this machine",
-            fix="lower one of them, or --threads",
+            f"{taken >> 20:,} MiB of prefetched batches",
+            f"at most the {there >> 20:,} MiB of this machine",
+            "lower one of them, or --threads",
         )
 
     def read(first: int, last: int, **how: int) -> Pass:
@@ -151,9 +152,16 @@ def _open(arguments: argparse.Namespace) -> Blend:
     elif os.path.exists(path):
         config = load_config(path)
     else:
-        raise ConfigError(path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)")
+        raise ConfigError(
+            path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)", "check the path"
+        )
     if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
-        raise ConfigError("--cold", "found a dataset in an object store, which is not in the page cache", fix="omit it")
+        raise ConfigError(
+            "--cold",
+            "a dataset in an object store, which is not in the page cache",
+            "a dataset on a disk",
+            "omit --cold",
+        )
     if arguments.tracks is not None:
         names = [name for name in arguments.tracks.split(",") if name]
         config = replace(config, tracks={name: config.tracks.get(name, ConceptOptions()) for name in names})
@@ -218,7 +226,8 @@ def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
     if value["needed"]:
         answer = "yes" if value["needed"]["sufficient"] else "NO"
         asked, headroom = value["needed"]["tokens_per_second"], value["needed"]["headroom"]
-        yield f"{asked:,.0f} tokens/s needed: {answer}, {headroom:.2f} times as many were read"
+        times = f"{headroom:.2f}" if headroom < 10 else f"{headroom:,.0f}"
+        yield f"{asked:,.0f} tokens/s needed: {answer}, {times} times as many were read"
 
 
 def _row(name: str, found: dict[str, Any]) -> tuple[object, ...]:

@@ -80,7 +80,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         raise InputError(
             sources[0].path,
             f"columns {', '.join(rows[0] if rows else ()) or 'none'}",
-            "one that names the document, and spans with start, end and concepts",
+            "a column that names the document, and spans with start, end and concepts",
             "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
         )
     names = _vocabularies(arguments, sources, found)
@@ -155,7 +155,12 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
     files = by_track(arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
-        raise ConfigError("--vocabulary", f"track {unknown[0]!r}", f"one of {', '.join(found.named) or 'none'}")
+        raise ConfigError(
+            "--vocabulary",
+            f"track {unknown[0]!r}",
+            f"one of {', '.join(found.named) or 'none'}",
+            "correct the name of the track",
+        )
     for track in (name for name in found.named if name not in files):
         path = f"{os.path.splitext(arguments.out)[0]}.{track}.txt"
         if arguments.overwrite:

@@ -72,15 +72,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     out = os.path.abspath(arguments.out)
     if os.path.lexists(out) and not arguments.overwrite:
-        raise ConfigError(f"--out {arguments.out}", "an existing file", "none", "to replace it, pass --overwrite")
+        raise ConfigError(f"--out {arguments.out}", "an existing file", "a new file", "to replace it, pass --overwrite")
     if not os.path.isdir(os.path.dirname(out)):
-        raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="create it")
+        raise ConfigError(
+            f"--out {arguments.out}", f"no directory {os.path.dirname(out)}", "an existing directory", "create it"
+        )
     arguments.inputs = [one for path in arguments.inputs for one in _matching(path)]
     raw = [path for path in arguments.inputs if _is_raw(path)]
     datasets = [path for path in arguments.inputs if path not in raw]
     if raw and datasets:
         if len(datasets) > 1:
-            raise ConfigError("init", f"annotations ({raw[0]}) and {len(datasets)} datasets", "one dataset")
+            raise ConfigError(
+                "init",
+                f"annotations ({raw[0]}) and {len(datasets)} datasets",
+                "annotations for one dataset",
+                "name only the dataset that they belong to",
+            )
         refuse_beside(f"annotations ({raw[0]})", arguments, "seq_len")
         write_annotate_recipe(arguments, datasets[0], raw, output)
     elif raw:

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     refuse_without("--random", arguments, *_OF_RANDOM)
     refuse_without("--search", arguments, *_OF_CONCEPTS)
     if (arguments.window is None) != (arguments.seq_len is None):
-        raise ConfigError("inspect", "expected --window and --seq-len together")
+        raise ConfigError("inspect", "one of --window and --seq-len", "the two together", "add the other one")
     return _show_place(arguments, output)
 
 
@@ -112,13 +112,18 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
     if arguments.window is not None:
         windows = dataset.windows(arguments.seq_len, tracks=[])
         if not 0 <= arguments.window < len(windows):
-            raise ConfigError("--window", str(arguments.window), f"one in [0, {len(windows)})")
+            raise ConfigError(
+                "--window", str(arguments.window), f"a number from 0 to {len(windows) - 1}", "correct --window"
+            )
         return [windows.token_range(arguments.window)]
     if arguments.document is not None:
         numbers = dataset.find_document(arguments.document)
         if not numbers:
             raise ConfigError(
-                "--document", f"found no document {arguments.document!r} in {dataset.path}", fix="check the id"
+                "--document",
+                f"no document {arguments.document!r} in {dataset.path}",
+                "an id of the input",
+                "check the id",
             )
         return [dataset.document_range(number) for number in numbers]
     if arguments.document_number is not None:
@@ -126,7 +131,9 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
     if arguments.tokens is not None:
         start, _, stop = arguments.tokens.partition(":")
         if not (start.isdecimal() and stop.isdecimal() and int(start) <= int(stop) <= dataset.num_tokens):
-            raise ConfigError("--tokens", repr(arguments.tokens), f"A:B with A <= B <= {dataset.num_tokens}")
+            raise ConfigError(
+                "--tokens", repr(arguments.tokens), f"A:B with A <= B <= {dataset.num_tokens}", "correct the range"
+            )
         return [(int(start), int(stop))]
     return None
 
@@ -136,7 +143,12 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
         tokenizer = find_tokenizer(dataset, arguments.tokenizer)
         documents = arguments.documents or dataset.mode == "document"
         if documents and arguments.seq_len is not None:
-            raise ConfigError("--seq-len", f"found {arguments.seq_len}, but whole documents are shown", fix="omit it")
+            raise ConfigError(
+                "--seq-len",
+                f"{arguments.seq_len} with whole documents",
+                "--seq-len with --window only",
+                "omit --seq-len",
+            )
         windows = None if documents else dataset.windows(arguments.seq_len or _SEQ_LEN, tracks=[])
         total = dataset.num_documents if windows is None else len(windows)
         chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.random, total)))
@@ -155,7 +167,9 @@ def _show_concepts(arguments: argparse.Namespace, output: Output) -> None:
         named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
         tracks = arguments.track or named
         if not tracks:
-            raise ConfigError(dataset.path, "no track with a vocabulary", "one", "its concepts are ids")
+            raise ConfigError(
+                dataset.path, "no track with a vocabulary", "a track with a vocabulary", "its concepts are ids"
+            )
         value: dict[str, Any] = {"dataset": dataset.path, "tracks": {}}
         for track in tracks:
             known = [asdict(one) for one in dataset.concepts(track)]

@@ -42,7 +42,9 @@ def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
     for option, way in ways.items():
         if getattr(arguments, option.removeprefix("--").replace("-", "_")):
             if not arguments.inputs and option in ("--preset", "--vocabulary-only"):
-                raise ConfigError("build", f"{option} and no INPUT", "files, or a directory")
+                raise ConfigError(
+                    "build", f"{option} and no INPUT", "files, or a directory", "name them after the options"
+                )
             return way(arguments, output)
     refuse_without("--vocabulary-only", arguments, "min_count")
     return None
@@ -69,7 +71,9 @@ def collect_vocabulary(arguments: argparse.Namespace, output: Output) -> int:
         "max_line_bytes",
     )  # fmt: skip
     if len(arguments.track) > 1:
-        raise ConfigError("build --vocabulary-only", f"{len(arguments.track)} tracks", "one", "collect them one by one")
+        raise ConfigError(
+            "build --vocabulary-only", f"{len(arguments.track)} tracks", "one track", "collect them one by one"
+        )
     require_new(arguments.out)
     track, limit = (arguments.track or [MAIN_TRACK])[0], arguments.max_line_bytes
     names = count_names(find_sources(arguments.inputs, arguments.split), track, dict(arguments.column), limit)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from conceptloader.base.packages import need_add_on
+from conceptloader.base.terminal import counted
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.tools.stats import dataset_stats, heading, name_of, percentile_line
@@ -23,7 +24,7 @@ def _lines(value: Mapping[str, Any], top: int) -> Iterator[str]:
     yield from heading(value)
     for track, found in value["tracks"].items():
         yield ""
-        yield f"track {track}: {found['spans']:,} spans over {found['tokens_in_spans']:.1%} of the tokens"
+        yield f"track {track}: {counted(found['spans'], 'span')} over {found['tokens_in_spans']:.1%} of the tokens"
         yield f"span lengths  {percentile_line(found['span_lengths'])}"
         rows = [
             (name_of(concept), concept["spans"], concept["tokens"], f"{concept['share_of_tokens']:7.2%}")
@@ -32,4 +33,4 @@ def _lines(value: Mapping[str, Any], top: int) -> Iterator[str]:
         if rows:
             yield from table(rows, ("concept", "spans", "tokens", "share"))
         if len(found["concepts"]) > top:
-            yield f"... and {len(found['concepts']) - top:,} more concepts (--top, or --json for all)"
+            yield f"... and {counted(len(found['concepts']) - top, 'more concept')} (--top, or --json for all)"

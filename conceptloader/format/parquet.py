@@ -35,7 +35,7 @@ def write_parquet(batches: Iterable[Any], path: str, row_group: int = _ROW_GROUP
     for batch in chain(batches, [None]):
         kept += [] if batch is None else [batch]
         if not kept and writer is None:
-            raise ConfigError("", "no row", "some", "nothing was written")
+            raise ConfigError("", "no row", "at least one row", "nothing was written")
         writer = writer or parquet.ParquetWriter(path, kept[0].schema, compression="zstd", **options)
         held = sum(some.num_rows for some in kept)
         if held >= row_group or batch is None:
@@ -90,7 +90,12 @@ class SortedParquet:
             yield
         except (OSError, self._arrow.ArrowInvalid) as error:  # OSError without a number is damage, too
             if getattr(error, "errno", None) is not None:
-                raise ReadError(self._path, f"cannot be read: {error}", errno=error.errno) from error
+                raise ReadError(
+                    self._path,
+                    f"cannot be read: {error}",
+                    fix="check the permissions, and the disk or mount",
+                    errno=error.errno,
+                ) from error
             raise FormatError(self._path, str(error), "what was written", self._remedy) from error
 
 
@@ -104,6 +109,8 @@ def footer_checksum(path: str, remedy: str = "write it again") -> str:
         file.seek(max(0, size - 8))
         length = int.from_bytes(file.read(4), "little") + 8
         if not 8 < length <= size:
-            raise FormatError(path, f"found {size} bytes that do not end as a parquet file", fix=remedy)
+            raise FormatError(
+                path, f"{size} bytes that do not end as a parquet file", "a complete Parquet file", remedy
+            )
         file.seek(size - length)
         return xxhash.xxh3_64_hexdigest(file.read(length))

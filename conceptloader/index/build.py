@@ -10,6 +10,7 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.packages import need
+from conceptloader.base.terminal import counted
 from conceptloader.base.workers import Tell, run_all
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.parquet import SortedParquet, footer_checksum, write_parquet
@@ -68,7 +69,12 @@ def build_index(
     with build_lock(directory, shared=task is not None):
         if rebuild:
             if task is not None:
-                raise ConfigError("rebuild", "found together with task, which would remove what other tasks wrote")
+                raise ConfigError(
+                    "rebuild",
+                    "rebuild with task, which would remove what other tasks wrote",
+                    "only one of the two",
+                    "omit --rebuild, and remove the index before the tasks begin",
+                )
             _remove(directory, lambda name: not name.startswith("."))
         try:
             found = open_index(dataset, track)
@@ -97,12 +103,21 @@ def build_index(
 def _check_track(dataset: Dataset, track: str) -> None:
     """Raises: ConfigError unless the track holds concepts, and the dataset is local and no view."""
     if dataset.runs is not None:
-        raise ConfigError(dataset.path, f"found a view, whose index is that of its source: {dataset.source}")
+        raise ConfigError(
+            dataset.path,
+            "a view, which has the index of its source",
+            f"the source, {dataset.source}",
+            f"index {dataset.source}",
+        )
     known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
     if track not in known:
-        raise ConfigError(dataset.path, f"no track {track!r} of concepts", f"one of {known}")
+        raise ConfigError(
+            dataset.path, f"no track {track!r} of concepts", f"one of {known}", "name one of these (--track)"
+        )
     if "://" in dataset.path:
-        raise ConfigError(dataset.path, "a URL", "a local directory, where the index can be written")
+        raise ConfigError(
+            dataset.path, "a URL", "a local directory, where the index can be written", "index a local copy"
+        )
 
 
 def _write_job(job: Job, _: Tell) -> None:
@@ -134,7 +149,9 @@ def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
 
 def _database(directory: str) -> AbstractContextManager[Any]:
     problem = f"{directory}: spans cannot be sorted"
-    return database(directory, "400MB", lambda found: ReadError(f"{problem}: {found}; run the same command again"))
+    return database(
+        directory, "400MB", lambda found: ReadError(f"{problem}", f"{found}", fix="run the same command again")
+    )
 
 
 def _write(path: str, rows: Any) -> None:
@@ -170,7 +187,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
     if missing:
         raise FormatError(
             directory,
-            f"no spans of {len(missing)} shards, the first is {missing[0]}",
+            f"no spans of {counted(len(missing), 'shard')}, the first is {missing[0]}",
             f"all {dataset.num_shards}",
             "run the tasks that are missing, or the command without --task",
         )

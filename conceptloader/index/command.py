@@ -2,6 +2,7 @@
 
 import argparse
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import add_dataset, chosen, positive, task
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
@@ -59,7 +60,10 @@ def _counts(index: ConceptIndex, top: int, output: Output) -> None:
         "spans": int(spans.sum()),
         "top": [dict(zip(keys, row, strict=True)) for row in rows],
     }
-    output.result(value, [f"{len(concepts):,} concepts, {value['spans']:,} spans with concepts", *table(rows, keys)])
+    output.result(
+        value,
+        [f"{counted(len(concepts), 'concept')}, {counted(int(spans.sum()), 'span')} with concepts", *table(rows, keys)],
+    )
 
 
 def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:
@@ -71,7 +75,9 @@ def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:
         elif names is None and name.isdecimal():
             ids.append(int(name))
         else:
-            raise ConfigError("--together", repr(name), f"names of concepts of track {index.track}")
+            raise ConfigError(
+                "--together", repr(name), f"names of concepts of track {index.track}", "correct the names"
+            )
     counts = index.together(ids).tolist()
     rows = [[name, *row] for name, row in zip(asked, counts, strict=True)]
     output.result({"concepts": asked, "tokens": counts}, table(rows, ["tokens with both", *asked]))

@@ -134,5 +134,5 @@ def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
         raise FormatError(error.path, error.found, error.expected, f"{error.fix}; {REPAIR}") from error
     expected = source_fingerprint(dataset.manifest), track, dataset.num_shards
     if (head.source, head.track, len(head.spans)) != expected:
-        raise OtherDataset(f"{path}: found an index of {head.source}, expected the dataset as it is now; {REPAIR}")
+        raise OtherDataset(f"{path}", f"an index of {head.source}", "an index of the dataset as it is now", REPAIR)
     return ConceptIndex(dataset, track, head)

@@ -52,9 +52,9 @@ class HubName:
         except Exception as error:  # of the hub, or of the network below it
             raise InputError(
                 self.given,
-                f"cannot be fetched ({type(error).__name__}: {str(error).splitlines()[0]}), expected a {self.kind} of "
-                "the hub",
-                fix="check name, network and login, or fetch it yourself and give its folder",
+                f"nothing that can be fetched ({type(error).__name__}: {str(error).splitlines()[0]})",
+                f"a {self.kind} of the hub",
+                "check name, network and login, or fetch it yourself and give its folder",
             ) from error
         return os.path.join(found, self.path) if self.path else str(found)
 

@@ -41,7 +41,9 @@ class Prefix:
             self.names: frozenset[str] = frozenset(need("jinja2.meta", "prefix").find_undeclared_variables(tree))
             self._template = environment.from_string(template)
         except jinja.TemplateError as error:
-            raise ConfigError("prefix", f"a template that is no Jinja ({error})", "one", "fix it") from error
+            raise ConfigError(
+                "prefix", f"a template that is not Jinja ({error})", "a Jinja template", "fix it (--prefix)"
+            ) from error
         if not template or any("\\n" in data.data for data in tree.find_all(jinja.nodes.TemplateData)):
             found = "a backslash and an n in the text" if template else "an empty template"
             raise ConfigError(

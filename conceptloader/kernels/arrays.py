@@ -166,15 +166,17 @@ class Outputs(Section):
         ):
             raise ConfigError(
                 "outputs.loss_mask",
-                "found false, but mask_document_boundaries, loss_on_eos: false and ignore_index need it",
-                fix="set it to true",
+                "false, but mask_document_boundaries, loss_on_eos: false and ignore_index need it",
+                "true",
+                "set it to true",
             )
         if self.shared_labels and self.ignore_index is not None:
             raise ConfigError(
                 "outputs.ignore_index",
-                f"found {self.ignore_index} with shared_labels, where labels are the memory of the inputs, which "
+                f"{self.ignore_index} with shared_labels, where labels are the memory of the inputs, which "
                 "would change too",
-                fix="set shared_labels to false, or multiply the losses by loss_mask",
+                "no ignore_index with it",
+                "set shared_labels to false, or multiply the losses by loss_mask",
             )
 
     @property
@@ -213,7 +215,7 @@ class Outputs(Section):
         if "loss_weight" not in as_names(names, option) and self.loss_weight is not None:
             raise ConfigError(
                 "outputs.loss_weight",
-                f"found weights, but {option} does not name loss_weight, so that the model would train as if all "
-                "were 1",
-                fix="name it there and multiply the losses by it, or leave the weights out",
+                f"weights, but {option} does not name loss_weight, so that the model would train as if all were 1",
+                f"loss_weight in {option}",
+                "name it there and multiply the losses by it, or leave the weights out",
             )

@@ -50,7 +50,12 @@ def target() -> str:
     """The kind of processor that is built for, as wheels name it. Raises: KernelsError."""
     given = os.environ.get(TARGET)
     if (name := given or machine()) not in MACHINES:
-        raise KernelsError(TARGET if given else "processor", name, f"one of {' or '.join(MACHINES)}")
+        raise KernelsError(
+            TARGET if given else "processor",
+            name,
+            f"one of {' or '.join(MACHINES)}",
+            "compile on, or for, one of these",
+        )
     return name
 
 
@@ -87,7 +92,9 @@ def build(folder: Path | None = None, levels: Sequence[str] = (), *, bounds: boo
             if path.name not in {name for name, _, _ in files.values()}:
                 path.unlink()
     except OSError as error:
-        raise KernelsError(folder, f"compiled kernels cannot be written there ({error})") from error
+        raise KernelsError(
+            folder, f"compiled kernels cannot be written there ({error})", fix="check the permissions of the folder"
+        ) from error
 
 
 def linker() -> list[str]:
@@ -106,8 +113,9 @@ def linker() -> list[str]:
         return [sys.executable, "-m", "ziglang", "cc", "-target", triple, "-shared", "-nostdlib", "-s"]
     raise KernelsError(
         "linker",
-        f"found none of {', '.join((*compilers, linkers[0]))}",
-        fix="install one of them, or `pip install ziglang`",
+        f"none of {', '.join((*compilers, linkers[0]))}",
+        "a linker",
+        "install one of them, or `pip install ziglang`",
     )
 
 

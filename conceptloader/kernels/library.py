@@ -62,7 +62,9 @@ class Description:
             }
             return cls(str(found["version"]), str(found["sources"]), bool(found["bounds"]), files)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise KernelsError(path, f"found no description of compiled kernels ({error!r})", fix=BUILD) from error
+            raise KernelsError(
+                path, f"no description of compiled kernels ({error!r})", "a description of compiled kernels", BUILD
+            ) from error
 
     def write(self, folder: Path) -> None:
         """Replace the one that is there."""
@@ -93,7 +95,9 @@ def load_library() -> Library:
     try:
         known = Description.read(folder)
     except OSError as error:
-        raise KernelsError(folder, f"found no compiled kernels ({error.strerror})", fix=BUILD) from error
+        raise KernelsError(
+            folder, f"no compiled kernels ({error.strerror})", "the compiled kernels of this version", BUILD
+        ) from error
     if known.version != __version__ or known.sources != digest_of_sources():
         raise KernelsError(folder, f"kernels of {known.version} or of other sources", f"those of {__version__}", BUILD)
     level = given if given and "/" not in given else _best(known.files, folder)
@@ -103,6 +107,7 @@ def load_library() -> Library:
             repr(level),
             "a level that was built and that this processor has: "
             f"{', '.join(name for name in supported() if name in known.files) or 'there is none'}",
+            f"set one of these, or unset {VARIABLE}",
         )
     name, size, digest = known.files[level]
     return Library(_checked(folder / name, level, size, digest), level)
@@ -144,8 +149,9 @@ def _checked(path: Path, level: str, size: int, digest: str) -> Path:
     if len(data) != size or digest_of(data) != digest:
         raise KernelsError(
             path,
-            f"found {len(data)} bytes that are not the {size} that were compiled: it was truncated or changed",
-            fix=BUILD,
+            f"{len(data)} bytes of another content",
+            f"the {size} that were compiled: it was truncated or changed",
+            BUILD,
         )
     require_machine(data, level, path)
     return path
@@ -157,9 +163,10 @@ def _best(files: dict[str, Any], folder: Path) -> str:
             return level
     raise KernelsError(
         folder,
-        f"found kernels for {', '.join(files)}, but this processor ({platform.machine()}) has "
+        f"kernels for {', '.join(files)}, but this processor ({platform.machine()}) has "
         f"{', '.join(supported()) or 'none of these levels'}",
-        fix=f"{BUILD} on such a machine",
+        "kernels for one of its levels",
+        f"{BUILD} on such a machine",
     )
 
 

@@ -111,7 +111,9 @@ def saved(kind: type[S], state: Any) -> S:
     try:
         return build(kind, state, "mixing")
     except ConfigError as error:
-        raise ResumeError("mixing", f"corrupt ({error})", fix="take another checkpoint") from error
+        raise ResumeError(
+            "mixing", f"a corrupt state ({error})", "the state of a mixture", "take another checkpoint"
+        ) from error
 
 
 def saved_rows(kind: type[R], state: Any, names: Iterable[str], rule: str) -> tuple[R, list[dict[str, float]]]:

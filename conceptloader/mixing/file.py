@@ -35,7 +35,9 @@ class File(Controller):
     def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:
         self._names, self._path, self._said = sorted(weights), options.pop("path", ""), ""
         if options or not self._path or not isinstance(self._path, str):
-            raise ConfigError("file", repr(options or self._path), "a path")
+            raise ConfigError(
+                "file", repr(options or self._path), "a path: mixing: {file: {path: FILE}}", "set path alone"
+            )
         self._last = saved(SavedFile, state or {"seen": "", "given": ""})  # empty in states of 0.2.0
 
     def look(self) -> str:
@@ -44,7 +46,12 @@ class File(Controller):
         try:
             weights = convert(read_yaml(self._path), dict[str, Positive], where)
             if sorted(weights) != self._names:
-                raise ConfigError(where, ", ".join(weights) or "none", f"one for each of {', '.join(self._names)}")
+                raise ConfigError(
+                    where,
+                    ", ".join(weights) or "none",
+                    f"a weight for each of {', '.join(self._names)}",
+                    "write one for each dataset",
+                )
         except ConceptloaderError as error:
             if str(error) != self._said:
                 logger.error("mixing.file: %s; the weights stay as they are", error)

@@ -47,10 +47,15 @@ def check(config: Config) -> None:
     elif ":" not in kind:
         raise unknown(f"mixing.{kind}", kind, (*CONTROLLERS, "module:Class"), "controller")
     if not config.outputs.dataset_id:
-        raise ConfigError("outputs.dataset_id", "found false with mixing", fix="omit it: losses are by dataset")
+        raise ConfigError("outputs.dataset_id", "false with mixing", "true, since losses are by dataset", "omit it")
     for key in ("phases", "replay"):
         if getattr(config, key):
-            raise ConfigError(key, "found with mixing, which sets weights too", fix="give the datasets weights")
+            raise ConfigError(
+                key,
+                f"{key} with mixing, which sets weights too",
+                "weights in one place",
+                "omit it, and give the datasets weights",
+            )
 
 
 def with_paths(section: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
@@ -74,15 +79,24 @@ def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, An
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"mixing.{kind}", str(error), "module:Class, which can be imported") from error
+        raise ConfigError(
+            f"mixing.{kind}", str(error), "module:Class, which can be imported", "correct the name"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Controller)):
-        raise ConfigError(f"mixing.{kind}", "no controller", "a class derived from conceptloader.mixing.Controller")
+        raise ConfigError(
+            f"mixing.{kind}",
+            "no controller",
+            "a class derived from conceptloader.mixing.Controller",
+            "derive the class from it",
+        )
     if isinstance(options, str):
         options = {"path": options}
     try:
         inspect.signature(found).bind(weights, state, **options)
     except TypeError as error:
-        raise ConfigError(f"mixing.{kind}", str(error), "weights, state and these options as its arguments") from error
+        raise ConfigError(
+            f"mixing.{kind}", str(error), "weights, state and these options as its arguments", "correct the options"
+        ) from error
     made = found(weights, state, **options)
     made.options = options if made.options is None else made.options
     return made
@@ -105,7 +119,10 @@ def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | Non
     if found is not None and found.kind != kind:
         if allow is not None:
             raise ResumeError(
-                "mixing", f"saved {found.kind}, now {kind or 'none'}", fix=f"go back to it, or begin again with {allow}"
+                "mixing",
+                f"{kind or 'no controller'}",
+                f"{found.kind}, as saved",
+                f"go back to it, or begin again with {allow}",
             )
         found = None
     if blend.config.mixing is None:
@@ -218,7 +235,9 @@ class Mixing:
         try:
             json.dumps(state)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"mixing.{self.kind}: state", str(error), "plain JSON") from error
+            raise ConfigError(
+                f"mixing.{self.kind}: state", str(error), "plain JSON", "convert it in the controller's method state"
+            ) from error
         return dict(vars(SavedMixing(kind=self.kind, steps=self.steps, state=state, options=self._options)))
 
     def loss_weights(self) -> dict[str, float]:
@@ -233,7 +252,9 @@ class Mixing:
             if name not in self.names:
                 raise unknown(where, name, self.names, "dataset")
             if name not in weights:
-                raise ConfigError(where, "nothing", "a weight of each dataset")
+                raise ConfigError(
+                    where, "nothing", "a weight of each dataset", "return a weight for each dataset from the controller"
+                )
             convert(weights[name], Weight, where)
 
     def _learnt(self, losses: Weights | None) -> bool:
@@ -243,11 +264,16 @@ class Mixing:
         """
         expected = f"the mean loss of each dataset: {self.kind} learns from them"
         if losses is None or not (losses or self.steps):
-            raise ConfigError("observe", "no losses", expected)
+            raise ConfigError("observe", "no losses", expected, "pass them to loader.observe(...) after each step")
         check_losses(losses, self.names)
         self._without = 0 if losses else self._without + 1
         if self._without == _WITHOUT:
-            raise ConfigError("observe", f"no losses in {_WITHOUT} steps, up to step {self.steps}", expected)
+            raise ConfigError(
+                "observe",
+                f"no losses in {_WITHOUT} steps, up to step {self.steps}",
+                expected,
+                "call loader.observe(...) after each step",
+            )
         if self._without and not self._warned:
             self._warned = True
             logger.warning("mixing.%s: step %d has no losses; the weights stay as they are", self.kind, self.steps)
@@ -255,7 +281,8 @@ class Mixing:
             raise ConfigError(
                 f"mixing.{self.kind}",
                 "weights of the loss that nobody asked for: the model trains as if all were 1",
-                fix="multiply the loss of each dataset by loader.loss_weights() in every step, or let the mixture have "
+                "a loss with these weights",
+                "multiply the loss of each dataset by loader.loss_weights() in every step, or let the mixture have "
                 "the weights (doremi: apply: mixture)",
             )
         self._asked = False

@@ -95,25 +95,31 @@ class Mixture(Shown):
 
     def _check_members(self) -> None:
         if not self.sizes:
-            raise ConfigError("sizes", "no datasets, expected at least one")
+            raise ConfigError("sizes", "no datasets", "at least one dataset", "name it under `datasets`")
         for what, values in (("names", self.names), ("max_epochs", self.max_epochs)):
             if len(values) != len(self.sizes):
-                raise ConfigError(what, len(values), f"one for each of the {len(self.sizes)} sizes")
+                raise ConfigError(what, len(values), f"a value for each of the {len(self.sizes)} sizes", "give as many")
         repeated = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if repeated:
-            raise ConfigError("names", f"{repeated} stand more than once", fix="give each dataset a name of its own")
+            raise ConfigError(
+                "names", f"a name twice: {repeated}", "a name of its own for each dataset", "rename one of them"
+            )
         for name, size, limit in zip(self.names, self.sizes, self.max_epochs, strict=True):
             if not 1 <= size <= MAX_N:
                 raise ConfigError(f"sizes.{name}", f"{size} windows", "1 to 2**63", "is seq_len larger than the data?")
             if limit is not None and not limit > 0:
-                raise ConfigError(f"max_epochs.{name}", str(limit), "a number above 0, or None for no limit")
+                raise ConfigError(
+                    f"max_epochs.{name}", str(limit), "a number above 0, or None for no limit", "correct it"
+                )
 
     def _phase_list(self, weights: Sequence[float] | None, phases: Sequence[Phase] | None) -> list[Phase]:
         result = list(phases or ())
         if weights is not None or not result:
             given = [1] * len(self.sizes) if weights is None else list(weights)
             if len(given) != len(self.sizes):
-                raise ConfigError("weights", len(given), f"one for each of the {len(self.sizes)} sizes")
+                raise ConfigError(
+                    "weights", len(given), f"a weight for each of the {len(self.sizes)} sizes", "give as many"
+                )
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
         hint = "; `weights` already gives the phase at 0" if weights is not None else ""
         return checked_phases(result, hint, self.begin)
@@ -122,7 +128,9 @@ class Mixture(Shown):
         where, known = f"phase at {phase.start}: weights" if phase.start else "weights", set(self.names)
         for name in phase.weights:
             if name not in known:
-                raise ConfigError(f"{where}.{name}", f"no such dataset, expected one of {sorted(self.names)[:20]}")
+                raise ConfigError(
+                    f"{where}.{name}", "no such dataset", f"one of {sorted(self.names)[:20]}", "correct the name"
+                )
         return exact_weights(phase.weights, where)
 
     @lazy
@@ -286,7 +294,7 @@ class Mixture(Shown):
 
     def _phase_at(self, g: int) -> int:
         if g < self.begin:
-            raise ConfigError("order", f"global sample {g}", f"one from {self.begin} on", FORGOTTEN)
+            raise ConfigError("order", f"global sample {g}", f"a sample from {self.begin} on", FORGOTTEN)
         return bisect_right(self._starts, g) - 1
 
     def longest_run(self) -> int:
@@ -310,6 +318,7 @@ class Mixture(Shown):
             if limit is not None and count > math.floor(limit * size):
                 raise ConfigError(
                     f"datasets.{name}.max_epochs",
-                    f"a run of {num_samples} samples reads it {count / size:.2f} times, the limit is {limit}",
-                    fix="lower its weight, shorten the run or raise the limit",
+                    f"a run of {num_samples} samples that reads it {count / size:.2f} times",
+                    f"at most {limit}",
+                    "lower its weight, shorten the run or raise the limit",
                 )

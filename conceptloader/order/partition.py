@@ -66,7 +66,7 @@ class Partition:
         as_count(self.micro_batch_size, "micro_batch_size")
         as_count(self.dp_size, "dp_size")
         if self.scheme not in get_args(Scheme):
-            raise ConfigError("partition scheme", repr(self.scheme), f"one of {get_args(Scheme)}")
+            raise ConfigError("partition scheme", repr(self.scheme), f"one of {get_args(Scheme)}", "set one of these")
         object.__setattr__(self, "group", self.micro_batch_size * self.dp_size)
 
     @lru_cache(maxsize=64)  # noqa: B019 - asked for with every micro batch; a Partition is four words
@@ -103,15 +103,17 @@ class Partition:
         if batch_size % self.group:
             raise ConfigError(
                 "global batch size",
-                f"{batch_size} is not divisible by micro_batch_size {self.micro_batch_size} * dp_size {self.dp_size} = "
-                f"{self.group}",
-                fix="change one of the three",
+                f"{batch_size}",
+                f"a multiple of micro_batch_size {self.micro_batch_size} * dp_size {self.dp_size} = {self.group}",
+                "change one of the three",
             )
 
     def check_rank(self, dp_rank: int) -> None:
         """Raise ConfigError unless 0 <= dp_rank < dp_size."""
         if as_count(dp_rank, "dp_rank", 0) >= self.dp_size:
-            raise ConfigError("dp_rank", str(dp_rank), f"0 to {self.dp_size - 1} (dp_size {self.dp_size})")
+            raise ConfigError(
+                "dp_rank", str(dp_rank), f"0 to {self.dp_size - 1} (dp_size {self.dp_size})", "count ranks from 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.partition.check_batch(self.schedule.batch_size(self.schedule.consumed))
         if self.last_batch not in get_args(LastBatch):
-            raise ConfigError("last_batch", repr(self.last_batch), f"one of {get_args(LastBatch)}")
+            raise ConfigError("last_batch", repr(self.last_batch), f"one of {get_args(LastBatch)}", "set one of these")
         stop_step = stop = end = None
         if self.num_samples is not None:
             as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
@@ -201,7 +203,12 @@ class Plan:
         if consumed <= start or consumed == self.stop:
             return consumed
         if self.stop is not None and consumed > self.stop:
-            raise ConfigError("consumed_samples", f"found {consumed}, beyond the end of the run at {self.stop}")
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed}",
+                f"at most {self.stop}, where the run ends",
+                "take an earlier checkpoint, or raise num_samples",
+            )
         past = (consumed - start) % group
         if past:
             raise ConfigError(
@@ -247,7 +254,12 @@ class Plan:
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the positions of `step`; positions from num_samples on are the last batch's filling."""
         if self.stop_step is not None and step >= self.stop_step:
-            raise ConfigError(f"step {step}", f"{self.num_samples} samples end before step {self.stop_step}")
+            raise ConfigError(
+                f"step {step}",
+                f"a run that ends before step {self.stop_step}, after {self.num_samples} samples",
+                "a step of the run",
+                "ask for an earlier step, or raise num_samples",
+            )
         return self.schedule.range_of(step)
 
     def micro_batches(self, step: int, dp_rank: int) -> list[U64Array]:

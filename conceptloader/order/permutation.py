@@ -20,12 +20,12 @@ def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
     """
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
-        raise ConfigError(what, f"expected an array of integers, found dtype {array.dtype}", fix="convert it to uint64")
+        raise ConfigError(what, f"dtype {array.dtype}", "an array of integers", "convert it to uint64")
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise ConfigError(what, int(array.min()), f"values in 0 <= {what} < {n}")
+        raise ConfigError(what, int(array.min()), f"values in 0 <= {what} < {n}", "correct the values")
     array = np.require(array, np.uint64, ["C", "A", "E"])
     if array.size and int(array.max()) >= n:
-        raise ConfigError(what, int(array.max()), f"values in 0 <= {what} < {n}")
+        raise ConfigError(what, int(array.max()), f"values in 0 <= {what} < {n}", "correct the values")
     return array
 
 
@@ -81,7 +81,7 @@ class Permutation:
 
     def _one(self, position: int, back: int) -> int:
         if not 0 <= position < self.n:
-            raise ConfigError("position", str(position), f"0 <= position < {self.n}")
+            raise ConfigError("position", str(position), f"0 <= position < {self.n}", "correct it")
         if self._tables:
             return int(self._tables[back][index(position)])
         return (permute, unpermute)[back](index(position), self.n, self._key)

@@ -38,7 +38,12 @@ class BatchSchedule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, Sequence) or any(not isinstance(e, Sequence) or len(e) != 2 for e in self.rule):
-            raise ConfigError("batch size rule", repr(self.rule), "((from_consumed, batch_size), ...)")
+            raise ConfigError(
+                "batch size rule",
+                repr(self.rule),
+                "((from_consumed, batch_size), ...)",
+                "write one pair for each batch size",
+            )
         rule = tuple(
             (as_count(at, f"rule[{k}]: from_consumed", 0), as_count(size, f"rule[{k}]: batch size"))
             for k, (at, size) in enumerate(self.rule)
@@ -47,8 +52,9 @@ class BatchSchedule:
         if not rule or starts[0] != 0 or falls(starts) is not None:
             raise ConfigError(
                 "batch size rule",
-                f"entries start at {starts} consumed samples",
-                fix="the first must start at 0 and each later one after the one before it",
+                f"entries that start at {starts} consumed samples",
+                "the first at 0 and each later one after the one before it",
+                "correct the starts",
             )
         object.__setattr__(self, "rule", rule)
         as_count(self.step, "step", 0)
@@ -73,8 +79,10 @@ class BatchSchedule:
         batch_size, ramp_samples = as_count(batch_size, "batch_size"), as_count(ramp_samples, "ramp-up: samples")
         if batch_size < start or (batch_size - start) % increment:
             raise ConfigError(
-                f"batch size ramp-up from {start} to {batch_size} in steps of {increment}",
-                "the final size must be the first plus a whole number of increments",
+                "batch size ramp-up",
+                f"{start} to {batch_size} in steps of {increment}",
+                "a final size that is the first plus a whole number of increments",
+                "change one of the three",
             )
         increments = (batch_size - start) // increment
         samples, rule = range(ramp_samples + 1), [(0, start)]
@@ -98,9 +106,10 @@ class BatchSchedule:
         multiple = as_count(multiple, "micro_batch_size * dp_size")
         if any(size < multiple for _, size in self.rule):
             raise ConfigError(
-                f"batch sizes {[size for _, size in self.rule]}",
-                f"every one must hold at least micro_batch_size * dp_size = {multiple} samples",
-                fix="lower the micro batch size or the number of ranks",
+                "batch sizes",
+                f"{[size for _, size in self.rule]}",
+                f"each at least micro_batch_size * dp_size = {multiple} samples",
+                "lower the micro batch size or the number of ranks",
             )
         return replace(self, rule=tuple((at, size // multiple * multiple) for at, size in self.rule))
 
@@ -119,7 +128,12 @@ class BatchSchedule:
             ConfigError: For a step before self.step.
         """
         if step < self.step:
-            raise ConfigError(f"step {step}", f"it lies before step {self.step}, where this schedule starts")
+            raise ConfigError(
+                f"step {step}",
+                "a step before the start of this schedule",
+                f"step {self.step} or later",
+                "ask the schedule of the start before",
+            )
         first, consumed, size = self.stretches[bisect_right(self.stretches, (step, 1 << 64)) - 1]
         start = consumed + (step - first) * size
         return start, start + size
@@ -131,7 +145,12 @@ class BatchSchedule:
             ConfigError: For a sample before self.consumed.
         """
         if sample < self.consumed:
-            raise ConfigError(f"sample {sample}", f"it lies before sample {self.consumed}, where this schedule starts")
+            raise ConfigError(
+                f"sample {sample}",
+                "a sample before the start of this schedule",
+                f"sample {self.consumed} or later",
+                "ask the schedule of the start before",
+            )
         k = bisect_right([consumed for _, consumed, _ in self.stretches], sample) - 1
         first, consumed, size = self.stretches[k]
         return first + (sample - consumed) // size

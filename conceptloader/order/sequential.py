@@ -64,7 +64,7 @@ class Sequential(Shown):
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The sample that is a window of a dataset in `epoch`, which is always 0 here; None after its end."""
         if not 0 <= dataset < len(self.sizes):
-            raise ConfigError("dataset", dataset, f"one of {len(self.sizes)}")
+            raise ConfigError("dataset", dataset, f"a number below {len(self.sizes)}")
         index = int(self.indices_of_windows(dataset, epoch, window))
         return index if index >= 0 else None
 
@@ -77,4 +77,9 @@ class Sequential(Shown):
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if there are fewer than `num_samples` samples."""
         if num_samples > self.num_samples:
-            raise ConfigError(f"a run of {num_samples} samples", f"order sequential has {self.num_samples}")
+            raise ConfigError(
+                "num_samples",
+                f"{num_samples} with order sequential",
+                f"at most {self.num_samples}, which it has",
+                "lower num_samples, or set order: shuffled",
+            )

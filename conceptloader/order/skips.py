@@ -39,7 +39,7 @@ class Skips:
     def __init__(self, skips: Sequence[Skip] = ()) -> None:
         for index, skip in enumerate(skips):
             if skip.at < 0 or skip.count < 1:
-                raise ConfigError(f"skip[{index}]", str(skip), "at >= 0 and count >= 1")
+                raise ConfigError(f"skip[{index}]", str(skip), "at >= 0 and count >= 1", "correct it")
         self.skips = tuple(sorted(skips))
         if sum(skip.count for skip in skips) >= MAX_SKIPPED or any(skip.at >= MAX_SKIPPED for skip in skips):
             raise ConfigError("skip", str(list(self.skips)[-1]), "fewer than 2**62 samples in all")

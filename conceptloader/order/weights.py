@@ -20,14 +20,14 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
         ConfigError: no weights; one that is zero, negative, NaN, infinite or below 2**-40 of the total.
     """
     if not weights:
-        raise ConfigError(where, "no weights, expected one for at least one dataset")
+        raise ConfigError(where, "no weights", "a weight for at least one dataset", "name a dataset and its weight")
     exact: dict[str, Any] = {}
     for name in sorted(weights):
         weight = weights[name]
         if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
-            raise ConfigError(f"{where}.{name}", repr(weight), "a number")
+            raise ConfigError(f"{where}.{name}", repr(weight), "a number", "correct it")
         if isinstance(weight, float) and not math.isfinite(weight):
-            raise ConfigError(f"{where}.{name}", str(weight), "a finite number above 0")
+            raise ConfigError(f"{where}.{name}", str(weight), "a finite number above 0", "correct it")
         if weight <= 0:
             raise ConfigError(
                 f"{where}.{name}", str(weight), "a number above 0", "leave a dataset that is not drawn out"
@@ -38,7 +38,10 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
     for name, share in exact.items():
         if share < least and share * MIN_PARTS < total:
             raise ConfigError(
-                f"{where}.{name}", f"found {weights[name]}, below 2**-40 of the total", fix="raise it or drop it"
+                f"{where}.{name}",
+                f"{weights[name]}, below 2**-40 of the total",
+                "at least 2**-40 of the total",
+                "raise it, or remove the dataset",
             )
     if all(type(weight) is int for weight in exact.values()):  # no fraction is made of them
         common = math.gcd(*exact.values())
@@ -55,7 +58,7 @@ def tempered(weights: Mapping[str, float], temperature: float) -> dict[str, floa
         ConfigError: a temperature that is not a finite number above 0.
     """
     if not (math.isfinite(temperature) and temperature > 0):
-        raise ConfigError("temperature", str(temperature), "a finite number above 0")
+        raise ConfigError("temperature", str(temperature), "a finite number above 0", "correct it")
     if temperature == 1:
         return dict(weights)
     largest = max(weights.values())

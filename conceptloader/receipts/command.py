@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 
+from conceptloader.base.terminal import counted
 from conceptloader.base.yamlfile import read_yaml
 from conceptloader.cli.arguments import add_root, chosen, not_negative, positive, refuse_all_but, refuse_without
 from conceptloader.cli.output import Output, progress_bar
@@ -52,7 +53,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         _prepare(arguments, output)
         return
     if arguments.samples is None:
-        raise ConfigError("receipt", "no --samples", "how many samples the run of --run-log has trained")
+        raise ConfigError(
+            "receipt", "no --samples", "how many samples the run of --run-log has trained", "add --samples"
+        )
     stated = state_run(arguments.config, arguments.run_log, arguments.samples)
     if arguments.published is not None:
         stated.check_published(read_yaml(arguments.published), arguments.published)
@@ -63,7 +66,8 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         value = make_receipt(stated, document, arguments.dataset)
         samples = value["sightings"]
         steps = len({step for step, *_ in samples})
-        line = f"document {document}: in {len(samples):,} samples of {steps:,} steps; root of the run: {stated.root}"
+        line = f"document {document}: in {counted(len(samples), 'sample')} of {counted(steps, 'step')}"
+        line += f"; root of the run: {stated.root}"
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     if arguments.out is None:
         output.result({"root": stated.root, "value": value}, [line, text])

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import numpy as np
 
+from conceptloader.base.terminal import counted
 from conceptloader.base.workers import Tell, run_tasks
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import Files, open_files
@@ -51,7 +52,10 @@ def prepare(
         bare = np.flatnonzero((files.table.documents == 0) & (files.table.tokens > 0))
         if len(bare):
             raise ConfigError(
-                folder, f"no documents in shard {bare[0]}", "some", "adopt the file with document boundaries"
+                folder,
+                f"no documents in shard {bare[0]}",
+                "documents in each shard",
+                "adopt the file with document boundaries",
             )
         known: Sequence[str] | None = None
         try:
@@ -70,8 +74,8 @@ def prepare(
         elif other := [shard for shard, root in enumerate(known) if root != found[shard]]:
             raise FormatError(
                 f"{target}: document_roots",
-                f"other documents in {len(other)} shards, the first is {other[0]}",
-                "those that the file was made of",
+                f"other documents in {counted(len(other), 'shard')}, the first is {other[0]}",
+                "the documents that the file was made of",
                 "they were changed since, or the file was: `conceptloader verify --full`, restore what is corrupt",
             )
         return known is None

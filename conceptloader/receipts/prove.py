@@ -57,7 +57,12 @@ class RunStatement:
     def check_published(self, published: Any, where: str) -> None:
         """Raise ConfigError unless `published`, an earlier statement of this run, says the same."""
         if not isinstance(published, dict):
-            raise ConfigError(where, f"{type(published).__name__}", "a statement of `conceptloader receipt --out`")
+            raise ConfigError(
+                where,
+                f"{type(published).__name__}",
+                "a statement of `conceptloader receipt --out`",
+                "make one with that command",
+            )
         pairs = [(name, published.get(name), self.value.get(name)) for name in sorted({*published, *self.value})]
         parts = [f"{name}: published {then}, now {now}"[:300] for name, then, now in pairs if then != now]
         if parts:
@@ -121,7 +126,7 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
     if len({(stated.roots[name], number) for name, number in found}) != 1:
         places = ", ".join(f"number {number} of {name}" for name, number in sorted(found)) or "none in these samples"
         fix = "give --dataset and --document-number"
-        raise ConfigError("document", f"{len(found)} called {document!r}: {places}", "one", fix)
+        raise ConfigError("document", f"{len(found)} called {document!r}: {places}", "one document", fix)
     name, number = min(found)
     opened, root = found[name, number], stated.roots[name]
     # The same data may be there by several names, such as two splits.
@@ -150,10 +155,15 @@ def _check_orders(launches: Sequence[Run], ends: Sequence[int]) -> None:
         }
         if found := [name for name, there in unknown.items() if there]:
             expected = "order: shuffled, weights by the configuration alone"
-            raise ConfigError("receipt", f"a run with {found[0]}", expected)
+            raise ConfigError("receipt", f"a run with {found[0]}", expected, "such a run has no receipts yet")
         then, now = (replace(one, quarantine={}, exclude={}) for one in (spec, last))  # see _masks
         if changed := "; ".join(map(str, compare(then, now, end))):
-            raise ConfigError("receipt", f"a past that was changed on purpose ({changed})", "one order of all samples")
+            raise ConfigError(
+                "receipt",
+                f"a past that was changed on purpose ({changed})",
+                "one order of all samples",
+                "such a run has no receipts yet",
+            )
 
 
 def _masks(launches: Sequence[Run], ends: Sequence[int]) -> dict[str, Mask]:
@@ -170,7 +180,7 @@ def _masks(launches: Sequence[Run], ends: Sequence[int]) -> dict[str, Mask]:
             held = Mask.of(mask.start[mask.at <= begin], mask.stop[mask.at <= begin], 0)
             if (held | before).ranges(0) != held.ranges(0):
                 what = f"a run that from sample {begin} on read tokens of {name} that were masked before"
-                raise ConfigError("receipt", what, "an `exclude` that only grows")
+                raise ConfigError("receipt", what, "an `exclude` that only grows", "such a run has no receipts yet")
             found |= mask if not begin else mask._replace(at=np.maximum(mask.at, begin))
             begin, before = end, Mask.of(mask.start, mask.stop, 0)
         masks[name] = found
@@ -200,7 +210,7 @@ def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
     schedule = begun[-1].plan.schedule
     low, high = schedule.range_of(schedule.step_of(samples))
     if samples != low:
-        raise ConfigError("--samples", str(samples), f"{low} or {high}, where a step ends")
+        raise ConfigError("--samples", str(samples), f"{low} or {high}, where a step ends", "correct --samples")
 
 
 def _root(member: Member) -> bytes:

@@ -44,7 +44,13 @@ class Http(Client):
             with self.named(url, 0), self._answer("HEAD", url, None, allows) as answer:
                 if (length := answer.headers.get("Content-Length", "")).isdecimal():
                     return Part(b"", int(length), _version(answer))
-            raise ReadError(url, "the server does not tell its size", fix="use another server", errno=errno.ENOTSUP)
+            raise ReadError(
+                url,
+                "an answer without the size of the file",
+                "a server that tells it",
+                "use another server",
+                errno=errno.ENOTSUP,
+            )
         wanted = f"bytes={offset}-{offset + size - 1}"
         with self.named(url, offset), self._answer("GET", url, wanted, allows) as answer:
             data = answer.read(size + 1)[:size]
@@ -54,13 +60,20 @@ class Http(Client):
                 self._ranges = True
                 if int(found[1]) != offset:  # a cache between may be wrong for once
                     message = f"cannot be read at offset {offset}: the server answers with {part:.99}"
-                    raise ReadError(url, message, errno=errno.EIO)
+                    raise ReadError(
+                        url,
+                        message,
+                        fix="run the same command again; if it stays so, use another server",
+                        errno=errno.EIO,
+                    )
                 return Part(data, int(found[2]), _version(answer))
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
                 return Part(data, len(data), _version(answer))
         if self._ranges:  # it has them: one machine of several, or a cache on the way, may not for once
             message = f"cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before"
-            raise ReadError(url, message, errno=errno.EIO)
+            raise ReadError(
+                url, message, fix="run the same command again; if it stays so, use another server", errno=errno.EIO
+            )
         message = "the server answers without ranges of bytes"
         raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
 
@@ -85,16 +98,23 @@ class Http(Client):
                 raise FormatError(
                     url,
                     f"a redirect to {target}",
-                    "none that leaves the roots",
+                    "a redirect within the roots",
                     "if you trust this server, allow where it leads: roots=[...] (allowed_roots in a configuration)",
                 )
             at = urlunsplit(urlsplit(target)._replace(query=urlsplit(found).query))  # it may hold a signature
         else:
-            raise ReadError(url, f"more than {_HOPS} redirects", fix="use the URL where they lead", errno=errno.ELOOP)
+            raise ReadError(
+                url, f"more than {_HOPS} redirects", "fewer redirects", "use the URL where they lead", errno=errno.ELOOP
+            )
         if answer.status >= 300:
             answer.close()
             number = _FINAL.get(answer.status, errno.EIO)
-            raise ReadError(url, f"cannot be read: the server answers {answer.status} {answer.reason}", errno=number)
+            raise ReadError(
+                url,
+                f"cannot be read: the server answers {answer.status} {answer.reason}",
+                fix="check the URL, and the permission to read it",
+                errno=number,
+            )
         self._worked = True
         return answer
 

@@ -156,7 +156,9 @@ class _Courier(Client):
             answer: Part | ConceptloaderError = connection.recv()
         except (EOFError, OSError) as error:
             _open_store.cache_clear()  # the next attempt starts another one
-            raise ReadError(url, "the process that reads the store has ended", errno=errno.EIO) from error
+            raise ReadError(
+                url, "the process that reads the store has ended", fix="run the same command again", errno=errno.EIO
+            ) from error
         self._of_thread.connection = connection
         if isinstance(answer, ConceptloaderError):
             raise answer

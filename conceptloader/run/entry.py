@@ -73,7 +73,12 @@ class Entry:
                 logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
         for name, why in self.lacks.items():
             if getattr(config.outputs, name) != getattr(Outputs(), name):
-                raise ConfigError(f"outputs.{name}", f"found in a configuration for {self.name}", fix=f"omit it: {why}")
+                raise ConfigError(
+                    f"outputs.{name}",
+                    f"another value than the default in {self.name}",
+                    "the default",
+                    f"omit it: {why}",
+                )
         named = [("field", name) for name in config.outputs.fields]
         named += [("column", name) for name in config.outputs.columns]
         for kind, name in named:

@@ -112,7 +112,12 @@ class TrainingRun:
         self._observers: dict[Any, Observer] = {}  # by what made them
         self._missing: str | None = None  # the checkpoint to continue from, where it is gone
         if path is not None and consumed:
-            raise ConfigError("consumed_samples", f"found {consumed} with continue_from, which says it", fix="omit it")
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed} with continue_from, which says it",
+                "the position in one place",
+                "omit consumed_samples",
+            )
         if path is not None and not os.path.exists(path):
             self._missing = path
         if path is not None and self._missing is None:
@@ -137,8 +142,9 @@ class TrainingRun:
             if self.epoch_samples is not None and self.epoch_samples % batch:
                 raise ConfigError(
                     "epoch_samples",
-                    f"found {self.epoch_samples}, not a multiple of the {batch} samples of a step",
-                    fix=f"set {self.epoch_samples // batch * batch or batch}",
+                    f"{self.epoch_samples}",
+                    f"a multiple of the {batch} samples of a step",
+                    f"set {self.epoch_samples // batch * batch or batch}",
                 )
 
     def _check_end_known(self, blend: Blend) -> None:
@@ -159,9 +165,9 @@ class TrainingRun:
         if not self.plan.count():
             raise ConfigError(
                 "num_samples",
-                f"found {self.num_samples}, less than a global batch of {self._rule.batch_size(0)}: nothing "
-                "would be read",
-                fix="lower global_batch_size, or set last_batch to partial",
+                f"{self.num_samples}",
+                f"at least a global batch of {self._rule.batch_size(0)}: nothing would be read",
+                "raise num_samples, lower global_batch_size, or set last_batch to partial",
             )
 
     def require_known(self) -> None:
@@ -295,8 +301,9 @@ class TrainingRun:
         if self.mixing is not None and late > _UNOBSERVED * self.plan.schedule.batch_size(self._observed):
             raise ConfigError(
                 f"mixing.{self.mixing.kind}",
-                f"{late} samples were yielded, and observe was not called",
-                fix="call loader.observe(losses) after each step, or remove `mixing`: docs/mixtures.md",
+                f"{late} samples yielded without a call of observe",
+                "losses after each step",
+                "call loader.observe(losses) after each step, or remove `mixing`: docs/mixtures.md",
             )
 
     def yielded_to(self, consumed: int) -> None:
@@ -348,7 +355,8 @@ class TrainingRun:
                 raise ConfigError(
                     "consumed_samples",
                     f"{consumed}, with a mixing that has observed the steps up to {self._observed} since",
-                    fix="a mixture that learns has no state of earlier positions: take that of a checkpoint",
+                    "a position that it has a state of",
+                    "a mixture that learns has no state of earlier positions: take that of a checkpoint",
                 )
             if self._observed < begun:
                 logger.warning(
@@ -370,7 +378,8 @@ class TrainingRun:
             raise ConfigError(
                 "consumed_samples",
                 f"{consumed}, before weights that were set live {len(changes)} times since",
-                fix=f"states reach back {STATES_REACH} changes: take that of a checkpoint",
+                f"a position at most {STATES_REACH} changes back",
+                "take the state of a checkpoint",
             )
         for changed in reversed(changes):
             phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
@@ -405,7 +414,10 @@ class TrainingRun:
         consumed, allowed = saved.position(where), {*self.allow_changed, *as_names(allow_changed, "allow_changed")}
         if self.num_samples is not None and consumed > self.num_samples:
             raise ResumeError(
-                where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
+                where,
+                f"a state of {consumed} consumed samples",
+                f"at most num_samples={self.num_samples}",
+                "raise num_samples",
             )
         try:
             blend = self._configured.resume(saved.spec, consumed, allow_changed=allowed, new_stage=new_stage)
@@ -488,7 +500,12 @@ class TrainingRun:
 
     def _reweighted(self, weights: Mapping[str, float], at: int | None) -> tuple[int, Blend]:
         if "weights" not in self.entry.carries:
-            raise ConfigError("set_weights", f"found a run of {self.entry.name}, whose weights never change")
+            raise ConfigError(
+                "set_weights",
+                f"a run of {self.entry.name}, whose weights never change",
+                "a run whose weights can be set",
+                "set the weights in the configuration",
+            )
         self.require_known()
         start, blend = new_weights(self.blend, weights, self.plan, self.edge, at, self.trained)
         if self.end is not None:
@@ -508,9 +525,19 @@ class TrainingRun:
 
         def decide() -> tuple[Mixing, Mapping[str, float] | None]:
             if self.mixing is None:
-                raise ConfigError("observe", "no section mixing in the configuration", "name a controller there")
+                raise ConfigError(
+                    "observe",
+                    "no section mixing in the configuration",
+                    "a section that names a controller",
+                    "add mixing to the configuration",
+                )
             if self.coming <= self._observed:
-                raise ConfigError("observe", "a second call in one step", "one, after its last micro batch")
+                raise ConfigError(
+                    "observe",
+                    "a second call in one step",
+                    "one call, after the last micro batch",
+                    "call it once in each step",
+                )
             mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
             return mixing, mixing.decide(self.blend, heard)
 

@@ -90,7 +90,12 @@ def new_weights(
     if at is None:
         at = next_border(plan, edge, blend.spec)
     elif as_count(at, "at", 0) < edge:
-        raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it have been yielded")
+        raise ConfigError(
+            "set_weights: at",
+            str(at),
+            f"at least {edge}: samples before it have been yielded",
+            "set them from a later sample on",
+        )
     return at, with_weights(blend, weights, at, consumed)
 
 

@@ -85,6 +85,11 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
             holder = file.read(200).decode("utf-8", "replace") or "of several tasks"
             file.close()
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise ReadError(path, f"cannot be locked: {error.strerror}", errno=error.errno) from error
+                raise ReadError(
+                    path,
+                    f"cannot be locked: {error.strerror}",
+                    fix="check the permissions, and whether the file system has locks",
+                    errno=error.errno,
+                ) from error
             raise ConfigError(directory, taken.format(holder=holder)) from error
         file.close()

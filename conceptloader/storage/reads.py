@@ -148,7 +148,9 @@ def read_file(path: str, limit: int, opener: Callable[[str], int] = open_file) -
             with named(path, "read"):
                 size = os.fstat(descriptor).st_size
             if size > limit:
-                raise FormatError(path, f"{size} bytes", f"at most {limit}", "this is not such a file")
+                raise FormatError(
+                    path, f"{size} bytes", f"at most {limit}", "this is another kind of file: check the path"
+                )
             return read_at(descriptor, 0, size, path)
 
     return retrying(whole)

@@ -57,7 +57,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _host(parts)
     except ValueError as error:
-        raise ConfigError(repr(url), f"found no URL: {error}", fix="write scheme://host/path") from error
+        raise ConfigError(repr(url), f"no URL ({error})", "scheme://host/path", "correct the URL") from error
     return parts
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     add_out,
     add_root,
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         return
     refuse_beside("one dataset", arguments, "allow_mixed_tokenizers")
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
-        raise ConfigError("subset", "nothing to select by", "--where, --ids, --spans or --by")
+        raise ConfigError("subset", "nothing to select by", "--where, --ids, --spans or --by", "add one of these")
     refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
     ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "spans", "by", "metadata", "on", "seed"))
@@ -72,10 +73,13 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.task is not None:
         output.result({"task": arguments.task}, [f"{arguments.out}: the part of this task is written"])
         return
-    lines = [f"{path}: {documents:,} documents, {tokens:,} tokens" for path, (documents, tokens) in found.views.items()]
-    lines += [f"{found.unknown:,} documents for which the expression is null"] if found.unknown else []
-    lines += [f"{found.without_view:,} documents that are in no subset"] if found.without_view else []
-    lines += [] if ids is None else [f"{found.with_id:,} documents with one of {len(ids):,} ids"]
-    lines += [f"{found.with_row:,} documents with a row of {arguments.metadata}"] if arguments.metadata else []
+    lines = [
+        f"{path}: {counted(documents, 'document')}, {counted(tokens, 'token')}"
+        for path, (documents, tokens) in found.views.items()
+    ]
+    lines += [f"{counted(found.unknown, 'document')} for which the expression is null"] if found.unknown else []
+    lines += [f"{counted(found.without_view, 'document')} in no subset"] if found.without_view else []
+    lines += [] if ids is None else [f"{counted(found.with_id, 'document')} with one of {counted(len(ids), 'id')}"]
+    lines += [f"{counted(found.with_row, 'document')} with a row of {arguments.metadata}"] if arguments.metadata else []
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)

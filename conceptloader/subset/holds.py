@@ -22,7 +22,12 @@ class TokenTest:
     def __init__(self, dataset: Dataset, text: str) -> None:
         where = parse_where(text, "spans")
         if dataset.mode == "document":
-            raise ConfigError("spans", f"{dataset.path} has mode document: only whole documents are selected")
+            raise ConfigError(
+                "spans",
+                f"mode document in {dataset.path}, of which only whole documents can be selected",
+                "another mode",
+                "select by --where or --ids",
+            )
         self._where = with_ids({"": dataset}, where)[""]
         self.sources = Sources(dataset, self._where)
 

@@ -93,7 +93,7 @@ def make_subsets(
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
         if "://" in dataset.path:
-            raise ConfigError(dataset.path, "a URL", "a local directory")
+            raise ConfigError(dataset.path, "a URL", "a local directory", "copy the dataset first")
         asking = _Asking(dataset, ask, f"{target}.parts")
         if task is not None:
             asking.write_part(task, progress)
@@ -190,11 +190,14 @@ class _Asking:
                     tables.append(self._arrow.ipc.open_file(file).read_all())
             except (OSError, self._arrow.ArrowInvalid) as error:
                 raise ReadError(
-                    f"{path}: cannot read the result of a task: {error}; remove it and run the task again"
+                    f"{path}", f"cannot read the result of a task: {error}", fix="remove it and run the task again"
                 ) from error
             if (tables[-1].schema.metadata or {}).get(b"ask", b"").decode() != self.print:
                 raise ConfigError(
-                    path, "found the result of a task with other arguments", fix=f"remove {self.directory}"
+                    path,
+                    "the result of a task with other arguments",
+                    "a task with the same arguments",
+                    f"remove {self.directory}",
                 )
         return tables
 
@@ -248,7 +251,12 @@ class _By:
         for one in lists:
             if one is not None and len(one) > 1:
                 found = f"{', '.join(map(str, one))!r:.100} in a document"
-                raise ConfigError(f"by: {self.column}", found, "one at most", "select each with --where TRACK:CONCEPT")
+                raise ConfigError(
+                    f"by: {self.column}",
+                    found,
+                    "at most one value in each document",
+                    "select each with --where TRACK:CONCEPT",
+                )
         return self._arrow.array([one[0] if one else None for one in lists])
 
     def _values(self, texts: list[str | None]) -> Any:
@@ -277,7 +285,7 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
         raise ConfigError(
             "subset",
             f"no document of {found.documents:,} in {dataset.path}",
-            "at least one",
+            "at least one document",
             f"nothing was written (the expression is null for {found.unknown:,})",
         )
     names, which = np.unique(table["view"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)

@@ -43,7 +43,7 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     ranks, rank = dist.get_process_group_ranks(group or dist.group.WORLD), dist.get_rank()
     if rank not in ranks:
         raise ConfigError(
-            what, f"rank {rank} is not in the group of ranks {_listed(ranks)}", fix="give a group with it"
+            what, f"rank {rank}", f"a member of the group of ranks {_listed(ranks)}", "give a group with it"
         )
     everyone = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
     number = everyone.add(f"rounds of {rank}", 1)
@@ -74,7 +74,10 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     with contextlib.suppress(dist.DistNetworkError):  # the store ends with a process, which ends once all have read
         _wait(store, ["all have read"], *say)
     raise ConfigError(
-        what, "ranks differ, expected the same on all of them", fix=f"nothing was done:\n{_differing(found)}"
+        what,
+        "values that differ between the ranks",
+        "the same value on all of them",
+        f"nothing was done:\n{_differing(found)}",
     )
 
 
@@ -154,8 +157,9 @@ def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, nam
                 logger.warning("%s: waiting for rank(s) %s", what, _listed(missing))
     raise ConfigError(
         what,
-        f"rank(s) {_listed(missing)} have not come to it within {limit:.0f} s, expected every rank of the group",
-        fix="look for their own errors, or call it on all ranks",
+        f"no call within {limit:.0f} s on rank(s) {_listed(missing)}",
+        "a call on every rank of the group",
+        "look for their own errors, or call it on all ranks",
     )
 
 

@@ -82,13 +82,18 @@ def as_device(device: torch.device | str | None) -> torch.device:
     try:
         found = torch.device(device or "cpu")
     except RuntimeError as error:
-        raise ConfigError("device", repr(device), f"cpu, cuda or cuda:0, cuda:1, ... ({error})") from error
+        raise ConfigError(
+            "device", repr(device), f"cpu, cuda or cuda:0, cuda:1, ... ({error})", "set one of these"
+        ) from error
     if found.type not in ("cpu", "cuda"):
         raise ConfigError("device", repr(device), "cpu or cuda", "omit it and copy the batches yourself")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found.type == "cuda" and (found.index or 0) >= count:
         raise ConfigError(
-            "device", f"found {device!r}, but torch sees {count} CUDA devices here", fix="omit it, or set it to cpu"
+            "device",
+            f"{device!r}, but torch sees {count} CUDA devices here",
+            "a device that exists",
+            "omit it, or set it to cpu",
         )
     return found
 

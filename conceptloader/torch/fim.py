@@ -79,9 +79,16 @@ class FillInMiddle:
             if value is not None and not 0 <= value <= 1:
                 raise ConfigError(f"fim {name}", str(value), "a number from 0 to 1")
         if (self.decode is None) != (self.encode is None) or (self.no_prefix is not None and self.decode is None):
-            raise ConfigError("fim", "found one of decode and encode, or no_prefix without both", fix="give both")
+            raise ConfigError(
+                "fim", "one of decode and encode, or no_prefix without both", "decode and encode together", "pass both"
+            )
         if (self.split is None) != (self.fragment_rate is None):
-            raise ConfigError("fim", "one of split and fragment_rate", "both or none")
+            raise ConfigError(
+                "fim",
+                "one of split and fragment_rate",
+                "split and fragment_rate together, or neither",
+                "pass both, or omit both",
+            )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The batch with other input_ids, labels, loss_mask, and with their boundaries.
@@ -109,9 +116,10 @@ class FillInMiddle:
         if self.ignore_index is None and (batch["labels"] < 0).any():
             raise ConfigError(
                 "fim",
-                f"found labels of {int(batch['labels'].min())}, as outputs.ignore_index gives, but new places "
+                f"labels of {int(batch['labels'].min())}, as outputs.ignore_index gives, but new places "
                 "without loss would have tokens",
-                fix="give FillInMiddle the same ignore_index",
+                "the same ignore_index in both",
+                "give FillInMiddle the same ignore_index",
             )
         size = batch["input_ids"].shape[1]
         arrays = {name: batch[name].numpy().copy() for name in (*_ROW, *_BESIDE) if name in batch}

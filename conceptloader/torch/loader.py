@@ -59,8 +59,9 @@ class Loader(BaseLoader[TensorBatch]):
         if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ConfigError(
                 "check_ranks",
-                f"found no process group with dp_size {share.dp_size}",
-                fix="call torch.distributed.init_process_group before the first batch, or omit check_ranks",
+                f"no process group with dp_size {share.dp_size}",
+                "an initialized process group",
+                "call torch.distributed.init_process_group before the first batch, or omit check_ranks",
             )
         facts = run.facts(consumed_samples=self.begins_at, partition=asdict(share))
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)

@@ -94,7 +94,7 @@ class EpochSampler(TorchDistributedSampler[int]):
             old, new = saved.get(key), wanted.get(key)
             if old != new:
                 raise ResumeError(
-                    "sampler state", f"{key}: saved {old!r}, now {new!r}", fix="resume with the saved one"
+                    f"sampler state: {key}", f"{new!r}", f"{old!r}, as saved", "resume with the saved one"
                 )
         epoch = saved_count(saved, "epoch", "sampler state")
         self._load_own(saved)
@@ -154,7 +154,7 @@ class PositionIterator(Iterator[int]):
         epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
         if size != sampler.epoch_size:
             raise ResumeError(
-                where, f"epoch_size: saved {size}, now {sampler.epoch_size}", fix="resume with the saved one"
+                f"{where}: epoch_size", f"{sampler.epoch_size}", f"{size}, as saved", "resume with the saved one"
             )
         self._seek(epoch, consumed)
 
@@ -171,7 +171,9 @@ class MicroBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         if self.total is None:
-            raise UnboundedLoaderError("MicroBatches", "an order without an end has no length")
+            raise UnboundedLoaderError(
+                "MicroBatches", "len() of an order without an end", "a number of samples", "pass num_samples"
+            )
         return max(0, self.total - self.consumed) // self.partition.group
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -235,7 +237,9 @@ class MixtureSampler(EpochSampler):
 
     def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, int]:
         if len(weights) != len(self._names):
-            raise ConfigError("weights", len(weights), f"one for each of {len(self._names)} datasets")
+            raise ConfigError(
+                "weights", len(weights), f"a weight for each of {len(self._names)} datasets", "give as many"
+            )
         named = {name: weight for name, weight in zip(self._names, weights, strict=True) if weight != 0}
         return exact_weights(tempered(named, temperature) if named else {}, "weights")
 
@@ -243,7 +247,7 @@ class MixtureSampler(EpochSampler):
         drawn = {name for phase in self._phases for name in phase.weights}
         empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
         if empty:
-            raise ConfigError("weights", f"datasets {empty} are empty, expected weight 0 for them")
+            raise ConfigError("weights", f"a weight for the empty datasets {empty}", "0 for them", "set it to 0")
         self.order = Mixture(
             sizes=[max(1, size) for size in self._sizes],
             names=self._names,
@@ -270,8 +274,9 @@ class MixtureSampler(EpochSampler):
             self._phases = before
             raise ResumeError(
                 "sampler state",
-                f"phases: corrupt ({type(error).__name__}: {error})",
-                fix="resume from another checkpoint",
+                f"corrupt phases ({type(error).__name__}: {error})",
+                "the phases as saved",
+                "resume from another checkpoint",
             ) from error
 
 

@@ -146,17 +146,18 @@ class TrainedLoader(Loader):
         if self._loop != loop:
             raise ConfigError(
                 "Loader",
-                "this loop was ended by a newer one over the same loader",
-                fix="each consumer needs a loader of its own",
+                "a loop that was ended by a newer one over the same loader",
+                "one loop at a time",
+                "make a loader for each consumer",
             )
         trained = self.consumed_samples
         ahead = (self.run.yielded - trained) // self.run.partition.group
         if ahead >= 2 * self.micro_batches_per_step + _SLACK:
             raise ConfigError(
                 "Loader",
-                f"{ahead} micro batches were yielded since the last one that was acknowledged, at {trained} "
-                "samples: this loader is not told what is trained",
-                fix=self.remedy,
+                f"{ahead} micro batches since the last one that was acknowledged, at {trained} samples",
+                "an acknowledgement of each: this loader is not told what is trained",
+                self.remedy,
             )
 
 
@@ -191,15 +192,18 @@ class EvaluationLoader:
         self.loader = _Evaluated(config, **{"last_batch": "partial", **options})
         share, end = self.loader.run.partition, self.loader.run.num_samples
         if end is None:
-            raise ConfigError("evaluation", "found a run without an end", fix="set order: sequential, or num_samples")
+            raise ConfigError(
+                "evaluation", "a run without an end", "a run with an end", "set order: sequential, or num_samples"
+            )
         check_each_once(self.loader.blend, end, "evaluation")
         rest = end % share.group
         if self.loader.plan.last_batch == "partial" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
             raise ConfigError(
                 "evaluation",
-                f"{end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks leave {rest} "
-                "for the last one, none for some ranks, whose mean would be NaN",
-                fix=f"set num_samples to {end - rest}, another micro_batch_size, or last_batch to drop or wrap",
+                f"{end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks, "
+                f"which leave {rest} for the last one",
+                "a sample for each rank: without any its mean would be NaN",
+                f"set num_samples to {end - rest}, another micro_batch_size, or last_batch to drop or wrap",
             )
 
     def __len__(self) -> int:
@@ -219,7 +223,12 @@ class EvaluationLoader:
 def check_no_run(blend: Blend, option: str) -> None:
     """Raise ConfigError if the configuration of an evaluation says where a run is continued."""
     if blend.config.continue_from is not None:
-        raise ConfigError("continue_from", f"found in the configuration of {option}, which is no run", fix="omit it")
+        raise ConfigError(
+            "continue_from",
+            f"in the configuration of {option}, which is no run",
+            "a training, which alone is continued",
+            "omit continue_from",
+        )
 
 
 def check_each_once(blend: Blend, samples: int, option: str) -> None:
@@ -231,9 +240,9 @@ def check_each_once(blend: Blend, samples: int, option: str) -> None:
     if repeated := [f"{given} of {name}, which has {size}" for name, size, given in sizes if given > size]:
         raise ConfigError(
             option,
-            f"{samples} samples in a shuffled order are {', '.join(repeated)}: some windows would count twice, and "
-            "others not at all",
-            fix="set order: sequential, which reads each once, or a smaller num_samples",
+            f"{samples} samples in a shuffled order, that is {', '.join(repeated)}",
+            "each window once: now some would count twice, and others not at all",
+            "set order: sequential, which reads each once, or a smaller num_samples",
         )
 
 

@@ -64,7 +64,7 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     """
     arrow = need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
     if not 0 <= first < stop:
-        raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end")
+        raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end", "correct the range")
     run.at_step(first)
     ranges = list(sample_ranges(run, first, stop))
     members = [member for *_, era in ranges for member in era.members if member is not None]
@@ -204,7 +204,10 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
         a, b = pairs[::2], pairs[1::2]
         if (a > b).any() or (b > dataset.manifest.shards.files["documents.ids"].size[shard] - base).any():
             raise FormatError(
-                dataset.files.path("documents.ids", shard), "found decreasing offsets", fix="run `conceptloader verify`"
+                dataset.files.path("documents.ids", shard),
+                "offsets that descend",
+                "ascending offsets",
+                "run `conceptloader verify`",
             )
         pieces.append(gather(dataset.files, "documents.ids", shard, "u1", a, b, base))
         places.append(chosen)
@@ -219,7 +222,7 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
         found = arrow.Array.from_buffers(arrow.large_binary(), len(documents), buffers).cast(arrow.large_string())
     except arrow.ArrowInvalid as error:
         raise FormatError(
-            dataset.path, f"found an id that is not UTF-8 ({error})", fix="run `conceptloader verify`"
+            dataset.path, f"an id that is not UTF-8 ({error})", "UTF-8", "run `conceptloader verify`"
         ) from error
     return need("pyarrow.compute", "document_ids").if_else(
         arrow.array(lengths > 0), found, arrow.scalar(None, found.type)

@@ -57,7 +57,9 @@ def find_checkpoints(
     try:
         paths = sorted(path for path in Path(directory).iterdir() if path.name != FILE_NAME)
     except OSError as error:
-        raise ConfigError("checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints") from error
+        raise ConfigError(
+            "checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints", "check the path"
+        ) from error
     found, skipped, orders = list[Checkpoint](), dict[str, str](), dict[int, OrderSpec]()
 
     def whole_of(era: Run) -> OrderSpec:
@@ -76,8 +78,9 @@ def find_checkpoints(
         listed = "".join(f"\n  {why}" for why in skipped.values())
         raise ResumeError(
             str(directory),
-            f"none of its {len(paths)} entries is a checkpoint from which this run can resume{listed}",
-            fix="give the directory that the trainer saved to, and the configuration and run log of that run",
+            f"no checkpoint from which this run can resume among its {len(paths)} entries{listed}",
+            "the checkpoints of this run",
+            "give the directory that the trainer saved to, and the configuration and run log of that run",
         )
     return sorted(found, key=lambda one: one.consumed), skipped
 
@@ -106,9 +109,10 @@ def check_continuous(run: Run) -> None:
         if consumed != expected:
             raise ResumeError(
                 f"run log: step {step}",
-                f"it begins at sample {consumed}, where the launch before it ends at {expected}: samples were repeated "
-                "or passed over, the log was edited, or two runs share it",
-                fix="put the log back from a copy; without a run log the answer is in samples alone",
+                f"a start at sample {consumed}",
+                f"sample {expected}, where the launch before it ends: samples were repeated or passed "
+                "over, the log was edited, or two runs share it",
+                "put the log back from a copy; without a run log the answer is in samples alone",
             )
 
 
@@ -125,7 +129,12 @@ def _checkpoint(run: Run, whole_of: Callable[[Run], OrderSpec], path: Path, logg
     known, decided = {phase.start: phase for phase in whole.phases}, state.spec.decided(consumed)
     for phase in state.spec.deciding if logged else ():
         if phase.start < decided and known.get(phase.start) != phase:
-            raise ResumeError(where, f"weights set live at global sample {phase.start}", "those in the run log")
+            raise ResumeError(
+                where,
+                f"weights set live at global sample {phase.start}",
+                "weights that the run log has",
+                "give the run log of this run",
+            )
     step = None
     segments = () if run.history is None else run.history.segments
     segment = next((one for one in reversed(segments) if one.start.consumed < consumed), None)
@@ -143,8 +152,9 @@ def _checkpoint(run: Run, whole_of: Callable[[Run], OrderSpec], path: Path, logg
         if logged and file.stat().st_mtime < datetime.fromisoformat(start.time).timestamp():
             raise ResumeError(
                 where,
-                f"it is older than the launch of step {start.step} ({start.time}), from which the run came to this "
-                "position",
-                fix="it is of another run, or of a branch that the run has left",
+                f"a checkpoint older than the launch of step {start.step} ({start.time}), from which "
+                "the run came to this position",
+                "a checkpoint of this branch of the run",
+                "it is of another run, or of a branch that the run has left",
             )
     return Checkpoint(path=where, consumed=consumed, step=step, spec=state.spec)

@@ -34,7 +34,12 @@ class DocumentColumns:
 
     def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None, on: str | None = None) -> None:
         if not dataset.num_documents:
-            raise ConfigError(dataset.path, "no document table", "one, to filter its documents")
+            raise ConfigError(
+                dataset.path,
+                "no document table",
+                "a document table, to filter documents",
+                "omit the filter, or rebuild or adopt the dataset with documents",
+            )
         self._arrow = arrow = need("pyarrow", "subset: found no pyarrow package, which makes the tables")
         self.dataset, self._key = dataset, derive_key(seed, "share of documents")
         self._names = {}
@@ -126,24 +131,31 @@ class DocumentColumns:
                 table = self._read_lines(path, on, need("pyarrow.json", where))
         except (OSError, self._arrow.ArrowInvalid) as error:
             raise ConfigError(
-                where, str(error), "a parquet or jsonl file whose ids are strings, or all of them integers"
+                where,
+                str(error),
+                "a parquet or jsonl file whose ids are strings, or all of them integers",
+                "convert the file",
             ) from error
         if on not in table.column_names or table[on].null_count == len(table):
             found = f"the columns {', '.join(table.column_names)}"
-            raise ConfigError(where, found, f"one called {on}, with ids", "name the one that has them (--on COLUMN)")
+            raise ConfigError(where, found, f"a column {on} with ids", "name the one that has them (--on COLUMN)")
         if on != "id":
             clash = {"id": "(its own id)", on: "id"}
             table = table.rename_columns([clash.get(name, name) for name in table.column_names])
         twice = sorted(set(table.column_names) & set(self.types) - {"id"})
         if twice:
-            raise ConfigError(where, f"found the columns {', '.join(twice)}, which the dataset has", fix="rename them")
+            raise ConfigError(
+                where, f"the columns {', '.join(twice)}, which the dataset has too", "new names", "rename them"
+            )
         kind = getattr(table["id"].type, "value_type", table["id"].type)  # of a dictionary, too
         if not any(getattr(self._arrow.types, f"is_{name}")(kind) for name in _ID_TYPES):
-            raise ConfigError(where, f"ids of type {kind}", "strings or integers, as in the input")
+            raise ConfigError(
+                where, f"ids of type {kind}", "strings or integers, as in the input", "convert the column"
+            )
         table = table.filter(table["id"].is_valid())
         ids = table["id"].cast(self._arrow.large_string())
         if len(ids.unique()) != len(ids):
-            raise ConfigError(where, "an id twice", "one row for each document")
+            raise ConfigError(where, "an id twice", "one row for each document", "remove one of the rows")
         return table.set_column(table.column_names.index("id"), "id", ids).combine_chunks()
 
     def _read_lines(self, path: str, on: str, json: Any) -> Any:

@@ -178,7 +178,9 @@ class Exposure:
             if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
                 tables.append(self._concept_table(name, some, source, track))
         if not tables:
-            raise ConfigError("track", f"found {track!r}, which no dataset of the run has as a track of concepts")
+            raise ConfigError(
+                "track", f"{track!r}", "a track of concepts of a dataset of the run", "correct the name (--track)"
+            )
         return self._arrow.concat_tables(tables)
 
     def by_dataset(self) -> dict[str, list[Windows]]:
@@ -249,7 +251,12 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
         ConfigError: Unless one of them is given, and for until without a run log.
     """
     if (until is None) == (num_samples is None):
-        raise ConfigError("exposure", "expected until, a step, or else num_samples, without a run log")
+        raise ConfigError(
+            "exposure",
+            f"{'neither' if until is None else 'both'} of until and num_samples",
+            "until, a step, or else num_samples, without a run log",
+            "give one of them",
+        )
     windows: list[Windows] = []
     known: dict[tuple[int, int], Windows] = {}
     for era, low, high, plan in _ranges(run, until, num_samples):

@@ -39,7 +39,9 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
     arrow, names = need("pyarrow", "exposure_by"), [one for one in by if one != SOURCE]
     header = ["dataset" if one == SOURCE else one for one in by]
     if len({*header, *SUMS, "epochs"}) < len(header) + len(SUMS) + 1:
-        raise ConfigError("by", ",".join(by), f"each column once, and none called {', '.join(SUMS)} or epochs")
+        raise ConfigError(
+            "by", ",".join(by), f"each column once, and none called {', '.join(SUMS)} or epochs", "correct the list"
+        )
     datasets = {name: some[0].member.dataset for name, some in seen.by_dataset().items()}
     known = {name: DocumentColumns(ds, metadata=metadata, on=on) for name, ds in datasets.items() if ds.num_documents}
     for one in names:
@@ -110,7 +112,9 @@ def _only(name: str, lists: list[Any]) -> list[Any]:
     several = next((one for one in lists if one is not None and len(one) > 1), None)
     if several is not None:
         found = f"{', '.join(map(str, several))!r:.100} in a document"
-        raise ConfigError(f"by: {name}", found, "one at most", "count concepts by token: --by concept")
+        raise ConfigError(
+            f"by: {name}", found, "at most one value in each document", "count concepts by token: --by concept"
+        )
     return [one[0] if one else None for one in lists]
 
 

@@ -119,8 +119,9 @@ def find_documents(
     if isinstance(document, int) and dataset is None:
         raise ConfigError(
             "document",
-            f"found the number {document} without a dataset",
-            fix="name the dataset, or give the document's id",
+            f"the number {document} without a dataset",
+            "the dataset that has this number",
+            "name the dataset, or give the document's id",
         )
     searched = _searched(run, dataset, num_samples)
     found = [

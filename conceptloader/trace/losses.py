@@ -63,7 +63,9 @@ class LossLog:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
             message = f"cannot begin a loss log: {error.strerror or error}"
-            raise ReadError(directory, message, errno=error.errno) from error
+            raise ReadError(
+                directory, message, fix="check free space and permissions of the folder", errno=error.errno
+            ) from error
 
     def write(self, step: int, batch: Mapping[str, Any], losses: Any) -> None:
         """Note the losses of a micro batch.
@@ -76,14 +78,23 @@ class LossLog:
             ReadError: A file cannot be read.
         """
         if "sample_index" not in batch:
-            raise ConfigError("outputs.sample_index", "off, but a loss log needs it", fix="switch it on")
+            raise ConfigError(
+                "outputs.sample_index", "off, but a loss log needs it", "an array in each batch", "switch it on"
+            )
         names = ["sample_index", *(["loss_mask"] * (len(losses.shape) == 2 and "loss_mask" in batch))]
         if self._track is not None:
             names += [f"{self._track}_spans", f"{self._track}_num_spans"]
             if len(losses.shape) != 2 or names[-2] not in batch:
-                raise ConfigError("track", f"found no {names[-2]} in the batch, or not a loss for each label [B, S]")
+                raise ConfigError(
+                    "track",
+                    f"no {names[-2]} in the batch, or not a loss for each label [B, S]",
+                    "a track in the batch, and losses by label",
+                    "add the track to outputs, or omit track",
+                )
         if len(losses) != len(batch["sample_index"]):
-            raise ConfigError("losses", len(losses), f"{len(batch['sample_index'])}, one a sample")
+            raise ConfigError(
+                "losses", len(losses), f"{len(batch['sample_index'])}, one a sample", "pass one loss a sample"
+            )
         event = None
         if any(getattr(value, "is_cuda", False) for value in (losses, *(batch[name] for name in names))):
             event = sys.modules["torch"].cuda.Event()
@@ -190,7 +201,7 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
     arrow, parquet = need("pyarrow", _NO_ARROW), need("pyarrow.parquet", _NO_ARROW)
     paths = sorted(p for p in Path(directory).glob("*.*") if p.suffix in (".journal", ".parquet") and p.name[0] != ".")
     if not paths:
-        raise ReadError(f"{directory}: found no loss log, expected the directory that a LossLog writes to")
+        raise ReadError(f"{directory}", "no loss log", "the directory that a LossLog writes to", "check the path")
     found = [np.zeros(0, LOSS)]
     for path in paths:
         try:
@@ -203,7 +214,9 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
                 for name in LOSS.names or ():
                     rows[name] = table[name].to_numpy()
         except (arrow.ArrowException, KeyError) as error:
-            raise FormatError(path, f"no readable part of a loss log ({error})", fix="move it away") from error
+            raise FormatError(
+                path, f"a file that cannot be read ({error})", "a part of a loss log", "move it away"
+            ) from error
         found.append(rows[(rows["step"] >= first) & (rows["step"] < stop)])
     rows = np.concatenate(found)[::-1]  # the latest first
     keys = np.stack([rows[name].astype(np.int64) for name in ("step", "sample", "span")], 1)
@@ -235,7 +248,12 @@ def explain(
     whole, now = rows[rows["span"] == -1], rows[rows["step"] == step]
     losses = {int(row["sample"]): float(row["loss"]) for row in now[now["span"] == -1]}
     if not losses:
-        raise ConfigError(f"step {step}", f"no loss in {directory}", f"those of samples {first} to {stop - 1}")
+        raise ConfigError(
+            f"step {step}",
+            f"no loss in {directory}",
+            f"losses of samples {first} to {stop - 1}",
+            "ask for a step that was logged",
+        )
     before = whole[(whole["step"] < step) & np.isfinite(whole["loss"])]["loss"].astype(np.float64)
     usual = float(before.mean()) if len(before) else None
     finite = [loss for loss in losses.values() if math.isfinite(loss)]

@@ -59,12 +59,14 @@ def open_run(
     """
     if log is None or planned:
         if config is None:
-            raise ConfigError("run", "no configuration", "CONFIG, the YAML file of the run, or its run log")
+            raise ConfigError(
+                "run", "no configuration", "CONFIG, the YAML file of the run, or its run log", "name one of these"
+            )
         if log is None:
             return Run(blend=open_blend(load_config(config)))
     runs = open_log(log)
     if not runs.starts:
-        raise ConfigError(runs.path, "no start of a run", "the run log of a training")
+        raise ConfigError(runs.path, "no start of a run", "the run log of a training", "check the path")
     last = runs.history.segments[-1].start
     given = None if config is None else load_config(config, defaults=defaults_of(runs.spec(last), last.seq_len))
     if planned:

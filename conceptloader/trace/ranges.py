@@ -234,7 +234,12 @@ def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
         base = dataset.shard_starts[shard]
         start[chosen], stop[chosen] = pairs[::2] + base, pairs[1::2] + base
     if (start > stop).any() or (stop > dataset.num_tokens).any():
-        raise FormatError(dataset.path, "found a document that ends before its start", fix="run `conceptloader verify`")
+        raise FormatError(
+            dataset.path,
+            "a document that ends before its start",
+            "ends after their starts",
+            "run `conceptloader verify`",
+        )
     return start, stop
 
 

@@ -64,7 +64,10 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
     paths = sorted(Path(directory).glob("*.jsonl"))
     if not paths:
         raise ReadError(
-            f"{directory}: found no record (<launch>.<dp_rank>.jsonl), expected what the ranks of a run wrote"
+            f"{directory}",
+            "no record (<launch>.<dp_rank>.jsonl)",
+            "the records that the ranks of a run wrote",
+            "check the path",
         )
     for path in paths:
         found = _read_file(path)
@@ -75,7 +78,10 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
         known = starts.setdefault(launch, start)
         if replace(known, time=start.time) != start:
             raise FormatError(
-                path, f"start {launch} was {start} here, {known} on another rank", fix="expected the same start"
+                path,
+                f"start {launch} as {start}, but {known} on another rank",
+                "the same start on all ranks",
+                "give the records of one run",
             )
         lines.setdefault(launch, []).extend(found)
     launches: list[Launch] = []
@@ -101,7 +107,9 @@ def _read_file(path: Path) -> Iterator[Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ReadError(f"{path}: cannot read the record: {error}") from error
+        raise ReadError(
+            f"{path}", f"cannot read the record: {error}", fix="check the path and its permissions"
+        ) from error
     dp_rank = -1
     for number, line in enumerate(data.split(b"\n")[:-1], 1):  # without what a kill left unfinished
         try:
@@ -116,9 +124,17 @@ def _read_file(path: Path) -> Iterator[Any]:
             else:
                 found = _line(entry, dp_rank)
         except KeyError as error:
-            raise FormatError(f"{path}, line {number}", f"no {error}", "a line as BatchRecorder writes it") from error
+            raise FormatError(
+                f"{path}, line {number}",
+                f"no {error}",
+                "a line as BatchRecorder writes it",
+                "restore the file, or move it away",
+            ) from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise FormatError(
-                f"{path}, line {number}", str(error), fix="expected a record as BatchRecorder writes it"
+                f"{path}, line {number}",
+                f"a line that cannot be read ({error})",
+                "a line as BatchRecorder writes it",
+                "restore the file, or move it away",
             ) from error
         yield found

@@ -150,7 +150,9 @@ class Run:
         """
         seq_len = given or self.blend.config.seq_len
         if seq_len is None:
-            raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
+            raise ConfigError(
+                "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
+            )
         return seq_len
 
     def member(self, index: int) -> Member:
@@ -179,7 +181,7 @@ class Run:
         if found := self.having(dataset):
             return found
         known = {member.view.name for member in self.members if member is not None}
-        raise ConfigError("dataset", repr(dataset), f"one of {sorted(known)}")
+        raise ConfigError("dataset", repr(dataset), f"one of {sorted(known)}", "correct the name")
 
     def having(self, dataset: str | None) -> list[int]:
         """As `find`, if there is any."""
@@ -196,9 +198,11 @@ class Run:
         if self.history is None:
             raise ConfigError(
                 "run log",
-                "steps are not known without the sizes of the batches",
-                fix="give the run log (conceptloader_runs.jsonl, next to the checkpoints), or the global batch, micro "
-                "batch and data-parallel size of a new run",
+                "no sizes of batches, without which steps cannot be mapped to samples",
+                "a run log, or the sizes of a new run",
+                "pass --run-log DIR (run_log=), the directory of conceptloader_runs.jsonl, usually "
+                "that of the checkpoints, or --global-batch-size N (global_batch_size=), for ranks "
+                "also --micro-batch-size and --dp-size",
             )
         return self.history
 

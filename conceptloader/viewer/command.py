@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     dataset = arguments.config is not None and (is_url(arguments.config) or os.path.isdir(arguments.config))
     if dataset and any(map(vars(arguments).get, ("run_log", "losses", "samples", "global_batch_size"))):
-        raise ConfigError(arguments.config, "found a dataset, which has no steps", fix="give the run's configuration")
+        raise ConfigError(
+            arguments.config, "a dataset, which has no steps", "a configuration", "give the run's configuration"
+        )
     if dataset:
         looked = alone(open_dataset(arguments.config, arguments.root), arguments.seq_len, arguments.tokenizer)
     else:

@@ -115,10 +115,10 @@ def _track(looked: Looked, query: Query) -> tuple[Source, str]:
     source = looked.source(query)
     known = source.concept_tracks
     if not known:
-        raise ConfigError(source.name, "no track of concepts", "one")
+        raise ConfigError(source.name, "no track of concepts", "a track of concepts", "look at its windows")
     track = query.text("t", "concepts" if "concepts" in known else known[0])
     if track not in known:
-        raise ConfigError("track", repr(track), f"one of {', '.join(known)}")
+        raise ConfigError("track", repr(track), f"one of {', '.join(known)}", "choose one of these")
     return source, track
 
 

@@ -104,7 +104,12 @@ def _samples(batch: Mapping[str, Any], layout: BatchLayout) -> Iterator[Mapping[
             found[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     missing = {"input_ids", *(f"{track.name}_spans" for track in layout.tracks)} - found.keys()
     if missing:
-        raise ConfigError("decode", f"the batch has no {min(missing)}, expected one that the same loader returned")
+        raise ConfigError(
+            "decode",
+            f"no {min(missing)} in the batch",
+            "a batch that this loader returned",
+            "pass the loader that made it",
+        )
     if found["input_ids"].ndim == 1:
         yield found
     else:
@@ -115,12 +120,17 @@ def _view(sample: Mapping[str, Any], views: Mapping[int, View]) -> View:
     if "dataset_id" in sample:
         number = int(sample["dataset_id"])
         if number not in views:
-            raise ConfigError("decode", f"dataset_id {number}", "one that the configuration has")
+            raise ConfigError(
+                "decode",
+                f"dataset_id {number}",
+                "the id of a dataset of the configuration",
+                "pass the loader that made the batch",
+            )
         return views[number]
     facts = {(view.dataset.tokenizer, *(t.vocabulary for t in view.dataset.tracks.values())) for view in views.values()}
     if len(facts) > 1:
         raise ConfigError(
-            "outputs.dataset_id", "found false, and the datasets have different names", fix="set it to true"
+            "outputs.dataset_id", "false, and the datasets have different names", "true", "set it to true"
         )
     return next(iter(views.values()))
 
@@ -134,8 +144,9 @@ class _Words:
         if found is None:
             raise ConfigError(
                 "decode",
-                f"dataset {view.name}: no tokenizer was kept next to {dataset.path}",
-                fix="pass the tokenizer that it was built with: decode(batch, loader, 'tokenizer.json')",
+                f"no tokenizer next to {dataset.path}, of dataset {view.name}",
+                "the tokenizer that it was built with",
+                "pass it: decode(batch, loader, 'tokenizer.json')",
             )
         self._name, self._tokenizer = view.name, found
         tracks = [track.name for track in layout.tracks if track.name in dataset.tracks]

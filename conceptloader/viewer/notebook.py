@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import counted, printable
 from conceptloader.batch.loader import BaseLoader
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
@@ -83,7 +83,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def _facts(dataset: Dataset) -> str:
     tokenizer = dataset.tokenizer.name if dataset.tokenizer else "unknown"
-    counts = f"{dataset.num_tokens:,} tokens, {dataset.num_documents:,} documents, {dataset.num_shards:,} shards"
+    numbers = {"token": dataset.num_tokens, "document": dataset.num_documents, "shard": dataset.num_shards}
+    counts = ", ".join(counted(number, noun) for noun, number in numbers.items())
     tracks = [
         (name, track.codec, int(dataset.manifest.shards.tracks[name].records.sum()))
         for name, track in sorted(dataset.tracks.items())

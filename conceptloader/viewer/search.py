@@ -31,7 +31,7 @@ def search(looked: Looked, query: Query) -> dict[str, Any]:
     source, wanted = looked.source(query), query.text("q")
     dataset, tokenizer = source.dataset, _decoder(looked, source)
     if not dataset.num_documents:
-        raise ConfigError(source.name, "no table of documents", "one", "look at its windows")
+        raise ConfigError(source.name, "no table of documents", "a table of documents", "look at its windows")
     number = first = query.number("from", 0, dataset.num_documents, "document")
     pattern, until = re.compile(re.escape(wanted), re.IGNORECASE), time.monotonic() + _SECONDS
     hits: list[dict[str, Any]] = []
@@ -72,7 +72,9 @@ def contexts(looked: Looked, query: Query) -> dict[str, Any]:
 def _decoder(looked: Looked, source: Source) -> TextTokenizer:
     tokenizer = looked.decoder(source)
     if tokenizer is None:
-        raise ConfigError(source.name, "no copy of its tokenizer", "one, for text", "start the viewer with --tokenizer")
+        raise ConfigError(
+            source.name, "no copy of its tokenizer", "a tokenizer, for text", "start the viewer with --tokenizer"
+        )
     return tokenizer
 
 

@@ -33,14 +33,16 @@ class Query:
         """The parameter, or the default if it is missing or empty."""
         value = self._values.get(name) or default
         if value is None:
-            raise ConfigError(name, "missing in the address of this page, expected a value")
+            raise ConfigError(name, "no value in the address of this page", "a value", "go back to the start page")
         return value
 
     def number(self, name: str, default: int | None = None, stop: int = MOST, what: str = "") -> int:
         """An integer in [0, stop)."""
         text = self.text(name, None if default is None else str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < stop):
-            raise ConfigError(what or name, repr(text[:40]), f"a number from 0 to {stop - 1:,}")
+            raise ConfigError(
+                what or name, repr(text[:40]), f"a number from 0 to {stop - 1:,}", "correct the address of the page"
+            )
         return int(text)
 
 

@@ -39,9 +39,11 @@ def document(looked: Looked, query: Query) -> dict[str, Any]:
     if "id" in query:
         numbers = dataset.find_document(query.text("id"))
         if not numbers:
-            raise ConfigError("document", f"no {query.text('id')!r} in {source.name}", "an id of the input")
+            raise ConfigError(
+                "document", f"no {query.text('id')!r} in {source.name}", "an id of the input", "correct the id"
+            )
     elif not dataset.num_documents:
-        raise ConfigError(source.name, "no table of documents", "one", "look at its windows")
+        raise ConfigError(source.name, "no table of documents", "a table of documents", "look at its windows")
     number = query.number("n", numbers[0] if numbers else 0, dataset.num_documents, "document")
     start, stop = dataset.document_range(number)
     first = query.number("from", 0, max(1, stop - start), "token of the document")

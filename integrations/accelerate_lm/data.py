@@ -51,8 +51,9 @@ class AcceleratedLoader(TrainedLoader):
         if getattr(accelerator, "parallelism_config", None) is not None:
             raise ConfigError(
                 "AcceleratedLoader",
-                "found a parallelism_config",
-                fix="give a TrainedLoader the dp_rank and dp_size of its mesh, register it with "
+                "a parallelism_config",
+                "an Accelerator without it",
+                "give a TrainedLoader the dp_rank and dp_size of its mesh, register it with "
                 "register_for_checkpointing, and call acknowledge() after each step",
             )
         super().__init__(
@@ -100,7 +101,7 @@ class AcceleratedLoader(TrainedLoader):
                 "accelerator.step",
                 f"{'an' if steps else 'no'} optimizer step after {done} micro batches of a global batch: Accelerate "
                 "has reset its count, as at the end of another prepared DataLoader, or by free_memory()",
-                f"one after {accumulate}, the gradient_accumulation_steps that this loader began with",
+                f"an optimizer step after {accumulate}, the gradient_accumulation_steps that this loader began with",
                 f"give the Accelerator a GradientAccumulationPlugin(num_steps={accumulate}, sync_with_dataloader=False)"
                 ", call free_memory() only between steps, and resume from the last checkpoint",
             )
@@ -113,8 +114,8 @@ class AcceleratedLoader(TrainedLoader):
         if self.position_after(self._accumulated) > self.run.yielded:
             raise ConfigError(
                 "accelerator.accumulate",
-                f"{self._accumulated} blocks",
-                "one for each micro batch of this loader, which has yielded "
+                f"{self._accumulated} blocks of accumulate()",
+                "a block for each micro batch of this loader, which has yielded "
                 f"{self.run.yielded - self.run.began} samples",
                 "give all models of a batch to one accumulate(first, second), and train from one loader",
             )
@@ -134,7 +135,10 @@ class AcceleratedLoader(TrainedLoader):
     def dataset(self) -> NoReturn:
         """What accelerate's skip_first_batches asks for."""
         raise ConfigError(
-            "skip_first_batches", "load_state has put this loader where the checkpoint was", fix="leave skipping out"
+            "skip_first_batches",
+            "a loader that load_state has put where the checkpoint was",
+            "the loader of a run that begins",
+            "omit skip_first_batches",
         )
 
 

@@ -28,8 +28,9 @@ class AutomodelSamples(SampleDataset):
         if self.blend.config.outputs.loss_weight is not None:
             raise ConfigError(
                 "outputs.loss_weight",
-                "found weights, but the losses of Automodel take none: it would train as if all were 1",
-                fix="remove them, or use conceptloader.SampleDataset with a custom loss",
+                "weights, but the losses of Automodel take none: it would train as if all were 1",
+                "no weights",
+                "remove outputs.loss_weight, or use conceptloader.SampleDataset with a custom loss",
             )
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:

@@ -114,9 +114,15 @@ class ConceptProvider(DatasetProvider):
                 repr(self.dataloader_type),
                 "'single': cyclic and batch shuffle the samples again, and external starts at the first one after "
                 "each restart",
+                "set dataloader_type: single",
             )
         if not self.config or not self.seq_length or not self.state:
-            raise ConfigError("ConceptProvider", "config, seq_length and state are needed")
+            raise ConfigError(
+                "ConceptProvider",
+                f"no {'config' if not self.config else 'seq_length' if not self.seq_length else 'state'}",
+                "config, seq_length and state",
+                "set it",
+            )
         partition = Partition(micro_batch_size=1, dp_size=1)
         opened = self._open(self.config)
         run = TrainingRun(opened, BRIDGE, partition=partition, rule=None, allow_changed=self.allow_changed)
@@ -153,7 +159,10 @@ class ConceptProvider(DatasetProvider):
                 data = json.loads(path.read_bytes())
             except (ValueError, RecursionError) as error:
                 raise ResumeError(
-                    path, f"corrupt ({error})", "the order spec that the run's first launch wrote"
+                    path,
+                    f"corrupt ({error})",
+                    "the order spec that the run's first launch wrote",
+                    "restore it from a copy",
                 ) from error
             saved = OrderState.read(data, str(path))
             begun = saved.count("count_start", str(path), 0)

@@ -170,7 +170,9 @@ class ConceptDataModule(pl.LightningDataModule):
     def losses(self) -> DatasetLosses:
         """To which training_step adds the losses of its batch, for `mixing` in the configuration."""
         if self.loader is None:
-            raise ConfigError("ConceptDataModule", "losses before training", "train_dataloader() first")
+            raise ConfigError(
+                "ConceptDataModule", "losses before training", "losses of a training", "call train_dataloader() first"
+            )
         return self.loader.losses
 
     def teardown(self, stage: str) -> None:
@@ -195,7 +197,10 @@ class Acknowledge(pl.Callback):
     def _loader(self) -> LightningLoader:
         if self._data.loader is None:
             raise ConfigError(
-                "ConceptDataModule", "Lightning has not asked for its train_dataloader", fix="pass it as datamodule="
+                "ConceptDataModule",
+                "no request for its train_dataloader by Lightning",
+                "the module as the Trainer's data",
+                "pass it as datamodule=",
             )
         return self._data.loader
 
@@ -256,18 +261,18 @@ class Acknowledge(pl.Callback):
         if epoch is not None and (position - loader.run.count_start) % loader.step_samples:
             raise ConfigError(
                 "global_batch_size",
-                f"found {loader.step_samples} at {position} samples, from where its steps end elsewhere than an "
-                f"epoch of {epoch} samples",
-                fix="resume with the size before, or where the new one divides the samples",
+                f"{loader.step_samples} at {position} samples",
+                f"a size by which steps end with an epoch of {epoch} samples",
+                "resume with the size before, or where the new one divides the samples",
             )
         endless = epoch is None and loader.plan.stop is None
         limited = batches != (float("inf") if endless else len(loader))
         if limited and batches % a_step:
             raise ConfigError(
                 "limit_train_batches",
-                f"found epochs of {batches} micro batches, no multiple of the {a_step} of a step: the last step "
-                "would have fewer",
-                fix=f"set {batches // a_step * a_step or a_step}",
+                f"epochs of {batches} micro batches",
+                f"a multiple of the {a_step} of a step: the last step would have fewer",
+                f"set {batches // a_step * a_step or a_step}",
             )
         return limited
 
@@ -291,9 +296,9 @@ class Acknowledge(pl.Callback):
         if not isinstance(batch, Mapping) or POSITION not in batch:
             raise ConfigError(
                 "batch",
-                f"it holds no {POSITION!r} any more",
-                fix="hooks that change it, as on_after_batch_transfer, have to leave that number in: it says what was "
-                "trained",
+                f"no {POSITION!r} in it any more",
+                "the number that the loader put there, which says what was trained",
+                "let hooks that change the batch, as on_after_batch_transfer, keep it",
             )
         self._loader.acknowledge(batch[POSITION])
         self._loader.observe_step(pl_module.device)

@@ -50,8 +50,10 @@ def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) ->
         return tensor
     if tensor.shape[dim] % (2 * cp_size):
         raise ConfigError(
-            f"sequence of {tensor.shape[dim]} tokens",
-            f"expected a multiple of 2 * context_parallel_size = {2 * cp_size}",
+            "seq_len",
+            f"a sequence of {tensor.shape[dim]} tokens",
+            f"a multiple of 2 * context_parallel_size = {2 * cp_size}",
+            "change --seq-length",
         )
     chunks = tensor.chunk(2 * cp_size, dim)
     return torch.cat((chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]), dim)
@@ -123,7 +125,12 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
             return kept
         stock, kept = self._pull()
         if stock:
-            raise ConfigError("concepts", "call it once in each forward step, after get_batch")
+            raise ConfigError(
+                "concepts",
+                "a second call for one micro batch, or a call before get_batch",
+                "one call in each forward step, after get_batch",
+                "call it once, and keep what it returns",
+            )
         return kept
 
     def rewind(self) -> None:

@@ -126,17 +126,37 @@ class MegatronData:
                 "add packing: {bins: 64}, or leave --sft out",
             )
         if self.stage.name == "none" and configs[0].outputs.loss_weight is not None:
-            raise ConfigError("outputs.loss_weight", "found with concept stage none, whose losses have no weights")
+            raise ConfigError(
+                "outputs.loss_weight",
+                "with concept stage none, whose losses have no weights",
+                "no weights with it",
+                "omit outputs.loss_weight, or choose another stage",
+            )
         if configs[0].taken_over:
             if rules.fim:
-                raise ConfigError("order", "megatron: found with --fim-data, whose draws depend on all samples before")
+                raise ConfigError(
+                    "order: megatron",
+                    "--fim-data, whose draws depend on all samples before",
+                    "a run without it",
+                    "omit one of the two",
+                )
             if any(files[name] is not None for name in ("valid", "test", "split")):
-                raise ConfigError("order", "megatron: takes its splits from Megatron's arguments")
+                raise ConfigError(
+                    "order: megatron",
+                    "a configuration for valid or test, or a split",
+                    "the splits of Megatron's arguments",
+                    "omit them, and keep the --split of the run so far",
+                )
             train, *taken = open_taken_over(configs[0], given, sizes, rules)
             valid, test = ([] if one is None else [one] for one in taken)
         else:
             if named and (given.blend or given.blend_per_split):
-                raise ConfigError("--data-path", "found with --conceptloader-config as well", fix="give one of the two")
+                raise ConfigError(
+                    "--data-path",
+                    "both --data-path and --conceptloader-config",
+                    "one source of data",
+                    "omit one of the two",
+                )
             train = OurSplit(open_blend(configs[0]), rules)
             # As in Megatron, a blend that --split cuts is one set.
             several = bool(getattr(given, "multiple_validation_sets", None)) and (named or given.split is None)
@@ -147,8 +167,9 @@ class MegatronData:
         if sizes[1] != 0 and not valid:
             raise ConfigError(
                 "evaluation",
-                f"{sizes[1] or 'all'} samples are asked for and there is no data",
-                fix="give --split with a second number above 0, or --conceptloader-valid-config, or switch it off "
+                f"no data, but {sizes[1] or 'all'} samples to evaluate on",
+                "data for evaluation",
+                "give --split with a second number above 0, or --conceptloader-valid-config, or switch it off "
                 "with --eval-iters 0",
             )
         return train, valid, test
@@ -160,7 +181,10 @@ class MegatronData:
         aligned = [field.name for field in fields if field.along]
         if aligned and self.rules.moves_tokens:
             raise ConfigError(
-                self.rules.moves_tokens, f"found {aligned[0]}, which would not fit its tokens", fix="drop it"
+                self.rules.moves_tokens,
+                f"{aligned[0]}, which would not fit its tokens",
+                "fields that are not aligned with tokens",
+                "remove it from outputs.fields",
             )
         return fields
 
@@ -192,9 +216,9 @@ class MegatronData:
                     continue
                 raise ConfigError(
                     f"datasets.{name}",
-                    f"found tokens of {ours.name}, whose documents end with {ours.eos_id}, but Megatron's tokenizer "
-                    f"has {eod} for that",
-                    fix=f"{remedy}, or, if the others mean the same, --conceptloader-allow-changed {TOKENIZER}",
+                    f"tokens of {ours.name!r}, whose documents end with {ours.eos_id}",
+                    f"{eod}, which Megatron's tokenizer has for that",
+                    f"{remedy}, or, if the others mean the same, --conceptloader-allow-changed {TOKENIZER}",
                 )
 
     def _follow(self, order: Any, start: int) -> None:
@@ -308,7 +332,10 @@ class MegatronData:
         if parallel_state.get_tensor_model_parallel_rank() == 0:
             if data_iterator is None:
                 raise ConfigError(
-                    "get_batch", "found no data iterator on a rank that reads data", fix="build it there as well"
+                    "get_batch",
+                    "no data iterator on a rank that reads data",
+                    "a data iterator",
+                    "build it there as well",
                 )
             batch = next(data_iterator)
             if isinstance(data_iterator, SplitIterator) and extra:

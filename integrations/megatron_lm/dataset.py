@@ -77,18 +77,20 @@ class SampleRules:
         """From a GPTDatasetConfig; `pad` as MegatronDataset.__init__ chose it."""
         if not config.add_extra_token_to_sequence:
             raise ConfigError(
-                "add_extra_token_to_sequence", "False", "True: a window holds the label of its last token"
+                "add_extra_token_to_sequence", "False", "True: a window holds the label of its last token", "omit it"
             )
         new = hasattr(config, "dynamic_context_parallel")  # what `dev` calls it
         if config.dynamic_context_parallel if new else config.hybrid_context_parallel:
             option = "--dynamic-context-parallel" if new else "--hybrid-context-parallel"
-            raise ConfigError(option, "not supported, it needs samples of differing length")
+            raise ConfigError(
+                option, f"{option}, which needs samples of differing length", "samples of one length", f"omit {option}"
+            )
         same = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
         rules: dict[str, Any] = {name: getattr(config, name) for name in same}
         sft = getattr(config, SFT, False)
         if sft and config.create_attention_mask:
             raise ConfigError(
-                "--sft", "found without --no-create-attention-mask-in-dataloader, which it needs", fix="add it"
+                "--sft", "no --no-create-attention-mask-in-dataloader", "this option with --sft", "add it"
             )
         rules["inter_document_masking"] = sft or getattr(config, "inter_document_masking", False)
         return cls(seq_length=config.sequence_length, pad=pad, by_document=sft, fim=fill_in_middle(config), **rules)
@@ -104,7 +106,12 @@ def fill_in_middle(config: Any) -> FillInMiddle | None:
     ids = dict(zip(names, tokenizer.tokens_to_ids(list(names.values())), strict=True))
     none = None, getattr(tokenizer, "unk_id", None)
     if unknown := [name for key, name in names.items() if ids[key] in none]:
-        raise ConfigError("--fim-data", f"found no token {unknown[0]!r} in the tokenizer", fix="add it there")
+        raise ConfigError(
+            "--fim-data",
+            f"no token {unknown[0]!r} in the tokenizer",
+            "the tokens of fill-in-the-middle",
+            "add it there",
+        )
     return FillInMiddle(
         rate=config.fim_rate,
         spm_rate=config.fim_spm_rate,
@@ -129,6 +136,7 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
                 f"tracks.{track.name}.layout",
                 str("records" if track.decoded else "ragged"),
                 "padded: Megatron needs fixed shapes",
+                "set layout: padded",
             )
     fields = []
     for name, spec in layout.arrays(1).items():
@@ -247,7 +255,12 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        raise ConfigError("ConceptDataset", "it is not built by BlendedMegatronDatasetBuilder's own loop")
+        raise ConfigError(
+            "ConceptDataset",
+            "another build than by BlendedMegatronDatasetBuilder's own loop",
+            "a start by conceptloader.launch",
+            "start the script with python -m conceptloader.launch",
+        )
 
     build_low_level_dataset = numel_low_level_dataset
 
@@ -283,9 +296,9 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
             if self.rules.by_document and parts > 2 and (starts % parts).any():
                 raise ConfigError(
                     "--sft",
-                    f"found documents whose lengths are no multiples of {parts}, twice the context parallel size, in "
-                    f"sample {number}",
-                    fix=f"build the dataset with --chat and --pad-to-multiple-of {parts}",
+                    f"documents of other lengths, in sample {number}",
+                    f"multiples of {parts}, twice the context parallel size",
+                    f"build the dataset with --chat and --pad-to-multiple-of {parts}",
                 )
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:

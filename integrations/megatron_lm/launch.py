@@ -104,7 +104,10 @@ class Run:
         if run is not None:
             if run.mixing is not None and args.num_workers:  # what the option says, so that all ranks raise
                 raise ConfigError(
-                    "mixing", f"--num-workers {args.num_workers}", "0: workers would keep the old weights"
+                    "mixing",
+                    f"--num-workers {args.num_workers}",
+                    "0: workers would keep the old weights",
+                    "set --num-workers 0",
                 )
             run.stand_at(plan, end)
             data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
@@ -164,7 +167,12 @@ class Run:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data = self.data
         if data is None or data.run is None:
-            raise ConfigError("set_weights", "found no data yet, or data of `order: megatron`, whose weights are fixed")
+            raise ConfigError(
+                "set_weights",
+                "no data yet, or data of `order: megatron`, whose weights are fixed",
+                "a training with weights that can be set",
+                "call it in a training step, and without `order: megatron`",
+            )
         data.run.yielded_to(data.count_start + args.consumed_train_samples)
         return data.run.set_weights(weights, at, why=why, ranks=GroupRanks())
 
@@ -210,8 +218,9 @@ def check_attention(args: Namespace, data: MegatronData) -> None:
     if fused or not rules.create_attention_mask:
         error = ConfigError(
             "--reset-attention-mask",
-            "found with attention that takes no mask: documents would see each other",
-            fix="--dataloader-inter-document-masking (from core 0.19 on), or --transformer-impl local "
+            "with attention that takes no mask: documents would see each other",
+            "attention that separates them",
+            "--dataloader-inter-document-masking (from core 0.19 on), or --transformer-impl local "
             "--no-masked-softmax-fusion without --no-create-attention-mask-in-dataloader",
         )
         if packed:
@@ -293,7 +302,12 @@ def install() -> None:
         return
     given, rest = take_options(sys.argv[1:])
     if given is None and "--mock-data" not in rest:
-        raise ConfigError("--conceptloader-config", "nothing", "the YAML file of the training data, or --data-path")
+        raise ConfigError(
+            "--conceptloader-config",
+            "nothing",
+            "the YAML file of the training data, or --data-path",
+            "add one of these",
+        )
     sys.argv[1:] = rest
     if given is not None:
         run = Run(given)
@@ -309,7 +323,7 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
     stages (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
     """
     if _run is None or _run.data is None:
-        raise ConfigError("concepts", "found no data yet", fix=NOT_STARTED)
+        raise ConfigError("concepts", "no data", "a training that has begun", NOT_STARTED)
     return _run.data.concepts(data_iterator, vp_stage, micro_batch_size)
 
 
@@ -330,10 +344,13 @@ def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str
 
     args = get_args()
     if _run is None:
-        raise ConfigError("set_weights", "found no data yet", fix=NOT_STARTED)
+        raise ConfigError("set_weights", "no data", "a training that has begun", NOT_STARTED)
     if args.num_workers:
         raise ConfigError(
-            "set_weights", f"--num-workers {args.num_workers}", "0: worker processes would keep the old weights"
+            "set_weights",
+            f"--num-workers {args.num_workers}",
+            "0: worker processes would keep the old weights",
+            "set --num-workers 0",
         )
     return _run.set_weights(weights, at, args, why)
 

@@ -75,7 +75,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.name not in ("first", "last", "all", "none") and not self.name.isdecimal():
-            raise ConfigError("concept stage", repr(self.name), "first, last, all, none or a stage number")
+            raise ConfigError(
+                "concept stage", repr(self.name), "first, last, all, none or a stage number", "correct it"
+            )
 
     def here(self, vp_stage: int | None = None) -> bool:
         """Whether the (virtual) stage of this process is meant."""
@@ -85,9 +87,19 @@ class Stage:
         chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
         wanted = {"first": 0, "last": ranks * chunks - 1}[self.name] if not self.name.isdecimal() else int(self.name)
         if wanted >= ranks * chunks:
-            raise ConfigError("concept stage", f"found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
+            raise ConfigError(
+                "concept stage",
+                f"{wanted}",
+                f"0 to {ranks * chunks - 1}, the stages of the pipeline",
+                "choose another stage",
+            )
         if chunks > 1 and vp_stage is None:
-            raise ConfigError("concepts", "with virtual pipeline stages pass vp_stage, as to Megatron's own get_batch")
+            raise ConfigError(
+                "concepts",
+                "no vp_stage with virtual pipeline stages",
+                "the vp_stage that Megatron's own get_batch takes",
+                "pass vp_stage",
+            )
         return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
 
 
@@ -115,7 +127,7 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         for option, name in OPTIONS.items():
             alone = name in ("valid", "test") or not has_paths
             if alone and given[name] != parser.get_default(name):
-                raise ConfigError(option, "needs --conceptloader-config as well")
+                raise ConfigError(option, "it alone", "--conceptloader-config as well", "add --conceptloader-config")
         if not has_paths:
             return None, rest
     Stage(found.stage)
@@ -173,19 +185,28 @@ def load_configs(
     if split is not None:
         if own[1:] != [None, None]:
             raise ConfigError(
-                f"--split {split}", "found with a configuration for valid or test as well", fix="give one of the two"
+                f"--split {split}",
+                "--split with a configuration for valid or test",
+                "only one of the two",
+                "omit one of them",
             )
         own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares_of(split)]
     of_train, *rest = own
     if of_train is None:
-        raise ConfigError(f"--split {split}", "leaves nothing to train on")
+        raise ConfigError(
+            f"--split {split}",
+            "a split that leaves nothing to train on",
+            "a share for training",
+            "raise its first number",
+        )
     for evaluated in filter(None, rest):
         for name in evaluated.tracks:
             if name not in of_train.tracks:
                 raise ConfigError(
                     f"tracks.{name}",
-                    "found only in the evaluation configuration, but all batches have the tensors of the training",
-                    fix="add it to the training configuration too, or remove it",
+                    "a track of the evaluation configuration only",
+                    "a track of the training as well: all batches have its tensors",
+                    "add it to the training configuration too, or remove it",
                 )
     of_valid, of_test = (c and replace(c, tracks=of_train.tracks) for c in rest)
     return of_train, of_valid, of_test
@@ -205,8 +226,8 @@ def check_sequences(split: str, files: Iterable[str]) -> None:
             raise ConfigError(
                 f"--split {split}",
                 f"{sequences} sequences in {documents} documents in {index}",
-                "one in each: Megatron's --split counts sequences and conceptloader documents, so that other data "
-                "would be held out",
+                "one sequence in each document: Megatron's --split counts sequences and conceptloader "
+                "documents, so that other data would be held out",
                 "give files for each split (--train-data-path and related options), or adopt these and use a YAML",
             )
 
@@ -219,7 +240,12 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
     """
     low, high = float(share[0]), min(float(share[1]), 1.0)
     if config.split_documents is not None:
-        raise ConfigError("split_documents", "found with --split, which cuts the same way", fix="give one of the two")
+        raise ConfigError(
+            "split_documents",
+            "split_documents with --split, which cuts the same way",
+            "only one of the two",
+            "omit one of them",
+        )
     return replace(config, split_documents=None if (low, high) == (0, 1) else (low, high))
 
 
@@ -229,7 +255,9 @@ def check_evaluation(config: Config, option: str) -> None:
     found += [f"phases[{k}]" for k, phase in enumerate(config.phases) if phase.start]
     found += [f"datasets.{name}.max_epochs" for name, one in config.datasets.items() if one.max_epochs is not None]
     if found:
-        raise ConfigError(found[0], f"found in the file of {option}: an evaluation is no training", fix="omit it")
+        raise ConfigError(
+            found[0], f"it in the file of {option}, which is an evaluation", "no such key there", "omit it"
+        )
 
 
 def for_evaluation(config: Config) -> Config:
@@ -269,7 +297,10 @@ def wanted(config: Config, concepts: bool) -> Config:
     """
     if config.outputs.position_ids == "document":
         raise ConfigError(
-            "outputs.position_ids", "found document", fix="with Megatron say --reset-position-ids instead"
+            "outputs.position_ids",
+            "document",
+            "no value: Megatron's options decide",
+            "omit it, and pass --reset-position-ids",
         )
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:

@@ -50,8 +50,9 @@ def resume_run(run: TrainingRun, saved: Mapping[str, Any] | None, counted: int, 
         if counted and NO_STATE not in accept:
             raise ResumeError(
                 "checkpoint",
-                f"found {counted} consumed samples without a state of conceptloader, so another loader chose them",
-                fix=f"continue with the samples of Megatron's loader by `order: megatron`, or with sample {counted} of "
+                f"{counted} consumed samples without a state of conceptloader: another loader chose them",
+                "a state",
+                f"continue with the samples of Megatron's loader by `order: megatron`, or with sample {counted} of "
                 f"this configuration by --conceptloader-allow-changed {NO_STATE}",
             )
         if counted:
@@ -62,9 +63,9 @@ def resume_run(run: TrainingRun, saved: Mapping[str, Any] | None, counted: int, 
         if ORDER not in accept:
             raise ResumeError(
                 "order",
-                f"the first {state.consumed} samples were those of Megatron's own loader, and the configuration has "
-                "conceptloader's order",
-                fix="keep `order: megatron` and the command line of that run. Where its index files end, continue "
+                f"conceptloader's order after {state.consumed} samples of Megatron's own loader",
+                "the order of the run so far",
+                "keep `order: megatron` and the command line of that run. Where its index files end, continue "
                 f"with sample {state.consumed} of conceptloader's order: --conceptloader-allow-changed {ORDER}",
             )
         logger.warning("the first %d samples were Megatron's; conceptloader's may repeat their tokens", state.consumed)
@@ -94,9 +95,9 @@ def _state_at(saved: Mapping[str, Any], counted: int) -> OrderState:
     if state.consumed not in (None, consumed):
         raise ResumeError(
             WHERE,
-            f"saved at {state.consumed} consumed samples, but the run resumes at {consumed}",
-            fix="take the state and the count from one checkpoint, or ask for another one: "
-            "MegatronData.state(consumed)",
+            f"a state of {state.consumed} consumed samples",
+            f"{consumed}, at which the run resumes",
+            "take the state and the count from one checkpoint, or ask for another one: MegatronData.state(consumed)",
         )
     return replace(state, consumed=consumed)
 
@@ -119,9 +120,9 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         if before:
             raise ResumeError(
                 "checkpoint",
-                f"found {consumed} consumed samples without a state of conceptloader, but {log.path} says that it "
-                f"gave those from {before[0].consumed} on",
-                fix="if the state was lost, as by converting the checkpoint, resume by the run log: "
+                f"{consumed} consumed samples without a state of conceptloader",
+                f"a state, as {log.path} says that conceptloader gave those from {before[0].consumed} on",
+                "if the state was lost, as by converting the checkpoint, resume by the run log: "
                 f"--conceptloader-allow-changed {LOG}; if another loader has begun a new run since, move the log away",
             )
     return None

@@ -47,7 +47,7 @@ def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
         try:
             return int(float(word[:-1]) * unit) if unit else int(float(word))
         except ValueError as error:
-            raise ConfigError(f"--step-batch-size-schedule {text}", repr(word), "a number") from error
+            raise ConfigError(f"--step-batch-size-schedule {text}", repr(word), "a number", "correct it") from error
 
     pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
     return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
@@ -80,7 +80,7 @@ def first_sample(args: Namespace) -> int:
         raise ConfigError(
             "--phase-transition-iterations",
             f"{args.consumed_train_samples} consumed samples at iteration {args.iteration}",
-            f"{counted}: Megatron would not resume where the checkpoint ended. Use `phases` in the configuration "
-            "in its place",
+            f"{counted}: Megatron would not resume where the checkpoint ended",
+            "use `phases` in the configuration in its place",
         )
     return int(transition * args.global_batch_size)

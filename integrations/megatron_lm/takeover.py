@@ -20,7 +20,12 @@ from conceptloader.errors import ConfigError
 def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDArray[Any], ...]:
     """Index files, read-only. ConfigError, naming files of the same kind that do exist, if one is not there."""
     if folder is None:
-        raise ConfigError("order", "megatron: no --data-cache-path", fix="pass the one that the run was started with")
+        raise ConfigError(
+            "order: megatron",
+            "no --data-cache-path",
+            "the directory with the indices of the run",
+            "pass the --data-cache-path that the run was started with",
+        )
     arrays = []
     for suffix in suffixes:
         path = Path(folder, f"{base}-{suffix}.npy")
@@ -30,9 +35,10 @@ def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDAr
             split = base.split("-", 1)[1]
             others = sorted(p.name for p in Path(folder).glob(f"*-{split}-{suffix}.npy"))[:5]
             raise ConfigError(
-                "order",
-                f"megatron: {path} does not exist",
-                fix=f"files for other arguments: {', '.join(others) or 'none'}. Use the command line of the run that "
+                "order: megatron",
+                f"no {path}",
+                "the index files of the run",
+                f"files for other arguments: {', '.join(others) or 'none'}. Use the command line of the run that "
                 "is migrated, unchanged in data paths, weights, --split, --seed, --seq-length, tokenizer and "
                 "the number of training and evaluation samples (see its *-description.txt). To continue "
                 "in conceptloader's order where its files end: remove `order: megatron`, and pass "

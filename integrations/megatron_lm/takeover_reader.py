@@ -122,7 +122,12 @@ class StockSplit:
     def check(self, num_samples: int) -> None:
         """Raise ConfigError beyond the end of Megatron's index files."""
         if num_samples > len(self.data):
-            raise ConfigError(f"a run of {num_samples} samples", f"Megatron's index files hold {len(self.data)}")
+            raise ConfigError(
+                "num_samples",
+                f"{num_samples}",
+                f"at most {len(self.data)}, which Megatron's index files hold",
+                "lower the number of samples",
+            )
 
     @property
     def layout(self) -> BatchLayout:
@@ -159,7 +164,10 @@ def open_taken_over(
     """
     if not dataset_config.blend and not dataset_config.blend_per_split:
         raise ConfigError(
-            "order", "megatron: found no --data-path", fix="pass the run's own, with its weights and --split"
+            "order: megatron",
+            "no --data-path",
+            "the data of the run so far",
+            "pass the run's own, with its weights and --split",
         )
     cached = copy.copy(dataset_config)
     cached.path_to_cache = config.taken_over
@@ -169,7 +177,7 @@ def open_taken_over(
         raise ConfigError("order: megatron", "a view", "whole datasets", "take the run over without it")
     if any(isinstance(data, list) for data in built):
         raise ConfigError(
-            "order", "megatron: several validation sets are not supported", fix="take the run over without them"
+            "order: megatron", "several validation sets", "at most one validation set", "take the run over without them"
         )
 
     def split_of(data: MappedGPTDataset | MappedBlend) -> StockSplit:
@@ -178,7 +186,12 @@ def open_taken_over(
 
     train, valid, test = (None if data is None else split_of(data) for data in built)
     if train is None:
-        raise ConfigError("order", "megatron: the run that is taken over has no training split")
+        raise ConfigError(
+            "order: megatron",
+            "a run without a training split",
+            "a training split",
+            "pass the --split of the run so far",
+        )
     return train, valid, test
 
 
@@ -194,9 +207,10 @@ def dataset_of(stock: MappedGPTDataset, datasets: Sequence[Dataset]) -> Dataset:
             return dataset
         streams[dataset.path] = sorted(files)[:3]
     raise ConfigError(
-        "order",
-        f"megatron: no dataset of the configuration reads all of {wanted_file} in place (they read {streams})",
-        fix="adopt it with `conceptloader adopt`",
+        "order: megatron",
+        f"no dataset of the configuration that reads all of {wanted_file} in place (they read {streams})",
+        "a dataset of this file",
+        "adopt it with `conceptloader adopt`",
     )
 
 

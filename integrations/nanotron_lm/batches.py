@@ -44,7 +44,9 @@ def micro_batch_keys(
         rank = {"first": first, "last": last}.get(stage, -1)
         rank = int(stage) if rank < 0 else rank
         if rank >= stages:
-            raise ConfigError("nanotron.model_inputs", f"found pipeline rank {rank}, this run has 0 to {stages - 1}")
+            raise ConfigError(
+                "nanotron.model_inputs", f"pipeline rank {rank}", f"0 to {stages - 1} in this run", "correct the rank"
+            )
         keys.setdefault(name, (name, rank))
     return keys
 
@@ -84,8 +86,9 @@ class Collator:
         if not isinstance(value, np.ndarray):
             raise ConfigError(
                 f"nanotron.model_inputs.{name}",
-                f"holds a {type(value).__name__}, nanotron moves only tensors",
-                fix="remove it",
+                f"a {type(value).__name__}",
+                "a tensor, as nanotron moves nothing else",
+                "remove it",
             )
         if name == "input_mask":
             value = np.ones(value.shape, np.bool_)
@@ -141,12 +144,15 @@ def make_dataloader(
         collator = Collator(keys=keys, pp_rank=pp.rank(), cut=cut, cp_rank=cp.rank(), cp_size=cp.size())
     if use_position_ids and config.outputs.position_ids == "off":
         raise ConfigError(
-            "outputs.position_ids", "off, but this model takes position ids", fix="choose window or document"
+            "outputs.position_ids", "off", "window or document, since this model takes position ids", "set one of these"
         )
     assert config.seq_len is not None
     if collator.cp_size > 1 and config.seq_len % (2 * collator.cp_size):
         raise ConfigError(
-            "seq_len", f"{config.seq_len} is not divisible by 2 * context_parallel_size = {2 * collator.cp_size}"
+            "seq_len",
+            f"{config.seq_len}",
+            f"a multiple of 2 * context_parallel_size = {2 * collator.cp_size}",
+            "change the sequence length",
         )
     if config.packing is not None and not use_position_ids and context.world_pg.rank() == 0:
         logger.warning(

@@ -218,7 +218,9 @@ def open_stage(
         start, begins = saved.start_of(name, in_stage)
         run.resume(dataclasses.replace(saved.order, consumed=start + in_stage), NAME, new_stage=begins)
     if run.learns and not options.loss_per_dataset:
-        raise ConfigError("nanotron.loss_per_dataset", "false, but the mixture learns from it", "true")
+        raise ConfigError(
+            "nanotron.loss_per_dataset", "false, but the mixture learns from it", "true", "set it to true"
+        )
     run.require_known()
     consumed = start + in_stage
     sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
@@ -277,8 +279,9 @@ def _require_known_past(
     if UNVERIFIED not in options.allow_changed:
         raise ResumeError(
             "checkpoint",
-            f"it {found}, but holds no {NAME} that tells which",
-            fix=f"{remedy}, or add {UNVERIFIED} to nanotron.allow_changed to resume at {then}",
+            f"a checkpoint that {found}, without {NAME}, which tells them",
+            "the state of conceptloader",
+            f"{remedy}, or add {UNVERIFIED} to nanotron.allow_changed to resume at {then}",
         )
     logger.warning("the checkpoint %s, and holds no %s; as allowed, training resumes at %s", found, NAME, then)
 

@@ -94,8 +94,9 @@ class Run:
         if self.config is None:
             raise ConfigError(
                 "install",
-                "no trainer has started since the adapter was installed",
-                fix="call install() before DistributedTrainer",
+                "no trainer that has started since the adapter was installed",
+                "install() before the trainer",
+                "call install() before DistributedTrainer",
             )
         asked = SimpleNamespace(**kwargs)
         self.dataset = open_stage(
@@ -210,7 +211,12 @@ _run: Run | None = None
 def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
     """StageDataset.set_weights, of the data stage that run_train.py trains."""
     if _run is None or _run.dataset is None:
-        raise ConfigError("set_weights", "no data stage of conceptloader is trained", fix="call it in a training step")
+        raise ConfigError(
+            "set_weights",
+            "no training of a data stage of conceptloader",
+            "a training step",
+            "call it in a training step",
+        )
     return _run.dataset.set_weights(weights, at, why=why)
 
 

@@ -49,9 +49,14 @@ class NanotronOptions(Section):
         super().__post_init__()
         for key, stage in self.model_inputs.items():
             if key in STOCK_KEYS:
-                raise ConfigError(f"model_inputs.{key}", "every model of nanotron gets this key", fix="omit it")
+                raise ConfigError(
+                    f"model_inputs.{key}",
+                    "a key that every model of nanotron gets",
+                    "other inputs of the model",
+                    "omit it",
+                )
             if stage not in ("first", "last") and not stage.isdecimal():
-                raise ConfigError(f"model_inputs.{key}", repr(stage), "first, last or a pipeline rank")
+                raise ConfigError(f"model_inputs.{key}", repr(stage), "first, last or a pipeline rank", "correct it")
 
     @classmethod
     def parse(cls, section: Any, where: str) -> "NanotronOptions":
@@ -119,8 +124,9 @@ def replace_in(data: Any, nanosets: bool = False) -> Any:
         if isinstance(dataset, Mapping) and "type" not in dataset and {"datasets", "config"} & dataset.keys():
             raise ConfigError(
                 f"data_stages[{k}].data.dataset",
-                f"found {', '.join(map(str, dataset))} and no type, which none of nanotron's own datasets has",
-                fix=f"for ours add type: {TYPE}",
+                f"{', '.join(map(str, dataset))} and no type, which no dataset of nanotron has",
+                f"a dataset of nanotron, or type: {TYPE}",
+                f"add type: {TYPE} for conceptloader's",
             )
         if section is not None and isinstance(dataset, Mapping) and "type" in dataset:
             found = _parse(dataset, data, f"data_stages[{k}].data.dataset")
@@ -142,7 +148,10 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
     inline = sorted(set(values) - {"type", "config", "nanotron"})
     if "config" in values and inline:
         raise ConfigError(
-            where, f"has config and also {', '.join(inline)}", fix="put everything there, or everything here"
+            where,
+            f"config and {', '.join(inline)}",
+            "one place for the options",
+            "put everything there, or everything here",
         )
     args = cls(**values)
     model_inputs = args.options(f"{where}.nanotron").model_inputs
@@ -167,7 +176,10 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     for key in ("dataset_read_path", "dataset_max_tokens"):
         if section.get(key) is not None:
             raise ConfigError(
-                f"{where}.{key}", "not with conceptloader, which reads all of dataset_folder", fix="omit it"
+                f"{where}.{key}",
+                "it with conceptloader's data, which read all of dataset_folder",
+                f"no {key}",
+                "omit it",
             )
     from nanotron.config import NanosetDatasetsArgs
 
@@ -176,7 +188,9 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     folders = [folders] if isinstance(folders, str) else list(folders)
     weights = [1] * len(folders) if weights is None or len(folders) == 1 else list(weights)
     if len(weights) != len(folders):
-        raise ConfigError(f"{where}.dataset_weights", len(weights), f"one for each of {len(folders)} folders")
+        raise ConfigError(
+            f"{where}.dataset_weights", len(weights), f"a weight for each of {len(folders)} folders", "give as many"
+        )
     saved = (root.get("checkpoints") or {}).get("checkpoints_path")
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
     outputs = {"position_ids": "document", "mask_document_boundaries": True}
@@ -196,8 +210,9 @@ def no_tokenizer() -> Any:
     """For a name that is ours, and that no hub is asked for. Raises: ConfigError."""
     raise ConfigError(
         "tokenizer.tokenizer_name_or_path",
-        f"found {NO_TOKENIZER}, which stands for none",
-        fix="to encode or decode text, name the tokenizer of the datasets",
+        f"{NO_TOKENIZER}, which stands for none",
+        "the tokenizer of the datasets",
+        "to encode or decode text, name it",
     )
 
 

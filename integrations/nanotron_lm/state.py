@@ -42,7 +42,10 @@ class State:
             return None
         except (ValueError, RecursionError) as error:
             raise ResumeError(
-                path, f"corrupt ({type(error).__name__}: {error})", fix="take another checkpoint"
+                path,
+                f"a corrupt state ({type(error).__name__}: {error})",
+                "the state as it was saved",
+                "take another checkpoint",
             ) from error
         saved = OrderState.read(data, str(path))
         consumed, stage = saved.position(str(path)), saved.more.get("data_stage")
@@ -50,8 +53,9 @@ class State:
         if not isinstance(stage, str) or stage_start > consumed:
             raise ResumeError(
                 path,
-                f"corrupt (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
-                fix="take another checkpoint",
+                f"a corrupt state (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
+                "the state as it was saved",
+                "take another checkpoint",
             )
         return cls(order=saved, stage=stage, stage_start=stage_start)
 
@@ -65,9 +69,9 @@ class State:
         if self.stage_start + in_stage != self.consumed:
             raise ResumeError(
                 f"data stage {stage!r}",
-                f"nanotron has consumed {in_stage} samples, but {NAME} says {self.consumed - self.stage_start} (of "
-                f"stage {self.stage!r})",
-                fix="the two are of different checkpoints",
+                f"{in_stage} consumed samples by nanotron",
+                f"{self.consumed - self.stage_start}, as {NAME} says (of stage {self.stage!r})",
+                "take both from one checkpoint",
             )
         return self.stage_start, False
 
@@ -88,7 +92,7 @@ def check_layout(checkpoint: Path, config: Any) -> None:
             what = " and ".join(part for part, loaded in parts.items() if loaded)
             raise ResumeError(
                 f"parallelism.{name}",
-                f"found {size}, but {checkpoint} was written at {saved[name]}, and nanotron cannot load its {what} "
-                "at another",
-                fix=f"set {name} to {saved[name]} (dp, micro batch and accumulation may change)",
+                f"{size}",
+                f"{saved[name]}, at which {checkpoint} was written: nanotron cannot load its {what} at another size",
+                f"set {name} to {saved[name]} (dp, micro batch and accumulation may change)",
             )

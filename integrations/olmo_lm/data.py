@@ -79,7 +79,12 @@ class ConceptDataLoader(TextDataLoaderBase):
         self._check(batch_layout(self.blend))
         self._passes = isinstance(self.blend.order, Sequential)
         if self._passes and epoch_samples is not None:
-            raise ConfigError("epoch_samples", f"{epoch_samples} with order sequential", "none", "an epoch is a pass")
+            raise ConfigError(
+                "epoch_samples",
+                f"{epoch_samples} with order sequential",
+                "an epoch that is a pass",
+                "omit epoch_samples",
+            )
         self._run_log = self._to_log = run_log  # the latter until this launch is logged
         windows = self._windows(global_batch_size)
         self.loader = _Loader(
@@ -101,9 +106,9 @@ class ConceptDataLoader(TextDataLoaderBase):
             if name not in rows:
                 raise ConfigError(
                     "model_inputs",
-                    f"{name} has no row for each window, and OLMo-core cuts batches into micro batches by rows: they "
-                    "would get values of other windows",
-                    fix="for concepts set layout: padded",
+                    f"{name} without a row for each window",
+                    "rows, by which OLMo-core cuts batches into micro batches",
+                    "for concepts set layout: padded",
                 )
 
     def _windows(self, tokens: int) -> int:
@@ -114,6 +119,7 @@ class ConceptDataLoader(TextDataLoaderBase):
                 "global_batch_size",
                 f"{tokens} tokens",
                 f"a multiple of seq_len {seq_len} x {self.dp_world_size} data-parallel ranks",
+                "change one of the three",
             )
         return tokens // seq_len
 

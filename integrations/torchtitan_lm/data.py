@@ -117,12 +117,18 @@ class ConceptDataLoader(BaseDataLoader):
                 "num_tokens_per_microbatch_per_dp_rank",
                 str(num_tokens_per_batch),
                 f"a multiple of max_context_length, {max_context_length}",
+                "change one of the two",
             )
         if not config.config:
-            raise ConfigError("dataloader.config", "nothing", "the path of a configuration of conceptloader")
+            raise ConfigError("dataloader.config", "nothing", "the path of a configuration of conceptloader", "set it")
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
-            raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
+            raise ConfigError(
+                f"{config.config}: outputs.position_ids",
+                "off",
+                "window or document, since torchtitan needs positions",
+                "set one of these",
+            )
         check_tensors(config.model_inputs, batch_layout(blend), _Loader.entry, "dataloader.model_inputs")
         if "max_seqlen" in config.model_inputs:
             raise ConfigError("dataloader.model_inputs", "max_seqlen, an int", "names of tensors", "omit it")
@@ -131,8 +137,9 @@ class ConceptDataLoader(BaseDataLoader):
         if not self._repeat and not sequential and config.num_samples is None:
             raise ConfigError(
                 config.config,
-                "shuffled data have no end, but one pass was asked for (repeat=False, as by a validator with steps=-1)",
-                fix="set order: sequential in the configuration, or num_samples",
+                "shuffled data, which have no end, for one pass (repeat=False, as by a validator with steps=-1)",
+                "data with an end",
+                "set order: sequential in the configuration, or num_samples",
             )
         size = tokenizer.get_vocab_size() if hasattr(tokenizer, "get_vocab_size") else None
         remedy = "set hf_assets_path to the tokenizer that the data were built with"
@@ -171,9 +178,9 @@ class ConceptDataLoader(BaseDataLoader):
         if step is None and self._options.run_log and self.loader.consumed_samples:
             raise ConfigError(
                 "dataloader.run_log",
-                f"at {self.loader.consumed_samples} samples torchtitan's structured_logger has no step, expected "
-                "that of the training loop",
-                fix="call its set_step before each step, as Trainer.train does",
+                f"no step of torchtitan's structured_logger at {self.loader.consumed_samples} samples",
+                "the step of the training loop",
+                "call its set_step before each step, as Trainer.train does",
             )
         return 0 if step is None else step - 1
 
@@ -181,7 +188,9 @@ class ConceptDataLoader(BaseDataLoader):
         # The validator sets this tag before it builds its loader; the next step of a training clears it.
         if "eval" in titan_log.get_step_tags():
             if self._options.run_log:
-                raise ConfigError("dataloader.run_log", "found that of a validation, which is no run", fix="omit it")
+                raise ConfigError(
+                    "dataloader.run_log", "a run log in a validation, which is no run", "no run log", "omit it"
+                )
             self.loader = _Validation(self.loader.blend, **self._arguments)
             return
         behind = self._steps_behind()

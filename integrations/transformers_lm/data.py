@@ -168,8 +168,9 @@ class ConceptTrainer(transformers.Trainer):
         if model_inputs and as_names(model_inputs, "model_inputs") != self.data_collator.model_inputs:
             raise ConfigError(
                 "model_inputs",
-                f"found {list(model_inputs)}, but the data_collator has {list(self.data_collator.model_inputs)}",
-                fix="give them to one of the two",
+                f"{list(model_inputs)}, but the data_collator has {list(self.data_collator.model_inputs)}",
+                "the same in both",
+                "give them to one of the two",
             )
         if self.train_dataset is not None:
             self._check_dataset(self.train_dataset, "train_dataset")
@@ -188,9 +189,10 @@ class ConceptTrainer(transformers.Trainer):
         if self.get_total_train_batch_size(self.args) != whole:
             raise ConfigError(
                 "ConceptTrainer",
-                f"found {self.args.world_size} processes, of which some read the same samples (tensor, context or "
+                f"{self.args.world_size} processes, of which some read the same samples (tensor, context or "
                 "sequence parallelism)",
-                fix="it assigns samples to all of them",
+                "processes with samples of their own",
+                "it assigns samples to all of them",
             )
         self.args.ignore_data_skip = True  # the loader stands there already
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
@@ -206,6 +208,7 @@ class ConceptTrainer(transformers.Trainer):
                 name,
                 f"a {type(dataset).__name__}",
                 "a conceptloader.SampleDataset, without a sampler or a DataLoader around it",
+                "pass the SampleDataset itself",
             )
         check_tensors(self.data_collator.model_inputs, batch_layout(dataset.blend), _Loader.entry)
 
@@ -232,7 +235,7 @@ class ConceptTrainer(transformers.Trainer):
     def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
         """Draw datasets in other proportions while training; see Loader.set_weights."""
         if self._loader is None:
-            raise ConfigError("set_weights", "found no training", fix="call it from a callback")
+            raise ConfigError("set_weights", "no training", "a training that has begun", "call it from a callback")
         return self._loader.set_weights(weights, at)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
@@ -251,7 +254,9 @@ class ConceptTrainer(transformers.Trainer):
     def _call(self, compute_loss_func: Any, outputs: Any, labels: Any, **options: Any) -> Any:
         if self._targets is not None:
             if not isinstance(outputs, Mapping) or outputs.get("logits") is None:
-                raise ConfigError("compute_loss_func", "a model that returns no logits", fix="turn off a fused loss")
+                raise ConfigError(
+                    "compute_loss_func", "a model that returns no logits", "logits", "turn off a fused loss"
+                )
             outputs = copy.copy(outputs)  # with a logit more at the end, and a label more at the start
             outputs["logits"], labels = pad(outputs["logits"], (0, 0, 0, 1)), pad(self._targets, (1, 0), value=IGNORED)
         return compute_loss_func(outputs, labels, **options)
@@ -286,23 +291,25 @@ class ConceptTrainer(transformers.Trainer):
     def get_train_dataloader(self) -> Any:
         """The loader of this process, from sample 0 on; Progress puts it where the checkpoint was."""
         if self.train_dataset is None:
-            raise ConfigError("train_dataset", "nothing", "a conceptloader.SampleDataset")
+            raise ConfigError("train_dataset", "nothing", "a conceptloader.SampleDataset", "pass it as train_dataset=")
         micro, accumulate = self._train_batch_size, self.args.gradient_accumulation_steps
         batch = micro * accumulate * self.args.world_size
         if self.args.auto_find_batch_size and self._loader is not None and self._loader.trained_here:
             raise ConfigError(
                 "auto_find_batch_size",
-                f"memory ran out at {self._loader.consumed_samples} samples, and the Trainer begins again with "
-                f"{micro} a process: it would train {self._loader.trained_here} of them twice",
-                fix=f"set per_device_train_batch_size={micro}, and begin again",
+                f"no memory left at {self._loader.consumed_samples} samples, after which the Trainer "
+                f"begins again with {micro} a process: it would train {self._loader.trained_here} of "
+                "them twice",
+                "a batch that fits in memory",
+                f"set per_device_train_batch_size={micro}, and begin again",
             )
         epoch = len(self.train_dataset) // batch * batch
         if not epoch:
             raise ConfigError(
                 "train_dataset",
-                f"expected num_samples of at least one step, {batch} samples, found {len(self.train_dataset)}: an "
-                "epoch would have no step",
-                fix="raise num_samples, or lower per_device_train_batch_size or gradient_accumulation_steps",
+                f"num_samples of {len(self.train_dataset)}",
+                f"at least one step, {batch} samples: an epoch would have no step",
+                "raise num_samples, or lower per_device_train_batch_size or gradient_accumulation_steps",
             )
         self._loader = loader = _Loader(
             self.train_dataset.blend,
@@ -334,8 +341,9 @@ class Progress(transformers.TrainerCallback, ExportableState):
         if not isinstance(batches, _Batches):
             raise ConfigError(
                 "ConceptTrainer",
-                f"found a {type(batches).__name__} as train_dataloader",
-                fix="a subclass or a plugin put it in place of the loader; leave get_train_dataloader as it is",
+                f"a {type(batches).__name__} as train_dataloader",
+                "the loader that it was given",
+                "a subclass or a plugin put it in place of the loader; leave get_train_dataloader as it is",
             )
         self._loader = batches.loader
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})

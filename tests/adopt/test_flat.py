@@ -30,7 +30,7 @@ def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head:
         array = np.array(tokens, dtype)
         np.save(path, array) if head else array.tofile(path)
         if 0 not in tokens:
-            with raises(InputError, "x.npy", "no token 0 in 1 files"):
+            with raises(InputError, "x.npy", "no token 0 in 1 file"):
                 adopt([path], Path(directory) / "ds", dtype=None if head else dtype, document_end=0)
             return
         adopt([path], Path(directory) / "ds", dtype=None if head else dtype, document_end=0)

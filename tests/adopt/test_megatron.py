@@ -144,7 +144,7 @@ def damage(path: Path, offset: int, data: bytes) -> None:
 # The index of the corpus below: head 34, 3 lengths from 34, 3 pointers from 46, 4 document entries from 70, end 102.
 CORPUS: Documents = [[[1, 2], [3]], [], [[4, 5, 6]]]
 PATCHES: list[tuple[int, str, int, str]] = [  # at a byte of the index, a value; what is found
-    (0, "9s", b"TNTIDX", "it to begin with"),  # type: ignore[list-item]
+    (0, "9s", b"TNTIDX", "a file that begins with"),  # type: ignore[list-item]
     (9, "Q", 2, "version 2"),
     (17, "B", 7, "tokens of type float32"),
     (17, "B", 6, "tokens of type float64"),
@@ -156,9 +156,9 @@ PATCHES: list[tuple[int, str, int, str]] = [  # at a byte of the index, a value;
     (54, "q", 2, "sequence 1 of 1 tokens at byte 2"),
     (94, "q", 4, "documents that end at sequence 4, past the end"),
     (94, "q", 2, "documents that end at sequence 2"),
-    (78, "q", 9, "document 1 to begin at sequence 9"),
-    (86, "q", 1, "document 2 to begin at sequence 1"),
-    (70, "q", 1, "document 0 to begin at sequence 1"),
+    (78, "q", 9, "a document, 1, that begins at sequence 9"),
+    (86, "q", 1, "a document, 2, that begins at sequence 1"),
+    (70, "q", 1, "a document, 0, that begins at sequence 1"),
 ]
 
 

@@ -159,7 +159,7 @@ def test_overlaps(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2, 3, 4]]])
     spans = [{"start": 0, "end": 3, "concepts": ["a"]}, {"start": 2, "end": 4, "concepts": ["b", "a"]}]
     rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "spans": spans}])
-    with raises(InputError, "rows.jsonl: line 1: document 0", "found span [2, 4) over [0, 3)"):
+    with raises(InputError, "rows.jsonl: line 1: document 0", "span [2, 4) over [0, 3)"):
         annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", vocabulary=["a", "b"]))
     options = AnnotateOptions(track="c", vocabulary=["a", "b"], overlap="union")
     annotate(tmp_path / "ds", [rows], tmp_path / "union", options)
@@ -241,7 +241,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     with raises(InputError, "rows.jsonl: line 1", "id 'd0'"):
         annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
     (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n{"document": 0,\n')
-    with raises(InputError, "rows.jsonl: line 2", "found broken JSON"):
+    with raises(InputError, "rows.jsonl: line 2", "broken JSON"):
         annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
     (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n')
     with raises(ConfigError, found="files there"):

@@ -126,7 +126,7 @@ def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys
     capsys.readouterr()
     assert main([*command, str(folder / "second"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unit"] == "characters"
-    with raises(InputError, "line 1: document 1", "[0, 4)", "it within the 3 characters"):
+    with raises(InputError, "line 1: document 1", "[0, 4)", "offsets within the 3 characters"):
         attach(folder, [span("d1", 0, 4)], unit="characters")
 
 
@@ -182,7 +182,7 @@ def test_documents_with_and_without_eos(folder: Path) -> None:
 
 def test_too_many_lost_spans_leave_nothing_behind(folder: Path) -> None:
     rows = [span("d0", 3, 4), span("d0", 4, 7)]
-    with raises(InputError, found="track 'c': 1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
+    with raises(InputError, path="track 'c'", found="1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
         attach(folder, rows, unit="characters")
     assert not list(folder.glob("out*"))
     made = attach(folder, rows, unit="characters", max_unaligned_spans=0.5)

@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_an_error_at_launch(tmp_path: Path) -> None:
     with raises(ConfigError, "outputs.columns.ids.missing", "0.5", "int64"):
         launch(tmp_path / "ds", {"ids": {"missing": 0.5}})
     add_column(tmp_path / "other", "ids", np.ones((ds.num_tokens, 2), "u4"))
-    with raises(ConfigError, "outputs.columns.ids", "u4[3] in dataset ds, but u4[2] in other", "one type and shape"):
+    with raises(ConfigError, "outputs.columns.ids", "u4[3] in dataset ds, but u4[2] in other", "same type and shape"):
         launch(tmp_path / "ds", {"ids": {"missing": -1}}, **two)
     with raises(ConfigError, "outputs", "two arrays of a batch would be called ids"):
         launch(tmp_path / "ds", {"ids": "labels"}, outputs={"fields": {"ids": "labels"}})

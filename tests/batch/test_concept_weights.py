@@ -76,7 +76,7 @@ def test_concepts_without_names_are_given_by_id(data: Path) -> None:
     [
         ({"concepts": {"reed": 0}}, "outputs.loss_weight.concepts.reed", "reed"),
         ({}, "outputs.loss_weight.concepts", "nothing for the track of concepts 'concepts'"),
-        ({"concepts": {"red": 0}, "outside": None}, "outputs.loss_weight", "no weight for tokens outside"),
+        ({"concepts": {"red": 0}, "outside": None}, "outputs.loss_weight", "the track 'concepts' alone"),
         ({"concepts": {"red": "low"}}, "outputs.loss_weight", "low"),
     ],
 )
@@ -100,7 +100,7 @@ def test_concepts_of_a_track_of_numbers(data: Path, tmp_path: Path) -> None:
         tokenizer="bytes",
         columns=cl.writing.Columns(tracks={}, numbers={"concepts": "f4"}),
     )
-    with raises(ConfigError, "outputs.loss_weight", "'concepts' is no track of concepts"):
+    with raises(ConfigError, "outputs.loss_weight", "'concepts' is not a track of concepts"):
         weights(tmp_path, "ds", concepts={"red": 0})
 
 

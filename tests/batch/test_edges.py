@@ -130,7 +130,7 @@ def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
         batch_layout(cl.open_blend(config))
 
     layout(1 << 13, 1 << 14)  # 8 bytes each: 1 GiB
-    with raises(ConfigError, found="bytes a sample, above"):
+    with raises(ConfigError, found="bytes a sample"):
         layout(1 << 13, (1 << 14) + 1)
     (tmp_path / "ds" / "00000.t.data").unlink()
     layout(1 << 8, 1 << 9)  # 1 MiB: files are looked at when they are read

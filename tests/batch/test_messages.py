@@ -141,7 +141,7 @@ def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
     view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
     reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
-    found = "found error, and document 3 of 5 tokens, expected room for it in a pack of its block; set it to split"
+    found = "found error, while document 3 has 5 tokens, expected room for it in a pack of its block; set it to split"
     with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing.overflow: {found}"):
         reader.read(zero, picked=(zero.astype(np.int64), zero))
 
@@ -149,7 +149,7 @@ def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
 def test_a_window_that_the_member_does_not_have(whole: Path) -> None:
     view = make_view("web", cl.open_dataset(whole / "spans"), 0, 0, 6, SEQ_LEN)
     reader, six = BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), np.full(1, 6, np.uint64)
-    with pytest.raises(ConfigError, match="dataset web: found sample 6 of it in the order, expected one below 6"):
+    with pytest.raises(ConfigError, match="dataset web: found sample 6 of it in the order, expected a number below 6"):
         reader.read(six, picked=(np.zeros(1, np.int64), six))
 
 

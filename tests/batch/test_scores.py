@@ -59,7 +59,7 @@ def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:
     for name, parameters in (("a", {"ids": "u2"}), ("b", {"scores": "f2"})):
         build(tmp_path / name, parameters, rng)
         views.append(make_view(name, cl.open_dataset(tmp_path / name), 0, 0, 3, 8))
-    with raises(ConfigError, "tracks.t", "dataset a has no scores of its concepts, but b has"):
+    with raises(ConfigError, "tracks.t", "no scores of its concepts in dataset a, but scores in b"):
         decide_layout(views, 8, Outputs(), {"t": ConceptOptions()})
 
 

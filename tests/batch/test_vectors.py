@@ -78,7 +78,7 @@ def test_padded_with_their_counts(tmp_path: Path, encoding: str) -> None:
     assert torch.equal(cut["v_counts"], batch["v_counts"].clamp(max=2))
     records = batch_of(path, tracks={"v": {"layout": "records"}})["v_records"]
     assert [one.tolist() for one in records[0]] == [VECTORS[0], VECTORS[1]]
-    with raises(ConfigError, "tracks.v", "of which each span has several"):
+    with raises(ConfigError, "tracks.v", "a track with several numbers a span"):
         batch_of(path, tracks={"v": {"layout": "ragged"}})
     with raises(ConfigError, "outputs.loss_weight", "several numbers a span", "one number a span"):
         batch_of(path, tracks={}, outputs={"loss_weight": {"name": "v", "outside": 1}})
@@ -92,7 +92,7 @@ def test_one_number_in_each_is_what_it_was(tmp_path: Path) -> None:
     path = build(tmp_path / "ds", [[1.5], [2.5]])
     assert cl.open_dataset(path).tracks["v"].max_items is None
     assert batch_of(path)["v_values"].ndim == 2
-    with raises(ConfigError, "tracks.v", "of which each span has one"):
+    with raises(ConfigError, "tracks.v", "a track with one number a span"):
         batch_of(path, tracks={"v": {"max_concepts": 2, "overflow": "truncate"}})
 
 

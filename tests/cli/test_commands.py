@@ -61,7 +61,7 @@ def test_help_takes_two_screens(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"], "found 8, but whole documents"),
+        (["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"], "found 8 with whole documents"),
         (["inspect", "DS", "--random", "2", "--top", "3"], "--random and --top"),
         (["inspect", "DS", "--seed", "3"], "--seed without --random"),
         (["inspect", "DS", "--window", "0", "--seq-len", "8", "--documents"], "--documents without --random"),
@@ -133,17 +133,17 @@ def test_a_recipe_says_what_the_command_line_would(
     [
         ("tokeniser: bytes", "r.yaml: tokeniser: found an unknown option 'tokeniser'"),
         ("shard_input_bytes: 5", "did you mean shard-input-bytes?"),
-        ("chunks: [a]", "r.yaml: chunks: found ['a'], expected one value"),
+        ("chunks: [a]", "r.yaml: chunks: found ['a'], expected a single value"),
         ("chunks: {files: [a], join: 2024-05-01}", "r.yaml: chunks: found Object of type date"),
         ("recipe: r.yaml", "unknown option 'recipe'"),
         ("no-eos: 1", "r.yaml: no-eos: found 1, expected true or false"),
-        ("workers: [1, 2]", "r.yaml: workers: found [1, 2], expected one value"),
+        ("workers: [1, 2]", "r.yaml: workers: found [1, 2], expected a single value"),
         ("tokenizer: true", "r.yaml: tokenizer: found True, expected text"),
         ("tokenizer:", "r.yaml: tokenizer: found None, expected text"),
         ("ignore-column: [[a]]", "r.yaml: ignore-column: found ['a'], expected text"),
         ("inputs: a", "r.yaml: inputs: found 'a', expected a list"),
         ("- a", "r.yaml: found list, expected options"),
-        ("out: a\nout: b", "stands twice"),
+        ("out: a\nout: b", "found the key 'out' twice"),
         ("workers: many", "--workers"),
     ],
 )
@@ -166,5 +166,5 @@ def test_two_recipes_and_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         return capsys.readouterr().err
 
     (tmp_path / "r.yaml").write_text("workers: 1")
-    assert "found 2 files, expected one" in told("--recipe", tmp_path / "r.yaml", "--recipe", tmp_path / "r.yaml")
+    assert "found 2 files, expected one file" in told("--recipe", tmp_path / "r.yaml", "--recipe", tmp_path / "r.yaml")
     assert "none.yaml" in told("--recipe", tmp_path / "none.yaml")

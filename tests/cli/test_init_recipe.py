@@ -321,7 +321,7 @@ ANNOTATIONS = {
         [{"id": "d0", "spans": spans((12, 13, "red"), (94, 102, "red"))}],
         "above 1.00% (max-unaligned-spans) a build fails",
     ),
-    "unknown": ([{"id": "d7", "spans": spans((0, 3, "red"))}], "found id 'd7', expected one of the 1 documents"),
+    "unknown": ([{"id": "d7", "spans": spans((0, 3, "red"))}], "found id 'd7', expected an id of the 1 document"),
     "numbers": ([{"id": "d0", "spans": spans((0, 3, 5))}], "labels are numbers"),
     "half null": ([{"id": "d0", "spans": spans((0, 3, "red"))}, {"id": "d0"}], "spans: 1 of 2 rows have none"),
     "wrong": ([{"id": "d0", "spans": spans((3, 0, "red"))}], "line 1: spans[0]: found [3, 0)"),

@@ -71,7 +71,7 @@ def test_stages_out_of_turn_and_bad_chunks(corpus: Chunked, tmp_path: Path) -> N
         join.run(rank=0, world_size=2)
     deal.run(rank=0, world_size=2)
     join.run()
-    with raises(ConfigError, found="found the join of other files or options"):
+    with raises(ConfigError, found="the join of other files or options"):
         ChunkedBuild("join", *arguments(corpus, text="text"), tmp_path / "ds", "bytes").run()
     write.run()
     finish.run()

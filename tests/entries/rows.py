@@ -610,7 +610,7 @@ ROWS: dict[str, Row] = {
         ),
         row(
             "tracks.*.layout: records", {"tracks": {"topic": {"layout": "records"}}}, leaves=("tracks.*.layout",),
-            seen=("topic_span_index", "topic_records"), named=("layout", "records", "moves only tensors"),
+            seen=("topic_span_index", "topic_records"), named=("layout", "records", "moves nothing else"),
         ),
         row(
             "tracks.*.max_spans", {"tracks": {"topic": {"max_spans": 1, "overflow": "truncate"}}}, base=TOPIC,

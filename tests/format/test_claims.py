@@ -130,7 +130,7 @@ def test_unknown_parameters_of_a_codec_are_a_problem(path: Path, codec: str, par
     found = messages(cl.verify(path, full=full))
     assert "tracks: concepts: " in found
     assert f"found parameters {parameters}" in found
-    with raises(ConfigError, found="found parameters"):
+    with raises(ConfigError, found="parameters"):
         cl.open_dataset(path).spans("concepts", 0, 4)
     file = path / "00001.concepts.index"
     file.write_bytes(bytes(file.stat().st_size))

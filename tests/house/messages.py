@@ -1,9 +1,11 @@
 """Every message of an error, in one file to read and to review: python -m tests.house.messages [--write].
 
-Tests read the parts of an error (code, path, found, expected, fix) and leave its wording to this snapshot.
+Tests read the parts of an error (code, path, found, expected, fix) and leave its wording to this snapshot. It also
+counts how many messages say what was expected and what to do, and refuses a pronoun where the expected thing belongs.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("messages.txt")
 # bad: of the format, a FormatError. The others are kinds that a caller tells apart, where they are raised.
 KINDS = {"bad", "OtherBuild", "OtherDataset", "ChangedPast", "NoState", "BadRecord", "BadRow"}
-KINDS |= {name for name in vars(errors) if name.endswith("Error")}
+# Words: of batch/messages.py, for what the kernels find.
+KINDS |= {"Words"} | {name for name in vars(errors) if name.endswith("Error")}
 PARTS = ("path", "found", "expected", "fix")
+PARTS_OF = {"Words": ("found", "expected", "fix", "path")}
+FIXES = {"remedy": "fix", "where": "path"}
+# At least so many messages have these parts. The others pass on what the system or another library says.
+SHARES = {"expected": 0.9, "fix": 0.8}
+# "found no loader, expected one": a reader has to look for the noun. "one of a, b" names the choices, and is none.
+_AFTER = (
+    r"(?=$|[,;:.]| (?:that|which|in|for|with|from|called|after|below|as|within|to|per|before|above|at|sorted|only)\b)"
+)
+PRONOUN = re.compile(
+    rf"^(?:[\w-]+ ){{0,2}}ones?{_AFTER}|^(?:[\w-]+ )?(?:it|them|some|such|those|that|none|all|both|others?){_AFTER}"
+    r"|^(?:one|all|none|both|some|each|either) of (?:them|these|those)\b|^(?:one|some) at (?:most|least)\b|^such\b"
+)
 
 
 def text_of(node: ast.expr) -> str:
@@ -29,17 +44,45 @@ def text_of(node: ast.expr) -> str:
     return f"{{{ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)}}}"
 
 
-def messages() -> Iterator[str]:
-    """A line for each error that the product makes: its file, its kind, and its parts in the order of the message."""
+def calls() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """(file, kind, parts) of each error that the product makes."""
     for file in sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
-                parts = dict(zip(PARTS, map(text_of, node.args), strict=False))
-                parts |= {str(keyword.arg): text_of(keyword.value) for keyword in node.keywords}
-                found, expected = parts.get("found", ""), parts.get("expected", "")
-                what = f"found {found}, expected {expected}" if expected else found
-                said = "; ".join(part for part in (what, parts.get("fix", "")) if part)
-                yield f"{file.relative_to(ROOT)} {node.func.id} {parts.get('path', '')}: {said}".replace("\n", "\\n")
+                parts = dict(zip(PARTS_OF.get(node.func.id, PARTS), map(text_of, node.args), strict=False))
+                if node.func.id == "BadRow" and len(node.args) > 1:  # its second argument is all of the message
+                    parts = {"path": parts["path"], **parts_of(parts["found"])}
+                parts |= {FIXES.get(str(part.arg), str(part.arg)): text_of(part.value) for part in node.keywords}
+                yield str(file.relative_to(ROOT)), node.func.id, parts
+
+
+def parts_of(text: str) -> dict[str, str]:
+    """The parts of a whole message: found, expected, fix."""
+    what, _, fix = text.partition("; ")
+    found, _, expected = what.partition(", expected ")
+    return {"found": found.replace("found ", "", 1) if expected else found, "expected": expected, "fix": fix}
+
+
+def messages() -> Iterator[str]:
+    """A line for each error: its file, its kind, and its parts in the order of the message."""
+    for file, kind, parts in calls():
+        found, expected = parts.get("found", ""), parts.get("expected", "")
+        what = f"found {found}, expected {expected}" if expected else found
+        said = "; ".join(part for part in (what, parts.get("fix", "")) if part)
+        yield f"{file} {kind} {parts.get('path', '')}: {said}".replace("\n", "\\n")
+
+
+def faults() -> Iterator[str]:
+    """What is wrong with the form of the messages. Prints how many have each part."""
+    made = list(calls())
+    for file, kind, parts in made:
+        if PRONOUN.search(parts.get("expected", "")):
+            yield f"{file} {kind} {parts['path']}: expected {parts['expected']}: say what, by a noun"
+    for part, least in SHARES.items():
+        share = sum(bool(parts.get(part)) for _, _, parts in made) / len(made)
+        print(f"{share:.1%} of {len(made)} messages have the part {part!r}")
+        if share < least:
+            yield f"at least {least:.0%} of the messages say {part!r}"
 
 
 def main() -> int:
@@ -51,7 +94,9 @@ def main() -> int:
     for sign, lines in (("-", before - after), ("+", after - before)):
         print(*(f"{sign} {line}" for line in sorted(lines)), sep="\n", end="\n" if lines else "")
     print("messages changed: python -m tests.house.messages --write" if before != after else "messages as they were")
-    return int(before != after)
+    wrong = list(faults())
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return int(before != after or bool(wrong))
 
 
 if __name__ == "__main__":

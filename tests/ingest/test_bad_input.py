@@ -58,7 +58,7 @@ LINES: list[tuple[str | bytes, str]] = [
     (span(start=0.0), "expected integers start and end"),
     (span(start=True), "expected integers start and end"),
     (span(concepts="animal"), "a list of concepts"),
-    (span(end=4), "found span [0, 4), expected one within the 3 characters"),
+    (span(end=4), "found span [0, 4), expected a span within the 3 characters"),
     (span(start=-1), "found span [-1, 2)"),
     (span(start=2, end=1), "found [2, 1)"),
     (span(end=10**30), "expected start <= end"),
@@ -233,7 +233,7 @@ def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:
 def test_damaged_files(tmp_path: Path) -> None:
     source = tmp_path / "in.parquet"
     source.write_bytes(b"PAR1 this is not parquet")
-    with raises(InputError, "in.parquet", "no readable parquet file"):
+    with raises(InputError, "in.parquet", "cannot be read as parquet"):
         build([source], tmp_path / "out")
     pq.write_table(table(text=["abc" * 1000] * 50), source, compression="none", use_dictionary=False)
     data = bytearray(source.read_bytes())

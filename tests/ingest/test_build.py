@@ -102,7 +102,7 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
     assert content(tmp_path / "out-b") == before
     others: tuple[dict[str, Any], ...] = {"append_eos": False}, {"vocabularies": {"concepts": ["animal", "other"]}}
     for more in others:
-        with raises(ConfigError, found="found a complete dataset of other"):
+        with raises(ConfigError, found="a complete dataset of other"):
             build([tmp_path / "b"], tmp_path / "out-b", **more)
 
 
@@ -226,5 +226,5 @@ def test_the_build_in_python_and_its_eos(tmp_path: Path) -> None:
     with raises(ConfigError, "eos", "'</s>'"):
         cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", vocab_size=9, eos="</s>")
     for both in ({}, {"tokenizer": "bytes", "vocab_size": 9}):
-        with raises(ConfigError, found="expected either tokenizer or"):
+        with raises(ConfigError, expected="either tokenizer or"):
             cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", **both)  # type: ignore[arg-type]

@@ -109,14 +109,14 @@ def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
     source.write_bytes(edited)
     os.utime(source, (1e9, 1e9))
     assert find_sources([source])[0].sample == before.sample, "this test is to change what is not sampled"
-    with pytest.raises(ConfigError, match=rf"{source}: found it modified at"):
+    with pytest.raises(ConfigError, match=rf"{source}: found a modification time of"):
         build(source, out, on_bad=lambda *_: None)
     source.write_bytes(data)
     os.utime(source, ns=(before.stamp[0], before.stamp[0]))
     assert build(source, out, on_bad=lambda *_: None).documents == DOCUMENTS
     assert not (out / ".inputs.json.tmp").exists()
     source.write_bytes(edited)
-    with pytest.raises(ConfigError, match=rf"{source}: found it modified at"):  # of a complete dataset
+    with pytest.raises(ConfigError, match=rf"{source}: found a modification time of"):  # of a complete dataset
         build(source, out, on_bad=lambda *_: None)
     (tmp_path / "more.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(ConfigError, match=r"other inputs.*more\.jsonl"):

@@ -163,9 +163,9 @@ def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Pa
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
     with raises(ConfigError, "--max-tokens", "12", "a multiple of 8"):
         load_rules(str(tmp_path), None, 12, 8)
-    with raises(ConfigError, found="is no Jinja"):
+    with raises(ConfigError, found="is not Jinja"):
         rules({"chat_template": "{% for %}"})
-    with raises(ConfigError, found="the template names bos_token"):
+    with raises(ConfigError, found="bos_token in the template"):
         rules({"chat_template": "{{ bos_token }}"})
     found = rules(
         {"chat_template": [{"name": "default", "template": "{{ bos_token }}"}], "bos_token": {"content": "<s>"}}

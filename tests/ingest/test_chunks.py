@@ -110,7 +110,7 @@ def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found(corpus, joined) == corpus.spans
     assert sorted(ran[:5] + ran[6:]) == sorted({*ran})
     assert join(corpus, chunks).lines() == joined.lines()
-    with raises(ConfigError, found="found the join of other files or options"):
+    with raises(ConfigError, found="the join of other files or options"):
         join(corpus, replace(chunks, text=None))
 
 

@@ -87,16 +87,16 @@ def test_which_split_a_name_means(wanted: dict[str, str]) -> None:
 
 def test_splits_are_never_merged_unless_all_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tree(tmp_path, "train-0.jsonl", "train-1.jsonl", "dev.jsonl", "eval.jsonl")
-    with raises(ConfigError, folder, "dev (1 files), eval (1 files), train (2 files)", fix="--split train"):
+    with raises(ConfigError, folder, "dev (1 file), eval (1 file), train (2 files)", fix="--split train"):
         find_sources([folder])
     assert texts(folder, "train") == ["train-0.jsonl", "train-1.jsonl"]
     assert texts(folder, "validation") == texts(folder, "dev") == ["dev.jsonl"]
     assert len(texts(folder, "all")) == 4
-    with raises(ConfigError, "split", "'en'", "dev (1 files)"):
+    with raises(ConfigError, "split", "'en'", "dev (1 file)"):
         find_sources([folder], "en")
     lines(folder / "more" / "x.jsonl")
     (folder / "dev.jsonl").unlink()
-    with raises(ConfigError, found="of no split (1 files)"):
+    with raises(ConfigError, found="of no split (1 file)"):
         find_sources([folder])
     (folder / "eval.jsonl").unlink()
     assert len(texts(folder)) == 3  # nothing that is there to be tested with
@@ -120,7 +120,7 @@ def test_files_of_chunks_are_found_as_others(tmp_path: Path) -> None:
     assert parquet_files([str(tmp_path)]) == (f"{tmp_path}/a.parquet", f"{tmp_path}/below/c.parquet")
     (tmp_path / "below").rename(tmp_path / "test")
     (tmp_path / "a.parquet").rename(tmp_path / "train.parquet")
-    with raises(ConfigError, found="test (1 files), train (1 files)"):
+    with raises(ConfigError, found="test (1 file), train (1 file)"):
         parquet_files([str(tmp_path)])
     assert parquet_files([str(tmp_path)], "train") == (f"{tmp_path}/train.parquet",)
 
@@ -129,7 +129,7 @@ def test_every_entry_takes_the_split(tmp_path: Path, capsys: pytest.CaptureFixtu
     folder, out = tree(tmp_path / "in", "train.jsonl", "test.jsonl"), str(tmp_path / "out")
     common = ["--tokenizer", "bytes", "--workers", "1", "--quiet"]
     assert main(["build", str(folder), "--out", out, *common]) == 2
-    assert "test (1 files), train (1 files)" in capsys.readouterr().err
+    assert "test (1 file), train (1 file)" in capsys.readouterr().err
     assert main(["init", str(folder), "--out", f"{out}.yaml", "--tokenizer", "bytes"]) == 2
     assert main(["init", str(folder), "--out", f"{out}.yaml", "--tokenizer", "bytes", "--split", "test"]) == 0
     assert main(["build", "--recipe", f"{out}.yaml", "--out", out, *common[2:]]) == 0
@@ -167,7 +167,7 @@ def test_a_saved_dict_has_splits(tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "heldout"]}')
     for split in ("train", "heldout", "unlisted"):
         saved(tmp_path / split, split)
-    with raises(ConfigError, found="train (1 files), heldout (1 files)"):
+    with raises(ConfigError, found="train (1 file), heldout (1 file)"):
         find_sources([tmp_path])
     assert texts(tmp_path, "heldout") == ["heldout"]
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["heldout"]}')
@@ -188,7 +188,7 @@ def test_what_a_builder_prepared(tmp_path: Path) -> None:
         find_sources([tmp_path])
     arrow(folder / "name-train-00001-of-00002.arrow", "b")
     assert texts(tmp_path, "train") == ["a", "b"]
-    with raises(ConfigError, found="test (1 files)"):
+    with raises(ConfigError, found="test (1 file)"):
         find_sources([tmp_path])
 
 
@@ -233,8 +233,8 @@ def test_configs_of_a_repository(tmp_path: Path, head: str, split: str | None, w
 @pytest.mark.parametrize(
     ("head", "problem"),
     [
-        (CONFIGS[1][0], "train (2 files), dev (1 files)"),
-        (CONFIGS[4][0], "one/train (1 files), two (1 files)"),
+        (CONFIGS[1][0], "train (2 files), dev (1 file)"),
+        (CONFIGS[4][0], "one/train (1 file), two (1 file)"),
         (f"{HEAD} gone/*", "files 'gone/*', of which none is there"),
         (f"{HEAD} https://example.org/a.jsonl", "of which none is there"),
         (f"{HEAD} 7", "configs with 7"),
@@ -467,7 +467,7 @@ def test_of_a_repository_only_what_is_read_is_fetched(tmp_path: Path, monkeypatc
     hub = _Hub(monkeypatch, tmp_path, "README.md", *files)
     assert texts("hub:some/one:dev") == ["c/1.jsonl"]
     assert hub.fetched == ["README.md", "c/1.jsonl"]
-    with raises(ConfigError, found="train (2 files), dev (1 files)"):
+    with raises(ConfigError, found="train (2 files), dev (1 file)"):
         find_sources(["hub:some/one"])
     hub.fetched.clear()
     assert texts("hub:some/one/c") == ["c/1.jsonl", "c/[1].jsonl"]
@@ -557,7 +557,7 @@ def test_what_datasets_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for folder in ("e", "f", "g", "cache"):
         for name in splits:
             assert texts(folder, name) == splits[name]["text"][:]
-        with raises(ConfigError, found="test (1 files)"):
+        with raises(ConfigError, found="test (1 file)"):
             find_sources([folder])
     for number, (head, split, _) in enumerate(CONFIGS):
         config = str(split).partition("/")[0] if str(split).startswith(("one", "two", "y/")) else None

@@ -161,7 +161,7 @@ def test_bad_records_are_not_listed_in_a_file_of_other_things(
         "--bad-records",
     ]
     assert main([*command, str(tmp_path / "a.jsonl")]) == 2
-    assert "a.jsonl: found a file that is no list of bad records" in capsys.readouterr().err
+    assert "a.jsonl: found a file of another kind" in capsys.readouterr().err
     assert (tmp_path / "a.jsonl").read_text() == '{"text": "a"}\noops\n'
     for _ in range(2):  # a record is listed once
         assert main([*command, str(tmp_path / "bad"), "--overwrite"]) == 0

@@ -119,7 +119,7 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
     if option == "unannotated":
         corpus.spans[damaged] = []
     assert found(out) == wanted(corpus)
-    assert "1 documents say that their chunks have errors" in capsys.readouterr().out
+    assert "1 document said to have errors in the chunks" in capsys.readouterr().out
 
 
 def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,10 +146,10 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
         ("build in --tokenizer bytes {chunks} --ignore-column x", "found chunks and --ignore-column"),
         ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
-        ("build in --tokenizer bytes --chat --column text=x", "build: found --chat and --column, expected one"),
+        ("build in --tokenizer bytes --chat --column text=x", "build: found --chat and --column, expected only one"),
         (
             "annotate ds in --track t {chunks} --offset-unit tokens",
-            "annotate: found chunks and --offset-unit, expected one",
+            "annotate: found chunks and --offset-unit, expected only one",
         ),
     ],
 )

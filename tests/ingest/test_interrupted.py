@@ -163,7 +163,7 @@ def test_a_worker_that_is_killed_between_two_tasks_is_told() -> None:
             child.kill()
             child.join()
 
-    with raises(ConceptloaderError, found="ended with exit code -9"):
+    with raises(ConceptloaderError, found="exit code -9"):
         run_tasks(operator.is_, range(8), 2, print, kill)
 
 

@@ -336,7 +336,7 @@ def test_skip_bad(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("{{ url", "found a template that is no Jinja"),
+        ("{{ url", "found a template that is not Jinja"),
         ("{{ url|random }}", "No filter named 'random'"),
         ("", "found an empty template"),
         (r"{{ url }}\n", "found a backslash and an n in the text"),
@@ -353,7 +353,7 @@ def test_what_it_cannot_go_with(folder: Path, tmp_path: Path, capsys: pytest.Cap
     for name, more, problem in (
         ("tokens.jsonl", [], "prefix: found tokens, expected text"),
         ("taken.jsonl", [], "prefix: found a track 'prefix' of the input"),
-        ("taken.jsonl", ["--chat"], "build: found --chat and --prefix, expected one of them"),
+        ("taken.jsonl", ["--chat"], "build: found --chat and --prefix, expected only one"),
     ):
         command = ["build", str(tmp_path / name), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes", *more]
         assert main([*command, "--prefix", "x"]) == 2

@@ -158,7 +158,7 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
     assert "append none (--no-eos), or name it to have a second one (--eos)" in said
     assert main([*words, *out, "--no-eos"]) == 0
     assert main([*words, "--out", str(tmp_path / "both"), "--eos", END]) == 0
-    assert "40 documents had the eos or bos that they got already" in capsys.readouterr().out
+    assert "40 documents had the eos or bos that is added" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "bos"), "--no-eos", "--bos", "3"]) == 1
     assert "begin with the bos already" in capsys.readouterr().err
     bare = ["build", str(tmp_path / "in.jsonl"), "--vocab-size", "99", "--workers", "1"]
@@ -169,7 +169,7 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
         assert ds.tokens(0, 3).tolist() == [3, 5, 0]
     (tmp_path / "in.jsonl").write_text('{"tokens": [3, 4]}\n{"tokens": [3, 0]}\n')
     assert main([*words, "--out", str(tmp_path / "few"), "--overwrite"]) == 0
-    assert "1 documents had the eos" in capsys.readouterr().out
+    assert "1 document had the eos" in capsys.readouterr().out
 
 
 def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:

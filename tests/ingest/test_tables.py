@@ -196,7 +196,7 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert made.manifest.tokenizer is not None
     assert made.manifest.tokenizer.vocab_size <= 400
     assert build("hub:some/other", tmp_path / "none") == 1
-    assert "hub:some/other: cannot be fetched (" in capsys.readouterr().err
+    assert "hub:some/other: found nothing that can be fetched (" in capsys.readouterr().err
 
 
 def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

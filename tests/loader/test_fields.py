@@ -119,7 +119,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
     }
     config |= {"tracks": {}, "allow_mixed_tokenizers": True}
     config["outputs"] = {"loss_weight": {"name": "quality", "outside": -1}}
-    with raises(ConfigError, found="found no track that is read called 'quality' in b", fix="missing: 1"):
+    with raises(ConfigError, found="no track that is read called 'quality' in b", fix="missing: 1"):
         cl.make_dataloader(config, micro_batch_size=6)
     config["outputs"]["loss_weight"]["missing"] = 7
     with cl.make_dataloader(config, micro_batch_size=6) as loader:

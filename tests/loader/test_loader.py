@@ -30,7 +30,7 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
         "15 samples from sample 24 on are not a whole number of micro batches of 3 on 2 ranks" in f for f in found
     )
     if num_samples is None:
-        with loader, raises(ConfigError, "global batch size", "15 is not divisible"):
+        with loader, raises(ConfigError, "global batch size", "15"):
             take(loader, 5)
 
 
@@ -151,7 +151,7 @@ def test_a_run_of_given_length_ends_and_stays_ended(config):
 def test_wrong_sizes_are_named(config):
     with raises(ConfigError, "dp_rank"):
         cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)
-    with raises(ConfigError, found="not divisible"):
+    with raises(ConfigError, expected="a multiple of"):
         cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=8)
     config["tracks"]["concepts"]["max_spans"] = 1
     with raises(ConfigError, "max_spans"):

@@ -57,7 +57,7 @@ def test_the_state_is_found_in_files_of_every_kind(config: Config, tmp_path: Pat
 def test_what_is_no_single_state_is_refused(config: Config, saved: Path) -> None:
     with raises(ResumeError, saved.parent / "nothing", "no such directory"):
         cl.find_state(saved.parent / "nothing")
-    with raises(ResumeError, saved / "notes.txt", "none of its files"):
+    with raises(ResumeError, saved / "notes.txt", "no file with a state"):
         cl.find_state(saved / "notes.txt")
     (saved / "other.json").write_text(json.dumps(after(config, 3)))
     with raises(ResumeError, saved, "24 samples", fix="file of one"):

@@ -118,7 +118,7 @@ def test_states_are_one_string_and_an_edited_one_is_refused():
 
 def test_an_iterator_of_an_epoch_of_another_size_is_refused():
     state = iter(cl.EpochSampler(240, 2, 0)).state_dict()
-    with raises(ResumeError, found="epoch_size: saved 240, now 241"):
+    with raises(ResumeError, path="epoch_size", found="241", expected="240, as saved"):
         iter(cl.EpochSampler(241, 2, 0)).load_state_dict(state)
 
 

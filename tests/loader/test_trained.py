@@ -97,7 +97,7 @@ def test_epochs_follow_each_other(config: Any) -> None:
     assert len(list(resumed)) == 2, "the rest of the epoch"
     resumed.acknowledge()
     assert samples(iter(resumed), 9) == list(range(48, 72, 2)), "the epoch after a resume"
-    with raises(ConfigError, found="not a multiple of the 12 samples of a step", fix="set 24"):
+    with raises(ConfigError, expected="a multiple of the 12 samples of a step", fix="set 24"):
         loader_of(config, epoch_samples=30)
 
 
@@ -197,7 +197,7 @@ def test_wrapped_twice(config: Any) -> None:
         TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
     with pytest.raises(UnboundedLoaderError):
         next(iter(DataLoader(loader)))  # type: ignore[arg-type]
-    with raises(ConfigError, fix="a Loader yields whole batches"):
+    with raises(ConfigError, fix="iterate over the Loader directly"):
         next(iter(DataLoader(loader_of(config, num_samples=24))))  # type: ignore[arg-type]
 
 
@@ -212,9 +212,9 @@ def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
         assert not hasattr(loader, "state_dict")
     with raises(ConfigError, found="a run without an end"):
         EvaluationLoader(config, **options)
-    with raises(ConfigError, "evaluation", "some windows would count twice"):
+    with raises(ConfigError, "evaluation", expected="some would count twice"):
         EvaluationLoader(config, **options, num_samples=36_000)
-    with raises(ConfigError, found="leave 1 for the last one, none for some ranks"):
+    with raises(ConfigError, found="leave 1 for the last one"):
         EvaluationLoader(config, **options, num_samples=37)
     seen = [n for rank in (0, 1) for batch in EvaluationLoader(
         config, dp_size=2, dp_rank=rank, micro_batch_size=3, num_samples=35

@@ -264,7 +264,7 @@ def _rank(rank: int, config: Any, folder: str) -> None:
     loader = make(config, rank)
     rows(loader, 2)
     state = loader.state_dict()
-    with raises(ConfigError, found="ranks differ", fix="weights.a: rank(s) 0: 1; rank(s) 1: 2"):
+    with raises(ConfigError, found="differ between the ranks", fix="weights.a: rank(s) 0: 1; rank(s) 1: 2"):
         loader.set_weights({"a": 1 + rank, "b": 1})
     assert loader.state_dict() == state
     loader.set_weights({"a": 1, "b": 1})

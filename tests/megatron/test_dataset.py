@@ -60,7 +60,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
 
     with raises(ConfigError, found="index files hold"):
         data.datasets(first=10**6)
-    with pytest.raises(ConfigError, match=r"does not exist; files for other arguments: .*train"):
+    with pytest.raises(ConfigError, match=r"expected the index files of the run; files for other arguments: .*train"):
         data_of(path, config, [91, 8, 0])
 
 
@@ -70,7 +70,7 @@ def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
     options = {"blend": ([other], None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}
     config = dataset_config(LENGTH, **options)
     build_stock(config, [30, 0, 0])
-    with pytest.raises(ConfigError, match=r"no dataset of the configuration reads all of .*c_text.bin"):
+    with pytest.raises(ConfigError, match=r"no dataset of the configuration that reads all of .*c_text.bin"):
         data_of(path, config, [30, 0, 0])
 
 
@@ -107,7 +107,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     path = write_config(write_datasets(tmp_path) / "data.yaml")
     with raises(ConfigError, fix="--eval-iters 0"):
         data_of(path, dataset_config(16), [100, 20, 0])
-    with raises(ConfigError, fix="give one of the two"):
+    with raises(ConfigError, fix="omit one of them"):
         data_of(path, dataset_config(16), valid=path, split="80,20,0")
     with raises(ConfigError, "--data-path"):
         data_of(path, dataset_config(16, blend=(["x"], None), split="1,0,0"))

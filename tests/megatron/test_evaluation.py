@@ -78,7 +78,7 @@ def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> N
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
     bare = write_config(folder / "no concepts.yaml", tracks={})
     valid = evaluation(folder, "dense", tracks={"topic": {}})
-    with raises(ConfigError, "tracks.topic", "found only in the evaluation configuration"):
+    with raises(ConfigError, "tracks.topic", "a track of the evaluation configuration only"):
         data_of(bare, dataset_config(LENGTH), valid=valid)
 
 

@@ -56,7 +56,7 @@ def test_a_mixture_that_learns(checkout: Path, layout: Layout, tmp_path: Path, m
     assert "--num-workers 1" in refused.output
     given["config"] = write_config(folder / "other.yaml", mixing={"doremi": {}})
     refused = pretrain(checkout, tmp_path / "other", layout, *more, **given)
-    assert "mixing: saved odm, now doremi" in refused.output
+    assert "mixing: found doremi, expected odm" in refused.output
     monkeypatch.delenv("LEARNS")
     given["config"] = write_config(folder / "replay.yaml", replay=str(tmp_path / "a"))
     replayed = ended(

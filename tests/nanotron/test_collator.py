@@ -107,7 +107,7 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
     assert (parts[0]["teacher"].shape, parts[0]["halves"].dtype) == ((2, 8, 3), torch.bfloat16)
     for key in ("position_ids", "concepts_ids"):
         assert all(torch.equal(part[key], whole[key]) for part in parts)
-    with raises(ConfigError, "seq_len", "18 is not divisible by 2 * context_parallel_size = 4"):
+    with raises(ConfigError, "seq_len", "18", "a multiple of 2 * context_parallel_size = 4"):
         micro_batch(0, 2, seq_len=18)
 
 

@@ -39,7 +39,7 @@ def test_a_mixture_that_learns(tmp_path: Path, data: dict[str, Path]) -> None:
     assert resumed.losses() == whole.losses(4)
     assert set_there(tmp_path / "b") == learned
     other = support.config(tmp_path / "b", {**learns, "mixing": {"doremi": {}}}, pp=2, steps=8, resume=True)
-    assert "mixing: saved odm, now doremi" in support.run_train(tmp_path / "other", other).output
+    assert "mixing: found doremi, expected odm" in support.run_train(tmp_path / "other", other).output
     replay = {**learns, "mixing": None, "replay": str(tmp_path / "a"), "nanotron": {}}
     replayed = support.run_train(tmp_path / "replayed", support.config(tmp_path / "c", replay, pp=2))
     assert replayed.losses() == whole.losses()

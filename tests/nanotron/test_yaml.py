@@ -90,7 +90,7 @@ DATASET = "data_stages[0].data.dataset"
         ("bad stage", f"{DATASET}.nanotron.model_inputs.concepts_ids", "'middle'"),
         ("weights", f"{DATASET}.outputs.loss_weight", "nanotron.model_inputs does not name"),
         ("bad value", f"{DATASET}.block", "0"),
-        ("both", DATASET, "has config and also datasets"),
+        ("both", DATASET, "config and datasets"),
         ("wrong file", f"{DATASET}.config", "blokc"),
     ],
 )

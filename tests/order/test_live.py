@@ -191,7 +191,7 @@ def test_what_is_forgotten_is_refused() -> None:
     ):
         with raises(ConfigError, "order", fix="run log"):
             ask()
-    with raises(ResumeError, found="before the weights in force"):
+    with raises(ResumeError, expected="the weights in force"):
         resume(spec, planned(), 43)
     assert resume(spec, planned(), 44).hash == spec.hash
 
@@ -211,7 +211,7 @@ def test_what_the_configuration_may_not_change_any_more() -> None:
     ]:
         with raises(ResumeError, found=key):
             resume(spec, changed, at)
-        with raises(ResumeError, key.split(".")[0], "weights were set live since"):
+        with raises(ResumeError, key.split(".")[0], expected="weights were set live since"):
             resume(spec, changed, at, allow_changed=["phases", "seed", "block"])
     stage = resume(spec, planned({0: {"e": 1}}, seed=3), at, new_stage=True)
     assert stage.build().sample(at)[0] == sorted(SIZES).index("e")

@@ -166,7 +166,7 @@ def test_far_positions_and_tiny_weights() -> None:
     [
         ({"sizes": []}, "no datasets"),
         ({"sizes": [0]}, "seq_len larger than the data"),
-        ({"sizes": [1, 1], "weights": [1]}, "expected one for each"),
+        ({"sizes": [1, 1], "weights": [1]}, "expected a weight for each"),
         ({"sizes": [1, 1], "weights": [1, 0]}, "above 0"),
         ({"sizes": [1, 1], "weights": [1, -1]}, "above 0"),
         ({"sizes": [1, 1], "weights": [1, float("nan")]}, "finite"),
@@ -174,7 +174,7 @@ def test_far_positions_and_tiny_weights() -> None:
         ({"sizes": [1, 1], "weights": [1, True]}, "expected a number"),
         ({"sizes": [1, 1], "weights": [1, 2**-41]}, "2\\*\\*-40"),
         ({"sizes": [1, 1], "weights": [10**400, 1]}, r"weights\.1: found 1, below 2\*\*-40 of the total"),
-        ({"sizes": [1, 1], "names": ["a", "a"]}, "more than once"),
+        ({"sizes": [1, 1], "names": ["a", "a"]}, "a name twice"),
         ({"sizes": [1], "block": 0}, "block"),
         ({"sizes": [1], "block": 65_537}, "block"),
         ({"sizes": [1], "phases": [cl.Phase(start=5, weights={"0": 1})]}, "expected 0"),
@@ -195,7 +195,7 @@ def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
 def test_max_epochs_is_checked_before_training() -> None:
     m = cl.Mixture([100, 1000], weights=[1, 1], names=["small", "large"], max_epochs=[2, None])
     m.check_run(400)
-    with raises(ConfigError, "datasets.small.max_epochs", "a run of 500 samples reads it 2."):
+    with raises(ConfigError, "datasets.small.max_epochs", "a run of 500 samples that reads it 2."):
         m.check_run(500)
 
 

@@ -87,7 +87,7 @@ def test_end_of_a_finite_run(data):
             for step in range(plan.schedule.step, plan.stop_step)
             for rank in range(partition.dp_size)
         ]
-        with raises(ConfigError, found="samples end before step"):
+        with raises(ConfigError, found="ends before step"):
             plan.micro_batches(plan.stop_step, 0)
         return plan, batches
 
@@ -116,7 +116,7 @@ def test_end_of_a_finite_run(data):
 def test_later_batch_sizes_are_checked_when_they_are_asked_for():
     plan = Plan(partition=Partition(micro_batch_size=2, dp_size=2), schedule=BatchSchedule(((0, 8), (16, 10))))
     assert plan.place(15) == (1, 1, 1, 1)
-    refused = pytest.raises(ConfigError, match=r"global batch size: 10 .*is not divisible")
+    refused = pytest.raises(ConfigError, match=r"global batch size: found 10, expected a multiple")
     with refused:
         plan.place(16)
     with refused:
@@ -133,10 +133,10 @@ def test_later_batch_sizes_are_checked_when_they_are_asked_for():
         (lambda: Partition(micro_batch_size=1, dp_size=2, scheme="random"), "scheme: found 'random'"),
         (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(2), "dp_rank: found 2, expected 0 to 1"),
         (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(-1), "dp_rank: found -1"),
-        (lambda: Partition(micro_batch_size=2, dp_size=2).samples(0, 6, 0), "size: 6 is not divisible"),
+        (lambda: Partition(micro_batch_size=2, dp_size=2).samples(0, 6, 0), "size: found 6, expected a multiple"),
         (
             lambda: Plan(partition=Partition(micro_batch_size=2, dp_size=3), schedule=BatchSchedule.constant(8)),
-            "global batch size: 8 .* not divisible",
+            "global batch size: found 8, expected a multiple",
         ),
         (
             lambda: Plan(

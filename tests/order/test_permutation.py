@@ -122,7 +122,7 @@ def test_shape_of_the_input_is_kept_and_dtypes_are_checked(n: int) -> None:
     assert p.forward_many(np.array(5)).shape == ()
     assert p.forward_many(np.array(5)) == p.forward(5)
     assert [found.shape for found in cl.Mixture([n]).sample_many(np.array(5))] == [()] * 3
-    with raises(ConfigError, found="integers"):
+    with raises(ConfigError, expected="integers"):
         p.forward_many(np.array([0.5]))
 
 

@@ -33,7 +33,7 @@ def test_beyond_the_end():
         order.sample(5)
     with raises(ConfigError, expected="0 to 4"):
         order.sample_many([0, -1])
-    with raises(ConfigError, found="sequential has 5"):
+    with raises(ConfigError, expected="at most 5"):
         order.check_run(6)
     for dataset in (2, -1):
         with pytest.raises(ConfigError, match=f"dataset: found {dataset}"):

@@ -129,7 +129,7 @@ def test_crop_keeps_the_beginning_and_refuse_refuses_just_what_would_be_split(
             with raises(ConfigError, found="document"):
                 pack(pieces, count, refuse)
     if is_split:
-        with pytest.raises(ConfigError, match=r"packing\.overflow: found error, and document \d+ of \d+ tokens"):
+        with pytest.raises(ConfigError, match=r"packing\.overflow: found error, while document \d+ has \d+ tokens"):
             [pack(pieces, count, refuse) for count, pieces in blocks_of(lengths, refuse)]
     else:
         found = [pack(pieces, count, refuse) for count, pieces in blocks_of(lengths, refuse)]
@@ -146,7 +146,7 @@ def test_packs_of_a_stream_hold_it_and_few_more(tokens: int) -> None:
 def test_what_cannot_be_packed_is_said() -> None:
     with raises(ConfigError, "packing.bins", "1", "2 or more"):
         Packing(seq_len=8, bins=1)
-    with raises(ConfigError, "packing.bins", "found 64 with seq_len 4194304, blocks of 264241152 tokens"):
+    with raises(ConfigError, "packing.bins", "64 with seq_len 4194304, blocks of 264241152 tokens"):
         Packing(seq_len=1 << 22, bins=64)
 
 

@@ -81,7 +81,7 @@ def test_all_raise_when_one_does(config: dict[str, Any], tmp_path: Path, case: s
         config["mixing"] = mixing
     mp.spawn(one_differs, (str(tmp_path), config, case), RANKS)
     found = [Path(tmp_path, str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
-    expected = "losses.books: found nan" if case == "losses of one rank" else "ranks differ"
+    expected = "losses.books: found nan" if case == "losses of one rank" else "differ between the ranks"
     assert all(expected in text for _, text in found), found
     if case == "other weights, with a log":  # nothing was done, so that the log says nothing
         assert '"kind":"weights"' not in (tmp_path / "log" / FILE_NAME).read_text()

@@ -106,7 +106,7 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ({"at": 0, "ids": ["nobody"]}, "found nothing of it in books, code, web"),
+        ({"at": 0, "ids": ["nobody"]}, "found nothing that matches it in books, code, web"),
         ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
         ({"at": 0}, "expected one of ids, file, subset"),
         ({"at": 0, "subset": "kept"}, r"exclude\[0\].dataset: found nothing"),

@@ -207,7 +207,7 @@ def test_another_take_is_another_past(folder: Path) -> None:
     [
         ({"ids": IDS, "take": "labels"}, "exclude[0].take", "labels"),
         ({"ids": IDS, "take": "tokens"}, "exclude[0].take", "tokens"),
-        ({"ids": ["nobody"], "take": "own"}, "exclude[0]", "nothing of it in web"),
+        ({"ids": ["nobody"], "take": "own"}, "exclude[0]", "nothing that matches it in web"),
         ({"ids": IDS, "concept": {"track": "concepts", "id": 3}}, "exclude[0]", "ids, concept"),
         ({"concept": {"track": "concept", "id": 3}}, "exclude[0].concept.track", "unknown track of concepts 'concept'"),
         ({"concept": {"track": "concepts", "id": 6}}, "exclude[0].concept.id", "6"),

@@ -155,7 +155,7 @@ def test_metadata_joined_by_a_column_of_another_name(
     assert selected(tmp_path / "view") == [k for k in range(0, COUNT, 3) if k > 100 and k % 11]
     command.append(str(tmp_path / "other"))
     assert main([*command, "--metadata", file, "--on", "pages"]) == 2
-    assert "expected one called pages" in capsys.readouterr().err
+    assert "expected a column pages with ids" in capsys.readouterr().err
     assert main([*command, "--on", "page"]) == 2
     assert "--on without --metadata" in capsys.readouterr().err
 
@@ -205,7 +205,7 @@ def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeyp
         out = tmp_path / f"of-{tasks}"
         for task in reversed(range(tasks)):
             make_subsets(path, out, ask, task=(task, tasks))
-        with raises(ConfigError, found="found the result of a task with other arguments"):
+        with raises(ConfigError, found="the result of a task with other arguments"):
             make_subsets(path, out, SubsetOptions(where="quality > 0.4", by="quality:0,0.5,1"))
         part = next((tmp_path / f"of-{tasks}.parts").iterdir())
         data = part.read_bytes()
@@ -265,7 +265,7 @@ def test_other_expressions_are_refused(
     ("options", "problem"),
     [
         (["--where", "tokens > 1000"], "found no document of 233"),
-        (["--by", "concepts"], "in a document, expected one at most"),
+        (["--by", "concepts"], "in a document, expected at most one value"),
         (["--by", "quality:1,0"], "ascending boundaries"),
         (["--by", "quality:a,b"], "expected numbers"),
         (["--by", "about"], "expected a name of at most 100 letters"),

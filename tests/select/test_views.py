@@ -212,7 +212,7 @@ def test_doors(folder: Path) -> None:
     with pytest.raises(FormatError, match="view"):
         cl.reencode(folder / "view", folder / "no", {"concepts": "dense"})
     assert not (folder / "no").exists()
-    with pytest.raises(ConfigError, match="whose index is that of its source"):
+    with pytest.raises(ConfigError, match="which has the index of its source"):
         build_index(folder / "view")
     with cl.open_dataset(folder / "data") as data:
         border, across = data.shard_starts[1], folder / "across"

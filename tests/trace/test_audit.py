@@ -175,7 +175,7 @@ def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path
     assert len(trained) == {"partial": 37, "wrap": 48, "drop": 32}[last_batch]
     found = [[one.sample for one in trace_step(logged, step)] for step in range(steps)]
     assert [*chain(*found)] == sorted({*trained})
-    with raises(ConfigError, f"step {steps}", f"37 samples end before step {steps}"):
+    with raises(ConfigError, f"step {steps}", f"ends before step {steps}, after 37 samples"):
         trace_step(logged, steps)
     assert (
         exposure(logged, until=steps).sources().column("samples").to_pylist()

@@ -69,13 +69,13 @@ def test_without_a_log(run: Run) -> None:
     lonely = Run(blend=run.blend)
     assert all(one.places == [] for one in locate_document(lonely, "web-9"))
     assert {one.epoch for one in locate_document(run, "books-3")} == {0}, "without a length the first epoch is answered"
-    with pytest.raises(ConfigError, match="steps are not known"):
+    with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
         trace_step(lonely, 0)
-    with pytest.raises(ConfigError, match="steps are not known"):
+    with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
         exposure(lonely, until=3)
     with pytest.raises(ConfigError, match="expected until"):
         exposure(lonely)
-    with pytest.raises(ConfigError, match="steps are not known"):
+    with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
         next(trace_steps(lonely, 0, 2))
     with pytest.raises(ConfigError, match="found 5:5"):
         next(trace_steps(run, 5, 5))

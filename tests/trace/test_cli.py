@@ -153,14 +153,14 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ([*INDICES], "steps are not known without"),
+        ([*INDICES], "steps cannot be mapped to samples"),
         (["trace", "--step", "0"], "found no configuration, expected CONFIG, the YAML file of the run, or its run log"),
         ([*INDICES, "--planned"], "--planned without --run-log"),
         (["locate", "--planned", "--run-log", "{folder}/run", "--document", "web-3"], "found no configuration"),
-        (["trace", "{config}", "--step", "3"], "steps are not known without"),
+        (["trace", "{config}", "--step", "3"], "steps cannot be mapped to samples"),
         ([*INDICES, "--run-log", "{folder}"], "found no start of a run"),
         ([*INDICES, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),
-        ([*INDICES, "--global-batch-size", "8", "--dp-size", "3"], "not divisible by"),
+        ([*INDICES, "--global-batch-size", "8", "--dp-size", "3"], "expected a multiple of"),
         ([*INDICES, "--run-log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch-size"),
         (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch-size"),
         (

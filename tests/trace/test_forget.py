@@ -270,7 +270,7 @@ def test_a_run_log_that_was_edited(folder: Path, capsys: pytest.CaptureFixture[s
     starts = [json.loads(line) for line in lines if '"kind":"start"' in line]
     edited = {**starts[-1], "consumed": starts[-1]["consumed"] + BATCH}
     log.write_text("\n".join([*lines[:-1], json.dumps(edited), ""]))
-    assert "it begins at sample 168, where the launch before it ends at 160" in refused(folder, capsys, code=1)
+    assert "found a start at sample 168, expected sample 160" in refused(folder, capsys, code=1)
     first = next(k for k, line in enumerate(lines) if '"kind":"start"' in line)
     whole = [{**one, "batch": [[0, 2 * BATCH]], "consumed": 2 * one["consumed"], "end": None} for one in starts]
     log.write_text("\n".join([*lines[:first], *map(json.dumps, whole), ""]))
@@ -294,7 +294,7 @@ def test_two_runs_in_one_folder(folder: Path, capsys: pytest.CaptureFixture[str]
     os.utime(runs / "00020.pt", (old, old))  # that is older than its launch of step 0, too
     found, skipped = find_checkpoints(open_run(config, runs), runs)
     assert [one.step for one in found] == [5, 10, 15, 25, 35, 40]
-    assert "it is older than the launch of step 20" in skipped[str(runs / "00030.pt")]
+    assert "a checkpoint older than the launch of step 20" in skipped[str(runs / "00030.pt")]
     with raises(ResumeError, found="entries"):
         find_checkpoints(open_run(folder / "other.yaml"), runs / "..", logged=False)
 

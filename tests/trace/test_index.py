@@ -167,7 +167,10 @@ def test_damage_of_a_part_of_the_dataset_and_of_another_one(tmp_path: Path) -> N
     directory, expected, kept = Path(ix.index_directory(str(path), "concepts")), answers(path), tmp_path / "kept"
     other = write_dataset(tmp_path / "other", random_documents(30, seed=9, tracks={"concepts": CONCEPTS}))
     shutil.copytree(directory, ix.index_directory(other, "concepts"))
-    with cl.open_dataset(other) as found, pytest.raises(FormatError, match="expected the dataset as it is now"):
+    with (
+        cl.open_dataset(other) as found,
+        pytest.raises(FormatError, match="the dataset as it is now"),
+    ):
         open_index(found, "concepts")
     assert build_index(other) is not None
     shutil.rmtree(directory)

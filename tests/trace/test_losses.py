@@ -158,7 +158,7 @@ def test_a_row_that_was_cut_off_and_a_file_that_is_none(tmp_path: Path) -> None:
         file.write(b"\1\2\3")
     assert len(read_losses(tmp_path, 0, 1)) == 2
     (tmp_path / "9.0.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(FormatError, match=r"9\.0\.parquet: no readable part of a loss log"):
+    with pytest.raises(FormatError, match=r"9\.0\.parquet: .* expected a part of a loss log"):
         read_losses(tmp_path, 0, 1)
     with pytest.raises(ReadError, match="found no loss log"):
         read_losses(tmp_path / "nothing", 0, 1)
@@ -229,7 +229,7 @@ def test_what_is_behind_a_loss_equals_a_walk(run: Run, tmp_path: Path) -> None:
         assert {c["concept"]: c["excess"] for c in found["concepts"]} == pytest.approx(by_concept, rel=1e-4, abs=1e-6)
     with pytest.raises(ConfigError, match="step 25: found no loss"):
         explain(run, tmp_path, 25)
-    with pytest.raises(ConfigError, match="steps are not known"):
+    with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
         explain(Run(blend=run.blend), tmp_path, 3)
 
 

@@ -50,7 +50,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
                 {"ranks": 1, "accumulate": 6, "options": {"epoch_samples": 144}},
                 {"ranks": 1, "accumulate": 4, "options": {"epoch_samples": 144}},
             ],
-            "global_batch_size: found 24 at 108 samples, from where its steps end elsewhere than an epoch",
+            "global_batch_size: found 24 at 108 samples, expected a size by which steps end with an epoch",
         ),
         "GradientAccumulationScheduler": (
             [{"ranks": 1, "options": {"scheduled": True}}],
@@ -62,7 +62,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
         ),
         "a limit within a step": (
             [{**ONE, "options": {"limit": 5}}],
-            "limit_train_batches: found epochs of 5 micro batches, no multiple of the 2 of a step",
+            "limit_train_batches: found epochs of 5 micro batches, expected a multiple of the 2 of a step",
         ),
         "the number left out": ([{**ONE, "options": {"drop": True}}], "holds no 'consumed_samples' any more"),
     },
@@ -84,8 +84,8 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
     "accelerate": {
         "another batch": ([{**ONE, "options": {"global_batch_size": 24}}], "found 2, expected 4"),
         "no accumulate": ([{**ONE, "options": {"plain": True}}], "Put `with accelerator.accumulate"),
-        "skip_first_batches": ([{**ONE, "options": {"skip": True}}], "leave skipping out"),
-        "a DataLoader": ([{**ONE, "options": {"wrapped": True}}], "a Loader yields whole batches"),
+        "skip_first_batches": ([{**ONE, "options": {"skip": True}}], "omit skip_first_batches"),
+        "a DataLoader": ([{**ONE, "options": {"wrapped": True}}], "iterate over the Loader directly"),
     },
     "torchtitan": {
         "a checkpoint without the loader": ([{**ONE, "bare": True}, ONE], "Missing key in checkpoint state_dict"),

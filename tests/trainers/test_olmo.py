@@ -34,7 +34,7 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
 
     ragged = {"tracks": {"topic": {"layout": "ragged"}}}
     for name in ("topic_values", "topic_offsets"):
-        with raises(ConfigError, "model_inputs", f"{name} has no row for each window"):
+        with raises(ConfigError, "model_inputs", f"{name} without a row for each window"):
             loader((name,), **ragged)
     with raises(ConfigError, "model_inputs", "topic_records", "tensors"):
         loader(("topic_records",), tracks={"topic": {"layout": "records"}})

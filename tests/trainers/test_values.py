@@ -201,5 +201,5 @@ def test_automodel_takes_labels_alone(folder: Path, kind: dict[str, Any]) -> Non
     assert len(batches[-1]["labels"]) == 2
     assert automodel.losses(batches).item() == pytest.approx(hand.evaluate([samples]), rel=1e-9)
     assert all("labels" not in batch for batch in batches)
-    with raises(ConfigError, "outputs.loss_weight", "found weights, but the losses of Automodel take none"):
+    with raises(ConfigError, "outputs.loss_weight", "weights, but the losses of Automodel take none"):
         samples_class(config_of(folder, kind, loss_weight={"name": "weight", "missing": 1}))

@@ -33,7 +33,7 @@ def stored(dataset: cl.Dataset, start: int, stop: int) -> str:
 def test_datasets_and_their_windows(looked: Looked) -> None:
     dataset = looked.sources["books"].dataset
     shown = text(dataset._repr_html_())
-    assert f"{dataset.num_tokens:,} tokens, 60 documents, 1 shards; tokenizer bytes" in shown
+    assert f"{dataset.num_tokens:,} tokens, 60 documents, 1 shard; tokenizer bytes" in shown
     assert stored(dataset, 0, 513) in shown
     assert stored(dataset, 192, 257) in text(str(dataset.show(3, seq_len=64)))
     windows = dataset.windows(32)

@@ -145,7 +145,12 @@ class Dataset(Shown, Viewable):
         """
         named = [name for name, entry in self.tracks.items() if entry.vocabulary is not None]
         if track is None and len(named) != 1:
-            raise ConfigError(self.path, f"found {len(named)} tracks with a vocabulary ({named}), name one: track=...")
+            raise ConfigError(
+                self.path,
+                f"{len(named)} tracks with a vocabulary ({named})",
+                "the name of a track",
+                "name it: track=...",
+            )
         chosen = named[0] if track is None else track
         known = self._known.get(chosen)
         if known is None:  # threads may make it twice; a lock could be held by a fork for ever
@@ -171,11 +176,14 @@ class Dataset(Shown, Viewable):
             ConfigError: For another order, or if no document starts in the share.
         """
         if not 0 <= a < b <= 1:
-            raise ConfigError("split", f"[{a}, {b}]", "0 <= a < b <= 1")
+            raise ConfigError("split", f"[{a}, {b}]", "0 <= a < b <= 1", "correct it, as in [0, 0.9]")
         start, stop = self._snap(a), self._snap(b)
         if start == stop:
             raise ConfigError(
-                "split", f"found no start of a document in [{a}, {b}] of {self.path}", fix="use a larger share"
+                "split",
+                f"no start of a document in [{a}, {b}] of {self.path}",
+                "at least one document",
+                "use a larger share",
             )
         return start, stop
 
@@ -192,7 +200,7 @@ class Dataset(Shown, Viewable):
             raise ConfigError(
                 "split_documents",
                 f"no table of documents in {self.path}",
-                "one, since a share of the documents is asked for",
+                "a table of documents, since a share of them is asked for",
                 "cut by tokens instead: split",
             )
         first, stop = map(self.documents_before, within)
@@ -201,8 +209,9 @@ class Dataset(Shown, Viewable):
         if start == end:
             raise ConfigError(
                 "split_documents",
-                f"found no document in [{a}, {b}] of {self.path}, which has {stop - first}",
-                fix="use a larger share",
+                f"no document in [{a}, {b}] of {self.path}, which has {stop - first}",
+                "at least one document",
+                "use a larger share",
             )
         return start, end
 
@@ -313,7 +322,10 @@ class Windows(MapStyle):
         self.start, self.stop = (0, dataset.num_tokens) if token_range is None else map(operator.index, token_range)
         if not 0 <= self.start <= self.stop <= dataset.num_tokens:
             raise ConfigError(
-                "token_range", f"[{self.start}, {self.stop})", f"0 <= start <= stop <= {dataset.num_tokens}"
+                "token_range",
+                f"[{self.start}, {self.stop})",
+                f"0 <= start <= stop <= {dataset.num_tokens}",
+                "correct the range",
             )
         if self.seq_len < 1:
             raise ConfigError("seq_len", str(seq_len), "at least 1")
@@ -352,7 +364,7 @@ class DocumentView(MapStyle, Tabular):
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None) -> None:
         super().__init__(dataset, tracks, dataset.num_documents)
         if not dataset.num_documents:
-            raise ConfigError(dataset.path, "no document table", "one", "use windows() instead")
+            raise ConfigError(dataset.path, "no document table", "a document table", "use windows() instead")
 
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.dataset.document_range(i), self.tracks)

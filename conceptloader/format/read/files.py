@@ -227,12 +227,14 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if parts is None:
         return path
     if parts.netloc not in ("", "localhost"):
-        raise ConfigError(path, f"the host {parts.netloc!r} of a local directory", "none", "write its path")
+        raise ConfigError(
+            path, f"the host {parts.netloc!r} of a local directory", "a path without a host", "write its path"
+        )
     return unquote(parts.path)
 
 
 _MAKE_ONE = (
-    "; check the path, or make a dataset: `conceptloader build` of text (.jsonl, .parquet, ...), `conceptloader adopt` "
+    "check the path, or make a dataset: `conceptloader build` of text (.jsonl, .parquet, ...), `conceptloader adopt` "
     "of token files (.bin and .idx, .ds, .npy)"
 )
 
@@ -290,14 +292,14 @@ def _explain(directory: str, file: str, error: ReadError) -> bool:
     """Why the manifest of a local dataset cannot be read. Returns: whether it has just been completed."""
     if not os.path.isdir(directory):
         found = "a file" if os.path.exists(directory) else "no directory"
-        raise ConfigError(directory, found, f"the directory of a dataset{_MAKE_ONE}") from None
+        raise ConfigError(directory, found, "the directory of a dataset", _MAKE_ONE) from None
     if os.path.exists(file):
         return error.errno == errno.ENOENT
     if os.path.exists(os.path.join(directory, fmt.BUILD)):
         raise FormatError(
             directory, f"a build without {fmt.MANIFEST}", "a complete dataset", "continue the build and finalize it"
         ) from None
-    raise FormatError(directory, f"no {fmt.MANIFEST}", f"a dataset{_MAKE_ONE}") from None
+    raise FormatError(directory, f"no {fmt.MANIFEST}", "a dataset", _MAKE_ONE) from None
 
 
 def _check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:

@@ -76,7 +76,7 @@ class Ranges:
             raise ConfigError(
                 f"{self.path}: track {track!r}",
                 "codec pickle",
-                "one that executes no code",
+                "a codec that executes no code",
                 "if you trust the dataset, pass allow_pickle=True, or else leave this track out",
             )
         codec = get_codec(entry.codec, entry.parameters, f"{self.path}: track {track!r}")
@@ -96,7 +96,7 @@ class Ranges:
         self.codec(track)
         entry = self.manifest.tracks[track].vocabulary
         if entry is None:
-            raise ConfigError(f"{self.path}: track {track!r}", "no vocabulary", "one", "its concepts are ids")
+            raise ConfigError(f"{self.path}: track {track!r}", "no vocabulary", "a vocabulary", "its concepts are ids")
         return load_concepts(self.files.roots, entry)
 
     def cut(self, start: Ints, stop: Ints) -> Cut:
@@ -142,7 +142,12 @@ class Ranges:
     def check_range(self, start: int, stop: int) -> None:
         """Raises: ConfigError."""
         if not 0 <= start <= stop <= self.num_tokens:
-            raise ConfigError(self.path, f"token range [{start}, {stop})", f"0 <= start <= stop <= {self.num_tokens}")
+            raise ConfigError(
+                self.path,
+                f"token range [{start}, {stop})",
+                f"0 <= start <= stop <= {self.num_tokens}",
+                "correct the range",
+            )
 
     def by_shard(self, start: int, stop: int) -> Iterator[tuple[int, Cut]]:
         """The pieces of tokens [start, stop) of each shard that has any, in order. Raises: ConfigError."""

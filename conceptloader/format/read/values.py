@@ -98,7 +98,12 @@ class Spans(Tabular):
     def scores(self) -> NDArray[np.float32]:
         """float32 [offsets[-1]], of `values`. Raises: ConfigError for a track without scores."""
         if not isinstance(self.codec, ConceptsCodec) or self.codec.scores is None:
-            raise ConfigError(f"{self.where}: scores", "a track without them", "one with scores")
+            raise ConfigError(
+                f"{self.where}: scores",
+                "a track without scores",
+                "a track with scores",
+                "build it with scores, or do not ask for them",
+            )
         return np.concatenate([np.zeros(0, np.float32), *map(self.codec.scores_of, self.records)])
 
     @lazy

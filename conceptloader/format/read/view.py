@@ -96,7 +96,9 @@ class Viewable(Ranges):
     def _check_document(self, document: int) -> int:
         number = operator.index(document)
         if not 0 <= number < self.num_documents:
-            raise ConfigError(self.path, f"document {number}", f"one in [0, {self.num_documents})")
+            raise ConfigError(
+                self.path, f"document {number}", f"a number from 0 to {self.num_documents - 1}", "correct the number"
+            )
         return number
 
     def _locate(self, document: int) -> tuple[int, int]:
@@ -168,7 +170,8 @@ def _runs(files: Files, view: FoundView) -> Runs:
     if found != (said.source.stream_fingerprint, said.source.tracks_fingerprint, set(said.max_spans)):
         raise FormatError(
             view.roots.directory,
-            f"found other tokens, documents or tracks in {view.source} than those which it was selected from",
-            fix="restore the source, or make the view again: conceptloader subset",
+            f"other tokens, documents or tracks in {view.source} than those which it was selected from",
+            "the source as it was",
+            "restore the source, or make the view again: conceptloader subset",
         )
     return view.runs(manifest.num_tokens)

@@ -61,11 +61,15 @@ class ConceptsCodec:
                 with np.errstate(over="ignore"):
                     scores = np.asarray(scores, self.scores)
             except (TypeError, ValueError) as error:
-                raise InputError("concepts", f"{value!r:.100}", "a pair: ids and their scores") from error
+                raise InputError(
+                    "concepts", f"{value!r:.100}", "a pair: ids and their scores", "give (ids, scores)"
+                ) from error
         ids, limit = np.asarray(value), 1 << 8 * self.ids.itemsize
         if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= limit)):
             bits = limit.bit_length() - 1
-            raise InputError("concept ids", f"{value!r:.100}", f"a flat list of integers in [0, 2**{bits})")
+            raise InputError(
+                "concept ids", f"{value!r:.100}", f"a flat list of integers in [0, 2**{bits})", "correct the record"
+            )
         data = ids.astype(self.ids).tobytes()
         if scores is None:
             return data
@@ -74,6 +78,7 @@ class ConceptsCodec:
                 "scores",
                 f"{scores.tolist()!r:.100} for {len(ids)} concepts",
                 f"a finite number for each, in the range of {self.scores}",
+                "correct the scores",
             )
         return data + bytes(scores.tobytes())
 
@@ -153,12 +158,22 @@ class NumpyCodec:
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
         if array.ndim != 1 or (len(array) and not np.can_cast(array.dtype, self.dtype, "same_kind")):
-            raise InputError("numpy record", f"{array.dtype} of shape {array.shape}", f"one dimension of {self.dtype}")
+            raise InputError(
+                "numpy record",
+                f"{array.dtype} of shape {array.shape}",
+                f"an array of one dimension, of {self.dtype}",
+                "convert it",
+            )
         with np.errstate(over="ignore"):
             cast = array.astype(self.dtype)
         whole = array.dtype.kind in "iu"
         if cast.tolist() != array.tolist() if whole else (np.isinf(cast) > np.isinf(array)).any():
-            raise InputError("numpy record", f"values that {self.dtype} cannot hold", "values in its range")
+            raise InputError(
+                "numpy record",
+                f"values that {self.dtype} cannot hold",
+                "values in its range",
+                "choose a wider type for the track, or correct the values",
+            )
         return cast.tobytes()
 
     def decode(self, record: memoryview) -> "np.ndarray[Any, Any]":
@@ -189,7 +204,7 @@ class JsonCodec:
             packed = canonical_json(value).encode("ascii")
             _check_keys([value], str)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError("json record", f"{value!r:.100}", f"a JSON value: {error}") from error
+            raise InputError("json record", f"{value!r:.100}", f"a JSON value: {error}", "convert it") from error
         return packed
 
     def decode(self, record: memoryview) -> Any:
@@ -213,7 +228,9 @@ class MsgpackCodec:
             packed: bytes = self._msgpack.packb(value)
             _check_keys([value], (str, bytes))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InputError("msgpack record", f"{value!r:.100}", f"a MessagePack value: {error}") from error
+            raise InputError(
+                "msgpack record", f"{value!r:.100}", f"a MessagePack value: {error}", "convert it"
+            ) from error
         return packed
 
     def decode(self, record: memoryview) -> Any:
@@ -228,7 +245,7 @@ class BytesCodec:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise InputError("bytes record", str(type(value).__name__), "bytes")
+            raise InputError("bytes record", str(type(value).__name__), "bytes", "encode it: bytes(...)")
         return bytes(value)
 
     def decode(self, record: memoryview) -> bytes:
@@ -274,7 +291,12 @@ def register_codec(name: str, codec: Codec) -> None:
     """
     where, methods = f"register_codec: {name!r}", ("encode", "decode", "check")
     if not isinstance(name, str) or not name or name in BUILT_IN:
-        raise ConfigError(where, "a name that is built in" if name in BUILT_IN else "no name", "a name of your own")
+        raise ConfigError(
+            where,
+            "a name that is built in" if name in BUILT_IN else "no name",
+            "a name of your own",
+            "register it under another name",
+        )
     if isinstance(codec, type) or not all(callable(getattr(codec, method, None)) for method in methods):
         raise ConfigError(
             where,

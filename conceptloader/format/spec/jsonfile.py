@@ -77,7 +77,7 @@ class JsonFile:
     def _check(self, found: Any, name: str, number: Any, version: int) -> None:
         if found != name:
             rule = f'"{name}"'
-            raise bad(f"{self.where}: format", describe(found), rule, "this is not such a file; check the path")
+            raise bad(f"{self.where}: format", describe(found), rule, "this is another kind of file: check the path")
         if type(number) is not int or number != version:
             rule = f"{version}, which this release of conceptloader reads"
             remedy = "make the file again with this release, or read it with its own"
@@ -105,7 +105,10 @@ def load_sealed(data: bytes, where: str) -> JsonFile:
     if found is None:
         parse_json(data, where)  # says what is wrong, if it is no JSON at all
         raise bad(
-            where, "no checksum at the end", "one as the last key, as written", "do not edit the file; " + DAMAGED
+            where,
+            "no checksum at the end",
+            "a checksum as the last key, as written",
+            "do not edit the file; " + DAMAGED,
         )
     checksum = xxhash.xxh3_64_hexdigest(head)
     if found[1].decode() != checksum:

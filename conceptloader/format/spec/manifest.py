@@ -249,7 +249,7 @@ def _check(manifest: Manifest) -> None:
     if len(tracks) > fmt.MAX_TRACKS:
         raise ConfigError("tracks", f"{len(tracks)} tracks", f"at most {fmt.MAX_TRACKS}")
     if mode == "token-stream" and tracks:
-        raise ConfigError("tracks", f"{len(tracks)} tracks", "none in mode token-stream")
+        raise ConfigError("tracks", f"{len(tracks)} tracks", "no tracks in mode token-stream")
     for name, track in tracks.items():
         if problem := fmt.name_problem(name):
             raise ConfigError("tracks", describe(name), problem)
@@ -262,12 +262,12 @@ def _check(manifest: Manifest) -> None:
         raise ConfigError("shards.path", f"{len(shards)} shards", f"1 to {fmt.MAX_SHARDS}")
     check_shards(shards, manifest.layouts, sorted(tracks), manifest.block_tokens)
     if mode == "document" and (shards.files["documents.bin"].size < 0).any():
-        raise ConfigError("shards", "a shard without documents.bin", "one in each shard in mode document")
+        raise ConfigError("shards", "a shard without documents.bin", "documents.bin in each shard in mode document")
 
 
 def _check_layouts(layouts: Sequence[StreamLayout], tracks: Sequence[str]) -> None:
     if not layouts:
-        raise ConfigError("layouts", "none", "at least one")
+        raise ConfigError("layouts", "no layout", "at least one layout")
     for i, layout in enumerate(layouts):
         names = [name for name, _ in layout.fields]
         if names[:1] != ["token"] or len(set(names)) != len(names):

@@ -39,20 +39,34 @@ class TrackOptions:
         if problem:
             raise ConfigError("tracks", f"the name {name!r}", problem, "rename the track")
         if self.encoding not in ENCODINGS:
-            raise ConfigError(f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}")
+            raise ConfigError(
+                f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}", "omit encoding for the default"
+            )
         if self.vocabulary is not None:
             if self.codec != "concepts":
-                raise ConfigError(f"tracks: {name}: codec", f"{self.codec} with a vocabulary", "concepts")
+                raise ConfigError(
+                    f"tracks: {name}: codec",
+                    f"{self.codec} with a vocabulary",
+                    "concepts",
+                    "omit the vocabulary, or use codec concepts",
+                )
             if len(set(self.vocabulary)) != len(self.vocabulary):
-                raise ConfigError(f"tracks: {name}: vocabulary", "repeated names", "each name once")
+                raise ConfigError(
+                    f"tracks: {name}: vocabulary", "repeated names", "each name once", "remove the second one"
+                )
             if self.parameters.get("ids") == "u2" and len(self.vocabulary) > 1 << 16:
-                raise ConfigError(f"tracks: {name}: ids", f"u2 for {len(self.vocabulary)} concepts", "u4 above 65536")
+                raise ConfigError(
+                    f"tracks: {name}: ids", f"u2 for {len(self.vocabulary)} concepts", "u4 above 65536", "set ids: u4"
+                )
         count = len(self.vocabulary or ())
         if problem := groups_problem(self.groups, count):
             raise ConfigError(f"tracks: {name}: groups", f"{list(self.groups)!r:.200}", problem)
         if self.details is not None and len(self.details) != count:
             raise ConfigError(
-                f"tracks: {name}: details", len(self.details), f"one for each of the {count} concepts of the vocabulary"
+                f"tracks: {name}: details",
+                len(self.details),
+                f"details for each of the {count} concepts of the vocabulary",
+                "give as many",
             )
 
 
@@ -81,13 +95,13 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if self.mode not in fmt.MODES:
-            raise ConfigError("mode", repr(self.mode), f"one of {', '.join(fmt.MODES)}")
+            raise ConfigError("mode", repr(self.mode), f"one of {', '.join(fmt.MODES)}", "set one of these")
         if self.mode == "token-stream" and self.tracks:
-            raise ConfigError("tracks", "some in mode token-stream", "none", "use mode stream-with-metadata")
+            raise ConfigError("tracks", "tracks in mode token-stream", "no tracks", "use mode stream-with-metadata")
         if len(self.tracks) > fmt.MAX_TRACKS:
             raise ConfigError("tracks", len(self.tracks), f"at most {fmt.MAX_TRACKS}")
         if self.token_type not in (None, *fmt.WRITTEN_TOKENS):
-            raise ConfigError("token_type", repr(self.token_type), "u2 or u4")
+            raise ConfigError("token_type", repr(self.token_type), "u2 or u4", "set one of these")
         if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * np.dtype(self.written_type).itemsize:
             raise ConfigError(
                 "token_type",
@@ -96,7 +110,9 @@ class BuildOptions:
                 "use u4",
             )
         if not 1 <= self.block_tokens <= 1 << 20:
-            raise ConfigError("block_tokens", str(self.block_tokens), "an integer in [1, 2**20]")
+            raise ConfigError(
+                "block_tokens", str(self.block_tokens), "an integer in [1, 2**20]", "set a number in this range"
+            )
         for name, options in self.tracks.items():
             options.check(name)
         for name, code in self.fields.items():
@@ -105,7 +121,9 @@ class BuildOptions:
                 rule = problem or "a name that no track uses"
                 raise ConfigError("fields", f"the name {name!r}", rule, "rename the field")
             if code not in fmt.FIELD_TYPES:
-                raise ConfigError(f"fields: {name}", f"type {code!r}", f"one of {', '.join(fmt.FIELD_TYPES)}")
+                raise ConfigError(
+                    f"fields: {name}", f"type {code!r}", f"one of {', '.join(fmt.FIELD_TYPES)}", "set one of these"
+                )
 
     @property
     def written_type(self) -> str:

@@ -194,7 +194,9 @@ class UrlRoots(Roots):
         def whole() -> bytes:
             size = self.objects.get(path, 0, 0).size
             if size > limit:
-                raise FormatError(path, f"{size} bytes", f"at most {limit}", "this is not such a file")
+                raise FormatError(
+                    path, f"{size} bytes", f"at most {limit}", "this is another kind of file: check the path"
+                )
             data = self.objects.get(path, 0, size).data
             if len(data) != size:
                 raise ReadError(path, f"{len(data)} bytes", str(size), errno=errno.EIO)

@@ -41,7 +41,7 @@ def _encodings(values: Any, where: str) -> Texts:
 def _given(values: Any, where: str) -> bool:
     """Whether there is a column that may be omitted."""
     if values == []:
-        raise ConfigError(where, "0 elements", "one per shard")
+        raise ConfigError(where, "0 elements", "an element for each shard")
     return values is not None
 
 
@@ -191,7 +191,7 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
         if name not in kinds:
             raise unknown(f"shards.files.{name}", name, kinds)
     if set(table.tracks) != set(tracks):
-        raise ConfigError("shards.tracks", f"the tracks {sorted(table.tracks)}", f"those above, {list(tracks)}")
+        raise ConfigError("shards.tracks", f"the tracks {sorted(table.tracks)}", f"the tracks above, {list(tracks)}")
     for name, values in _columns(table):
         if len(values) != count:
             raise ConfigError(f"shards.{name}", f"{len(values)} elements", f"{count}, one per shard")

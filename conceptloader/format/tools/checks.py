@@ -90,7 +90,11 @@ class FileCheck:
             number = min(_BLOCKS, blocks - start)
             items = np.frombuffer(self.read(8 * number), fmt.OFFSET)
             if items[-1] >= count or (items[1:] < items[:-1]).any():
-                raise FormatError(f"block table from block {start} on", f"found numbers that fall or reach {count}")
+                raise FormatError(
+                    f"block table from block {start} on",
+                    f"numbers that fall or reach {count}",
+                    f"ascending numbers below {count}",
+                )
             low = int(items[0])
             known = np.append(firsts(low, min(int(items[-1]) + 2, count)), np.uint64(self.tokens))
             borders = np.arange(start, start + number, dtype=np.uint64) * np.uint64(block)
@@ -223,7 +227,7 @@ def _items(file: FileCheck) -> None:
             bits = file.files.read(holes, file.shard, i // 8, holes_size(count))
             filled = unpack_holes(np.frombuffer(bits, np.uint8))[:count] & items.view(np.uint8).any(1)
             if filled.any():
-                raise FormatError(f"item of token {i + int(filled.argmax())}", "a value", f"none, as {holes} says")
+                raise FormatError(f"item of token {i + int(filled.argmax())}", "a value", f"no value, as {holes} says")
 
 
 def _holes(file: FileCheck) -> None:
@@ -245,7 +249,7 @@ def _ids(file: FileCheck) -> None:
             try:
                 text[a:b].decode("utf-8")
             except UnicodeDecodeError as error:
-                raise FormatError(f"id of document {n}", f"{error}, expected UTF-8") from error
+                raise FormatError(f"id of document {n}", f"{error}", "UTF-8") from error
 
 
 def _hashes(file: FileCheck) -> None:
@@ -263,7 +267,7 @@ def _hashes(file: FileCheck) -> None:
         _first(ordinals >= file.documents, i, ordinals, "document of hash", f"one below {file.documents}")
         falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (ordinals[1:] <= ordinals[:-1]))
         if falls.any() or before >= (int(hashes[0]), int(ordinals[0])):
-            raise FormatError(f"hashes from {i} on", "descending pairs", "them sorted by hash, document")
+            raise FormatError(f"hashes from {i} on", "pairs that descend", "ascending pairs of hash and document")
         before = (int(hashes[-1]), int(ordinals[-1]))
         for value, ordinal in entries.tolist():
             a, b = file.items("documents.ids", fmt.OFFSET, ordinal, ordinal + 2).tolist()

@@ -50,7 +50,7 @@ def concat(
         ConfigError: The datasets contradict each other; nothing is written. Opening them raises other errors.
     """
     if isinstance(paths, (str, os.PathLike)) or not paths:
-        raise ConfigError("concat", repr(paths), "a list of at least one dataset")
+        raise ConfigError("concat", repr(paths), "a list of at least one dataset", "pass the paths of the datasets")
     target = os.path.abspath(out)
     loaded = [load_manifest(path, roots) for path in paths]
     sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]

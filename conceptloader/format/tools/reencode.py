@@ -51,10 +51,15 @@ def reencode(
     manifest, allowed = load_manifest(path, roots)
     unknown = sorted(set(encodings) - set(manifest.tracks))
     if unknown:
-        raise ConfigError(path, f"no tracks {unknown}", f"some of {sorted(manifest.tracks)}")
+        raise ConfigError(path, f"no tracks {unknown}", f"some of {sorted(manifest.tracks)}", "correct the names")
     bare = np.flatnonzero((manifest.shards.documents == 0) & (manifest.shards.tokens > 0))
     if len(bare):
-        raise ConfigError(path, f"no documents in shard {bare[0]}", "some", "adopt the file with document boundaries")
+        raise ConfigError(
+            path,
+            f"no documents in shard {bare[0]}",
+            "documents in each shard",
+            "adopt the file with document boundaries",
+        )
     tracks = {
         name: TrackOptions(
             codec=track.codec,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.terminal import masked, printable
+from conceptloader.base.terminal import counted, masked, printable
 from conceptloader.format.read.bulk import records_of, whole_spans
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.codecs import ConceptsCodec
@@ -115,7 +115,8 @@ def _add(counter: Counter[int], values: NDArray[np.int64]) -> None:
 
 def heading(value: Mapping[str, Any]) -> Iterator[str]:
     """The first lines about a dataset, of what `dataset_stats` gives."""
-    yield f"{value['dataset']}: {value['tokens']:,} tokens, {value['documents']:,} documents, {value['shards']} shards"
+    counts = ", ".join(counted(value[f"{noun}s"], noun) for noun in ("token", "document", "shard"))
+    yield f"{value['dataset']}: {counts}"
     yield f"document lengths  {percentile_line(value['document_lengths'])}"
 
 

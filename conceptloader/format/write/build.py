@@ -108,7 +108,12 @@ class Build:
 
     def shard_name(self, shard: int) -> str:
         if not 0 <= shard < self.num_shards:
-            raise ConfigError(self.path, f"shard {shard}", f"one in [0, {self.num_shards}), as planned")
+            raise ConfigError(
+                self.path,
+                f"shard {shard}",
+                f"a number from 0 to {self.num_shards - 1}, as planned",
+                "correct the number",
+            )
         return f"{shard:0{max(5, len(str(self.num_shards - 1)))}d}"
 
     def is_finished(self, shard: int) -> bool:
@@ -139,7 +144,7 @@ class Build:
             raise InputError(
                 self.path,
                 f"shard {shard} finished",
-                "one that is not",
+                "an unfinished shard",
                 "skip it (is_finished) or build into another directory",
             )
         tracks = self.options.tracks.items()
@@ -196,8 +201,9 @@ def create_writer(
     found = load_json(target)
     if found.parse(_BuildFile, BUILD_FORMAT, fmt.VERSION).options_hash != options_hash:
         raise OtherBuild(
-            f"{target}: found a build of {difference(found.value, content)}; "
-            "continue with the same options, build into another directory, or remove this one"
+            f"{target}",
+            f"a build of {difference(found.value, content)}",
+            fix="continue with the same options, build into another directory, or remove this one",
         )
     for name, data in files.items():
         file = os.path.join(directory, name)

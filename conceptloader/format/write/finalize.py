@@ -46,12 +46,12 @@ def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | 
         raise FormatError(
             build.path,
             f"{len(missing)} of {build.num_shards} shards missing ({shown})",
-            "all of them",
+            "every shard",
             "run their workers, then finalize again",
         )
     manifest = _assemble(build, [report for report in reports if report is not None])
     if not manifest.num_tokens:
-        raise InputError(build.path, "no token in any shard", "at least one", "check the inputs")
+        raise InputError(build.path, "no token in any shard", "at least one token", "check the inputs")
     _check_files(build, manifest)
     if also is not None:
         also(manifest)

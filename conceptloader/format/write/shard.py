@@ -26,7 +26,7 @@ def _check_id(found: str, where: str) -> bytes:
     try:
         return str.encode(found)
     except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{where}: id", repr(found), f'text, or "" for none ({error})') from error
+        raise InputError(f"{where}: id", repr(found), f'text, or "" for none ({error})', "correct the id") from error
 
 
 class ShardWriter:
@@ -119,7 +119,12 @@ class ShardWriter:
             or offsets[-1] != len(tokens)
             or (np.diff(offsets) < 0).any()
         ):
-            raise InputError(where, "offsets that do not fit tokens and ids", f"{len(ids) + 1} that do")
+            raise InputError(
+                where,
+                "offsets that do not fit tokens and ids",
+                f"{len(ids) + 1} offsets that fit them",
+                "correct the offsets",
+            )
         self._append(where, tokens, offsets, spans, ids, fields or {})
 
     def _append(
@@ -138,7 +143,9 @@ class ShardWriter:
         names = [_check_id(one, where) for one in ids]
         unknown = sorted(set(spans) - set(self._tracks))
         if unknown:
-            raise InputError(where, f"spans of {unknown}", f"tracks among {sorted(self._tracks)}")
+            raise InputError(
+                where, f"spans of {unknown}", f"tracks among {sorted(self._tracks)}", "correct the name of the track"
+            )
         borders = np.array([0, len(values)], np.int64) if offsets is None else offsets
         checked = {}
         for track, found in spans.items():
@@ -166,15 +173,20 @@ class ShardWriter:
         if not self._whole:
             raise InputError(
                 f"shard {self.name}",
-                "a document of which an error or an interrupt left only a part in the files",
-                "whole ones",
-                "leave this writer and write the shard again",
+                "a document that an error or an interrupt left incomplete in its files",
+                "complete documents",
+                "discard this writer and write the shard again",
             )
 
     def add_record(self, track: str, record: Any) -> int:
         """Store a record that several spans of this shard share. Returns: its number, to be used in spans."""
         if track not in self._tracks:
-            raise InputError(f"shard {self.name}", f"track {track!r}", f"one of {sorted(self._tracks)}")
+            raise InputError(
+                f"shard {self.name}",
+                f"track {track!r}",
+                f"one of {sorted(self._tracks)}",
+                "correct the name of the track",
+            )
         self._check_whole()
         data = self._tracks[track].encode(record, f"shard {self.name}")
         self._whole = False
@@ -185,7 +197,9 @@ class ShardWriter:
     def _check_tokens(self, tokens: ArrayLike, where: str) -> NDArray[Any]:
         ids = np.asarray(tokens)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise InputError(f"{where}: tokens", f"{ids.dtype} of shape {ids.shape}", "a list of integers")
+            raise InputError(
+                f"{where}: tokens", f"{ids.dtype} of shape {ids.shape}", "a list of integers", "convert them"
+            )
         if ids.size:
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self._limit:
@@ -199,13 +213,17 @@ class ShardWriter:
 
     def _check_fields(self, fields: Mapping[str, ArrayLike], length: int, where: str) -> dict[str, NDArray[Any]]:
         if set(fields) != set(self._fields):
-            raise InputError(where, f"fields {sorted(fields)}", f"{sorted(self._fields)}")
+            raise InputError(
+                where, f"fields {sorted(fields)}", f"{sorted(self._fields)}", "give the fields that the build names"
+            )
         columns = {}
         for field, values in fields.items():
             dtype = self._field_types[field]
             array = np.asarray(values)
             if array.shape != (length,):
-                raise InputError(f"{where}: field {field}", f"shape {array.shape}", f"({length},)")
+                raise InputError(
+                    f"{where}: field {field}", f"shape {array.shape}", f"({length},)", "give one value per token"
+                )
             try:
                 columns[field] = as_field(array, dtype)
             except ValueError as error:

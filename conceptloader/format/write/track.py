@@ -36,14 +36,21 @@ class BulkSpans:
         """documents: where the batch's documents begin and end, int64 [n + 1]. Raises: InputError."""
         lengths = np.diff(self.offsets)
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.data) or (lengths < 0).any():
-            raise InputError(where, "record offsets that do not fit the data", "increasing ones to its end")
+            raise InputError(
+                where,
+                "offsets of records that do not fit the data",
+                "ascending offsets up to its end",
+                "correct the offsets",
+            )
         if len(lengths) and int(lengths.max()) > fmt.MAX_RECORD_BYTES:
-            raise InputError(where, f"a record of {lengths.max()} bytes", f"at most {fmt.MAX_RECORD_BYTES}")
+            raise InputError(
+                where, f"a record of {lengths.max()} bytes", f"at most {fmt.MAX_RECORD_BYTES}", "shorten the record"
+            )
         if not len(self.start):
             return
         kinds = {name: getattr(self, name).dtype for name in ("start", "end", "record")}
         if any(kind.kind not in "iu" for kind in kinds.values()):
-            raise InputError(where, f"spans of {kinds}", "integers")
+            raise InputError(where, f"spans of {kinds}", "integers", "convert them")
         before = np.concatenate([documents[:1], self.end[:-1]])
         document = np.searchsorted(documents, self.start, "right") - 1
         good = (self.start >= before) & (self.end > self.start) & (document < len(documents) - 1)
@@ -57,7 +64,12 @@ class BulkSpans:
                 "sort them, and resolve overlaps first",
             )
         if int(self.record.min()) < 0 or int(self.record.max()) >= len(lengths):
-            raise InputError(where, f"a record number outside [0, {len(lengths)})", "one of the batch's records")
+            raise InputError(
+                where,
+                f"a record number outside [0, {len(lengths)})",
+                "the number of a record of the batch",
+                "correct the number",
+            )
 
     def entries(self, base: int, end: int, record: int) -> "np.ndarray[Any, np.dtype[np.void]]":
         """The spans as entries of a shard, gaps included.
@@ -111,7 +123,7 @@ class TrackWriter:
             try:
                 start, end = index(first), index(stop)
             except TypeError as error:
-                raise InputError(where, f"span [{first}, {stop})", "integers") from error
+                raise InputError(where, f"span [{first}, {stop})", "integers", "convert them") from error
             if not last <= start < end <= length:
                 raise InputError(
                     where,
@@ -121,7 +133,12 @@ class TrackWriter:
                 )
             if isinstance(record, (int, np.integer)):
                 if not 0 <= record < self.records:
-                    raise InputError(where, f"record number {record}", f"one of the {self.records} added so far")
+                    raise InputError(
+                        where,
+                        f"record number {record}",
+                        f"the number of one of the {self.records} records added so far",
+                        "add the record first",
+                    )
                 places.append((start, end, int(record) - self.records))
             else:
                 places.append((start, end, len(data)))
@@ -133,7 +150,9 @@ class TrackWriter:
 
     def _check_room(self, records: int, where: str) -> None:
         if self.records + records > fmt.NO_RECORD:
-            raise InputError(where, "found more than 2**32 - 1 records in one shard", fix="use more shards")
+            raise InputError(
+                where, "more than 2**32 - 1 records in one shard", "at most 2**32 - 1 records", "use more shards"
+            )
 
     def encode(self, record: Any, where: str) -> bytes:
         """The bytes of a record, checked."""
@@ -147,7 +166,9 @@ class TrackWriter:
         except ValueError as error:
             raise InputError(where, f"record: {error}") from error
         if len(data) > fmt.MAX_RECORD_BYTES:
-            raise InputError(where, f"a record of {len(data)} bytes", f"at most {fmt.MAX_RECORD_BYTES}")
+            raise InputError(
+                where, f"a record of {len(data)} bytes", f"at most {fmt.MAX_RECORD_BYTES}", "shorten the record"
+            )
         if isinstance(self._codec, ConceptsCodec) and len(data) and self._concepts < 1 << 32:
             self._check_concepts(data, np.array([len(data)]), where)
         return data
@@ -157,7 +178,7 @@ class TrackWriter:
         largest = int(self._codec.all_ids(data, sizes).max())
         if largest >= self._concepts:
             rule = f"ids below {self._concepts}, the size of the vocabulary"
-            raise InputError(where, f"concept id {largest}", rule)
+            raise InputError(where, f"concept id {largest}", rule, "correct the id")
 
     def add_record(self, data: bytes) -> int:
         """Write what `encode` has passed. Returns: its number."""
@@ -170,7 +191,9 @@ class TrackWriter:
         self._check_room(len(spans.offsets) - 1, where)
         if isinstance(self._codec, ConceptsCodec) and len(spans.data):
             if (spans.offsets % self._item).any():
-                raise InputError(where, "records of other lengths", f"{self._item} bytes for a concept")
+                raise InputError(
+                    where, "records of other lengths", f"{self._item} bytes for a concept", "correct the record"
+                )
             self._check_concepts(spans.data, np.diff(spans.offsets), where)
 
     def add(self, base: int, spans: BulkSpans) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
@@ -98,7 +99,9 @@ def adopt(
     if not allow_mixed_tokenizers:
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
-        raise InputError(files[0].path, f"no token in {len(files)} files", "some", "check the paths")
+        raise InputError(
+            files[0].path, f"no token in {counted(len(files), 'file')}", "at least one token", "check the paths"
+        )
     found = [look(file, tokenizer is not None) for file in files]
     for file, ids in zip(files, found, strict=True):
         _check_ids(file, ids, tokenizer)
@@ -123,22 +126,26 @@ def token_files(path: str) -> list[str]:
 def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
     """Describe all token files that `paths` stand for. Raises: see `adopt`."""
     if isinstance(paths, str) or not paths:
-        raise ConfigError("paths", repr(paths), "a list of at least one path")
+        raise ConfigError("paths", repr(paths), "a list of at least one path", "name the files or folders")
     if kind not in ("auto", *KINDS):
-        raise ConfigError("kind", repr(kind), f"one of auto, {', '.join(KINDS)}")
+        raise ConfigError(
+            "kind", repr(kind), f"one of auto, {', '.join(KINDS)}", "omit it, or name one of these (--kind)"
+        )
     chosen = [item for path in paths for item in _expand(path, kind)]
     if len(chosen) > fmt.MAX_SHARDS:
-        raise ConfigError("paths", f"{len(chosen)} files", f"at most {fmt.MAX_SHARDS}")
+        raise ConfigError(
+            "paths", f"{len(chosen)} files", f"at most {fmt.MAX_SHARDS}", "adopt them as several datasets"
+        )
     seen: dict[str, str] = {}
     for _, path in chosen:
         real = os.path.realpath(path)
         if real in seen:
-            raise ConfigError("paths", f"{path} twice (also as {seen[real]})", "each file once")
+            raise ConfigError("paths", f"{path} twice (also as {seen[real]})", "each file once", "name it once")
         seen[real] = path
     flat = any(found == "flat" for found, _ in chosen)
     for name, value in (("dtype", dtype), ("document_end", document_end)):
         if value is not None and not flat:
-            raise ConfigError(name, f"{value!r} for files that say it themselves", "none", "omit it")
+            raise ConfigError(name, f"{value!r} for files that say it themselves", f"no {name}", "omit it")
     for found, path in chosen:
         folder = os.path.dirname(path) or "."
         if found == "flat" and any(os.path.exists(os.path.join(folder, name)) for name in (fmt.MANIFEST, fmt.BUILD)):
@@ -173,7 +180,7 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
     raise ConfigError(
         path,
         "neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy",
-        "one",
+        "a file of one of these kinds",
         "name what it is: conceptloader adopt --kind megatron, datatrove or flat",
     )
 
@@ -187,13 +194,13 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     here = [path for path in files if os.path.dirname(path) == folder]
     kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
-        raise ConfigError(folder, f"files of {', '.join(kinds)} in it", "one kind", "choose with --kind")
+        raise ConfigError(folder, f"files of {', '.join(kinds)} in it", "files of one kind", "choose with --kind")
     if len(here) < len(files):
         below = next(path for path in files if path not in here)
         raise ConfigError(folder, f"{below} below it", "files in it only", "name each folder to adopt")
     if not files:
         wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
-        raise ConfigError(folder, f"no {wanted} in it", "some", "check the path")
+        raise ConfigError(folder, f"no {wanted} in it", "at least one such file", "check the path")
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 
@@ -207,7 +214,7 @@ def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, s
         raise InputError(
             "tokenizer",
             f"{len(names)} of them: {found}",
-            "one",
+            "the same tokenizer in all files",
             "adopt the files as separate datasets, or, if these are names of the same tokenizer, say so: "
             "--allow-mixed-tokenizers",
         )
@@ -236,8 +243,8 @@ def _check_ends(files: Sequence[TokenFile], documents: Sequence[int]) -> None:
         return
     raise InputError(
         ended[0][0].path,
-        f"no token {ended[0][0].document_end} in {len(ended)} files",
-        "one at the end of each document",
+        f"no token {ended[0][0].document_end} in {counted(len(ended), 'file')}",
+        "this token at the end of each document",
         "name the token that ends documents (--document-end), or omit it",
     )
 
@@ -306,12 +313,22 @@ def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
         blocks = BlockTable(f"{prefix}.documents.blocks", fmt.BLOCK_TOKENS, spools)
         for starts in file.starts():
             if not count and len(starts) and starts[0] != 0:
-                raise InputError(file.index, f"the first document at token {starts[0]}", "it at 0")
+                raise InputError(
+                    file.index,
+                    f"a first document at token {starts[0]}",
+                    "the first document at token 0",
+                    "the index is corrupt: copy it again, or run the preprocessing again",
+                )
             spool.write(np.ascontiguousarray(starts, fmt.OFFSET))
             blocks.add(starts)
             count += len(starts)
         if file.tokens and not count:
-            raise InputError(file.index, f"{file.tokens} tokens and no document", "at least one")
+            raise InputError(
+                file.index,
+                f"{file.tokens} tokens and no document",
+                "at least one document",
+                "the index is corrupt: copy it again, or run the preprocessing again",
+            )
         spool.write(np.array([file.tokens], fmt.OFFSET))
         blocks.finish(file.tokens, spool)
         spool.commit()

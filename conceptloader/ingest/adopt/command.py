@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
@@ -66,10 +67,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
-    documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
+    documents = counted(manifest.num_documents, "document") if manifest.num_documents else "unknown documents"
     where = f"of {', '.join(kinds)}, in place" if kinds else "copied with their loss masks"
-    files = f"{len(manifest.shards)} files {where}"
-    line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}" + (f"; {ids[0]}" if ids[0].tokens else "")
+    files = f"{counted(len(manifest.shards), 'file')} {where}"
+    line = f"{documents}, {counted(manifest.num_tokens, 'token')}, {files}" + (f"; {ids[0]}" if ids[0].tokens else "")
     output.manifest(arguments.out, manifest, {"kinds": kinds, "ids": asdict(ids[0])}, line)
 
 
@@ -77,14 +78,23 @@ def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes |
     """Return what the manifest records of the tokenizer, and the bytes of its file."""
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
-            raise ConfigError("adopt", "--tokenizer with --tokenizer-name or --vocab-size", "one of them")
+            raise ConfigError(
+                "adopt",
+                "--tokenizer with --tokenizer-name or --vocab-size",
+                "either --tokenizer or the other two",
+                "omit --tokenizer, or the other two",
+            )
         found = load_tokenizer(arguments.tokenizer, arguments.eos)
         return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id), found.definition
     if (arguments.tokenizer_name is None) != (arguments.vocab_size is None):
-        raise ConfigError("adopt", "one of --tokenizer-name and --vocab-size", "both or none")
+        raise ConfigError(
+            "adopt", "one of --tokenizer-name and --vocab-size", "the two together, or neither", "add the other one"
+        )
     if arguments.tokenizer_name is None:
         if arguments.eos is not None:
-            raise ConfigError("adopt", "--eos without a tokenizer", "--tokenizer or --tokenizer-name")
+            raise ConfigError(
+                "adopt", "--eos without a tokenizer", "--tokenizer or --tokenizer-name", "add one of these"
+            )
         return None, None
     eos = eos_id("adopt", arguments.eos)
     return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos), None

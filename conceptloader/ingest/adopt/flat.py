@@ -49,7 +49,12 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
         expected = f"a multiple of {size} for tokens of type {token_type}"
         raise InputError(path, f"{found.st_size - offset} bytes", expected, "name the dtype it was written with")
     if document_end is not None and not 0 <= document_end < 1 << 8 * size:
-        raise ConfigError("document_end", str(document_end), f"an id that type {token_type} can hold")
+        raise ConfigError(
+            "document_end",
+            str(document_end),
+            f"an id that type {token_type} can hold",
+            "correct --document-end, or --dtype",
+        )
     return TokenFile(
         kind=kind,
         path=path,
@@ -68,7 +73,7 @@ def _token_type(dtype: str) -> str:
     except TypeError:
         name = ""
     if name not in TOKEN_TYPES:
-        raise ConfigError("dtype", repr(dtype), f"one of {', '.join(TOKEN_TYPES)}")
+        raise ConfigError("dtype", repr(dtype), f"one of {', '.join(TOKEN_TYPES)}", "name one of these (--dtype)")
     return TOKEN_TYPES[name]
 
 
@@ -81,12 +86,14 @@ def _read_npy_head(path: str) -> tuple[int, str]:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
         except (ValueError, TypeError, EOFError, SyntaxError, RecursionError, tokenize.TokenError) as error:
-            raise InputError(path, f"a corrupt .npy head ({error})", "a whole one", "copy the file again") from error
+            raise InputError(
+                path, f"a corrupt .npy head ({error})", "a complete head", "copy the file again"
+            ) from error
         offset = file.tell()
     if len(shape) != 1 or dtype.name not in TOKEN_TYPES or dtype.newbyteorder("<") != dtype:
         raise InputError(
-            path, f"{dtype.str} of shape {shape}", f"one dimension of little-endian {', '.join(TOKEN_TYPES)}",
-            "save the tokens as such an array",
+            path, f"{dtype.str} of shape {shape}",
+            f"one dimension of little-endian {', '.join(TOKEN_TYPES)}", "save the tokens as such an array",
         )  # fmt: skip
     expected = offset + shape[0] * dtype.itemsize
     if os.path.getsize(path) != expected:

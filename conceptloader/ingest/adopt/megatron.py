@@ -69,7 +69,9 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
         raise InputError(path, f"{file.size} bytes", f"at least {_HEAD.size}", _REBUILD)
     magic, version, code, sequences, entries = _HEAD.unpack(file.read(0, _HEAD.size))
     if magic != _MAGIC:
-        raise InputError(path, f"it to begin with {magic!r}", repr(_MAGIC), "this is no Megatron index; check the path")
+        raise InputError(
+            path, f"a file that begins with {magic!r}", repr(_MAGIC), "this is no Megatron index; check the path"
+        )
     if version != 1:
         raise InputError(path, f"version {version}", "1", "convert it with the Megatron that wrote it")
     name = _CODES.get(code, f"code {code}")
@@ -176,8 +178,8 @@ def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> It
         if len(wrong):
             i = int(wrong[0])
             raise InputError(
-                file.path, f"document {first + i} to begin at sequence {int(documents[i])}",
-                f"one in [{int(before[i])}, {sequences}]" if first + i else "0", _REBUILD,
+                file.path, f"a document, {first + i}, that begins at sequence {int(documents[i])}",
+                f"a sequence in [{int(before[i])}, {sequences}]" if first + i else "0", _REBUILD,
             )  # fmt: skip
         yield documents
         last = int(documents[-1])

@@ -57,7 +57,7 @@ def stat_file(path: str, remedy: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
-        raise InputError(path, f"no readable file ({error.strerror})", "one", remedy) from error
+        raise InputError(path, f"no readable file ({error.strerror})", "a readable file", remedy) from error
 
 
 @dataclass(frozen=True, kw_only=True)

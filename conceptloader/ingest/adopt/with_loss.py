@@ -28,11 +28,16 @@ def copy_with_loss(
     facts = []
     for file in files:
         if file.kind != "datatrove":
-            raise ConfigError("loss_mask", f"{file.path}, of kind {file.kind}", ".ds files of datatrove")
+            raise ConfigError(
+                "loss_mask",
+                f"{file.path}, of kind {file.kind}",
+                ".ds files of datatrove",
+                "omit --loss-mask, or adopt these files alone",
+            )
         masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
         if masks.st_size != file.tokens:
             raise InputError(
-                f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", COPY
+                f"{file.path}.loss", f"{masks.st_size} bytes", f"a byte for each of {file.tokens} tokens", COPY
             )
         facts.append([[os.path.abspath(file.path), one.st_size, one.st_mtime_ns] for one in (file.found, masks)])
     options = BuildOptions(

@@ -21,7 +21,7 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
     Raises: BadRow for an overlap, or one deeper than `levels`.
     """
     if overlap not in OVERLAPS:
-        raise ConfigError("overlap", repr(overlap), f"one of {', '.join(OVERLAPS)}")
+        raise ConfigError("overlap", repr(overlap), f"one of {', '.join(OVERLAPS)}", "name one of these (--overlap)")
     spans = spans.take(np.lexsort((-spans.end, spans.start, spans.row)))
     if overlap == "union":
         return [_union(spans)]

@@ -47,8 +47,9 @@ def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
         row = int(spans.row[i])
         raise BadRow(
             row,
-            f"{track}: found span [{spans.start[i]}, {spans.end[i]}), expected one within the {lengths[row]} {unit} "
-            "of the document",
+            f"{track}: found span [{spans.start[i]}, {spans.end[i]}), expected a span within the "
+            f"{lengths[row]} {unit} of the document; the offsets are of another text, or in another "
+            "unit (--span-unit)",
         )
 
 

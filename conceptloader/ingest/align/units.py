@@ -94,8 +94,9 @@ def in_characters(texts: Sequence[str], spans: RawSpans, unit: str, track: str) 
             i = int(np.argmax(inside))
             raise BadRow(
                 int(spans.row[i]),
-                f"{track}: found span [{spans.start[i]}, {spans.end[i]}) with an offset inside of a character, "
-                f"expected offsets in {kind.plural} between two",
+                f"{track}: found span [{spans.start[i]}, {spans.end[i]}) with an offset inside of a "
+                f"character, expected offsets in {kind.plural} between two; correct the offsets, or "
+                "name their unit (--span-unit)",
             )
         found.append(at - base)
     return replace(spans, start=found[0], end=found[1])

@@ -10,6 +10,7 @@ from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.kept import copy_tokenizer
@@ -97,11 +98,13 @@ class AnnotateOptions(SpanAlignment):
         options.check(self.track)
         get_codec(options.codec, options.parameters, f"track {self.track!r}")
         if self.unit not in (None, *_UNITS):
-            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(_UNITS)}")
+            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(_UNITS)}", "name one of these")
         if self.unit is not None and self.span_unit not in (None, _UNITS[self.unit]):
-            raise ConfigError("unit", f"{self.unit} and span_unit {self.span_unit}", "one of them")
+            raise ConfigError("unit", f"{self.unit} and span_unit {self.span_unit}", "only one of the two", "omit one")
         if self.counted == "token" and self.tokenizer is not None:
-            raise ConfigError("unit", "tokens with a tokenizer", "one for offsets in characters only")
+            raise ConfigError(
+                "unit", "tokens with a tokenizer", "a tokenizer only for offsets in characters", "omit --tokenizer"
+            )
         self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
             raise ConfigError("overlap", f"union with codec {self.codec}", "codec concepts", "use levels")
@@ -153,7 +156,12 @@ def annotate(
         if taken:
             raise ConfigError(ds.path, f"a track, field or column {taken[0]!r}", "a new name", "choose another")
         if not manifest.num_documents:
-            raise ConfigError(ds.path, "no document table", "one", "annotations belong to documents")
+            raise ConfigError(
+                ds.path,
+                "no document table",
+                "a document table",
+                "annotations belong to documents: build or adopt the dataset with documents",
+            )
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         placed = _Placed(ds, opened, sources, options, on_bad)
         for shard, found in placed:
@@ -297,12 +305,17 @@ def _check_found(annotations: Annotations, sources: Sequence[Source], parser: Ro
     if annotations.count and parser.unseen:
         raise InputError(
             sources[0].path,
-            f"no column {min(parser.unseen)!r} in any row of {len(sources)} files",
+            f"no column {min(parser.unseen)!r} in any row of {counted(len(sources), 'file')}",
             "each column that is named",
             "correct its name (--column)",
         )
     if not annotations.count:
-        raise InputError(sources[0].path, f"no annotation in {len(sources)} files", "at least one")
+        raise InputError(
+            sources[0].path,
+            f"no annotation in {counted(len(sources), 'file')}",
+            "at least one annotation",
+            "check the inputs",
+        )
 
 
 def _assemble(

@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     add_dataset,
@@ -122,7 +123,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         **({"chunks": joined.to_json()} if joined else {}),
     }
     unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
-    lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
+    lines = [
+        f"{arguments.out}: {counted(records, 'record')} of {arguments.track} over "
+        f"{counted(manifest.num_tokens, 'token')}{unit}"
+    ]
     if bad := done.get("bad_rows"):
         lines.append(f"{bad:,} rows could not be read and were skipped, see {arguments.bad_records}")
     lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
@@ -133,7 +137,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _track(arguments: argparse.Namespace) -> None:
     """What --number stands for. Raises: ConfigError."""
     if len(arguments.number) + (arguments.track is not None) != 1:
-        raise ConfigError("annotate", "expected either --track or one --number")
+        raise ConfigError(
+            "annotate",
+            f"{'neither' if arguments.track is None else 'several'} of --track and --number",
+            "either --track or one --number",
+            "give one of them",
+        )
     for name, dtype in arguments.number:
         refuse_beside("--number", arguments, "codec", "parameters", "vocabulary", "chunks")
         arguments.track, arguments.codec, arguments.parameters = name, "numpy", {"dtype": dtype}

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
+from conceptloader.base.terminal import counted
 from conceptloader.errors import InputError
 from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
 from conceptloader.format.read.ranges import Ranges
@@ -62,7 +63,7 @@ class Annotations:
         if text and not (ds.manifest.shards.files["documents.hash"].size > 0).any():
             expected = f"the number of a document (key `document`), because {ds.path} keeps no ids"
         else:
-            expected = f"one of the {documents} documents of {ds.path} ({count} such annotations)"
+            expected = f"an id of the {counted(documents, 'document')} of {ds.path} ({count} such annotations)"
         remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
         raise InputError(sources[source].row_name(row), found.get(number, f"document {number}"), expected, remedy)
 

@@ -65,9 +65,10 @@ class Placer:
                 return
         raise ConfigError(
             self.sources[0].path,
-            f"found offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
+            f"offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
             "after the tokens of its document",
-            fix="say which (--offset-unit characters, as in build, or --offset-unit tokens)",
+            "offsets of a known unit",
+            "say which (--offset-unit characters, as in build, or --offset-unit tokens)",
         )
 
     def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:
@@ -95,7 +96,7 @@ class Placer:
                 raise ConfigError(
                     self.ds.path,
                     "joined datasets of which some have a token in front of every document",
-                    "all of them or none",
+                    "this token in all of them, or in none",
                     "annotate them before they are joined, or give offsets in tokens (--offset-unit tokens)",
                 )
             more = np.full(len(documents), int(mark is not None))
@@ -155,8 +156,8 @@ class Placer:
         if (tokenizer := self._kept) is None:
             raise BadRow(
                 row,
-                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected one to "
-                "compare with; ignore the texts (--ignore-column)",
+                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected the "
+                "tokenizer to compare with; ignore the texts (--ignore-column)",
             )
         if not 0 <= start < end <= read.offsets[row + 1] - read.offsets[row]:
             return None
@@ -176,7 +177,8 @@ class Placer:
             raise InputError(
                 self.where(items[i]),
                 f"[{items['start'][i]}, {end[i]})",
-                f"it within the {lengths[row[i]]} {UNITS['token' if texts is None else unit].plural} of the document",
+                f"offsets within the {lengths[row[i]]} {UNITS['token' if texts is None else unit].plural} "
+                "of the document",
                 "the offsets are of another text or tokenizer, or in another unit (--span-unit)",
             )
         if self.concepts is not None:

@@ -57,7 +57,9 @@ class RowParser:
         self._keys = {"start", "end", "value"} if concepts is None else concepts.keys
         ours = {"id", "document", "spans", *self._keys, OWN_TEXT[0]}
         if unknown := sorted(columns.keys() - ours - {"content"}):
-            raise ConfigError("columns", repr(unknown[0]), f"some of {', '.join(sorted(ours))}")
+            raise ConfigError(
+                "columns", repr(unknown[0]), f"some of {', '.join(sorted(ours))}", "correct the name (--column)"
+            )
         self._label = "concepts" in columns  # which may hold a single one
         self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
         self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()

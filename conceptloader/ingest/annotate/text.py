@@ -46,7 +46,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
         raise ConfigError(
             ds.path,
             "no tokenizer with the dataset",
-            "one for offsets in characters",
+            "a tokenizer for offsets in characters",
             "give the one that it was built with (--tokenizer), or offsets in tokens (--offset-unit tokens)",
         )
     if not is_of(tokenizer, facts):
@@ -61,7 +61,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
         raise ConfigError(
             f"tokenizer {tokenizer.name}",
             str(problem),
-            "one that gives back every text exactly (bytes, or byte-level BPE without a normalizer)",
+            "a tokenizer that gives back every text exactly (bytes, or byte-level BPE without a normalizer)",
             "give offsets in tokens (--offset-unit tokens)",
         )
     if facts is not None and facts.eos_id is not None and facts.eos_id != tokenizer.eos_id:

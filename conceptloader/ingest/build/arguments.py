@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from conceptloader.base.packages import need_add_on
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     Add,
@@ -104,7 +105,12 @@ def workers(arguments: argparse.Namespace) -> int:
 def check_tokens(command: str, arguments: argparse.Namespace) -> None:
     """Raise ConfigError for options that contradict each other."""
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):
-        raise ConfigError(command, "expected either --tokenizer or, for tokens as input, --vocab-size")
+        raise ConfigError(
+            command,
+            f"{'neither' if arguments.tokenizer is None else 'both'} of --tokenizer and --vocab-size",
+            "either --tokenizer or, for tokens as input, --vocab-size",
+            "give one of them",
+        )
     if arguments.tokenizer is None:
         refuse_beside("--vocab-size", arguments, "special_tokens")
 
@@ -132,11 +138,12 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     """Return the summary of a build with these arguments as text."""
     skipped, rule = arguments.bad_records, arguments.special_tokens
     lines = [
-        f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
+        f"{summary.path}: {counted(summary.documents, 'document')}, {counted(summary.tokens, 'token')}, "
+        f"{counted(summary.shards, 'shard')}"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
     if summary.truncated:
-        lines.append(f"{summary.truncated:,} conversations exceeded --max-tokens; their last turns were dropped")
+        lines.append(f"{counted(summary.truncated, 'conversation')} above --max-tokens; their last turns were dropped")
     if summary.prefix_tokens is not None:
         lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
     if summary.special_tokens:
@@ -147,7 +154,7 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     elif summary.slow:
         lines.append(f"tokenized by tokenizers, the slower way: {summary.slow}")
     if summary.doubled:
-        lines.append(f"{summary.doubled:,} documents had the eos or bos that they got already, and have two of them")
+        lines.append(f"{counted(summary.doubled, 'document')} had the eos or bos that is added: it is there twice")
     lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were skipped, see {skipped}")
@@ -166,14 +173,18 @@ class BadRecords:
             if not all(line.startswith(b'{"file": ') for line in lines):
                 raise ConfigError(
                     f"--bad-records {path}",
-                    "a file that is no list of bad records",
-                    "such a list, or no file",
+                    "a file of another kind",
+                    "a list of bad records, or no file",
                     "choose another name",
                 )
             if lines and not lines[-1].endswith(b"\n"):  # the power went
                 self._file.truncate(self._file.tell() - len(lines.pop()))
         except OSError as error:
-            raise ConfigError(f"--bad-records {path}", f"cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                f"--bad-records {path}",
+                f"cannot be written: {error.strerror}",
+                fix="choose another file, or check the permissions of the folder",
+            ) from error
         self._there = Counter(lines)
         self._listed.update(json.loads(line)["problem"] for line in lines)
 
@@ -192,7 +203,7 @@ class BadRecords:
             raise ConfigError(
                 f"--bad-records {self._path}",
                 f"{total - missing:,} of the {total:,} chunks without annotation",
-                f"all: {dataset} was already complete, and its join is removed",
+                f"all {total:,} chunks: {dataset} was already complete, and its join is removed",
                 "rebuild it (--overwrite) to list them, or omit this option",
             )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from conceptloader.base.checks import check_task
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.terminal import counted
 from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.read.kept import keep_tokenizer
@@ -104,7 +105,7 @@ class IngestOptions(SpanAlignment):
             raise ConfigError(
                 "eos",
                 "a tokenizer without a known end-of-document token",
-                "one to append to each document",
+                "a token to append to each document",
                 "name it (--eos) or append none (--no-eos)",
             )
         return found
@@ -154,7 +155,9 @@ def build_dataset(
         )
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
-        raise InputError(f"{sources[0].path} (of {len(sources)} files)", "an empty corpus", "records")
+        raise InputError(
+            f"{sources[0].path} (of {len(sources)} files)", "an empty corpus", "records", "check the inputs"
+        )
     content = format_options(options)
     if overwrite:
         made = content.to_json(describe_vocabularies(content)[0])  # what it says in build.json
@@ -229,7 +232,12 @@ def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
     options.check_rules()
     if options.special_tokens not in RULES:
-        raise ConfigError("special_tokens", repr(options.special_tokens), f"one of {', '.join(RULES)}")
+        raise ConfigError(
+            "special_tokens",
+            repr(options.special_tokens),
+            f"one of {', '.join(RULES)}",
+            "name one of these (--special-tokens)",
+        )
     if options.special_tokens != TEXT and options.columns.text is None and options.chat is None:
         raise ConfigError("special_tokens", f"{options.special_tokens!r} for tokens as input", "text", "omit it")
     if (tokenizer := options.tokenizer) is not None:
@@ -237,7 +245,12 @@ def format_options(options: IngestOptions) -> BuildOptions:
     elif (size := options.vocab_size) is not None:
         facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
     else:
-        raise ConfigError("tokenizer", "none", "the one of the tokens, or the size of its vocabulary")
+        raise ConfigError(
+            "tokenizer",
+            "tokens without a tokenizer",
+            "the tokenizer of the tokens, or the size of its vocabulary",
+            "add --tokenizer, or --vocab-size",
+        )
     if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
         raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or omit it")
@@ -248,7 +261,12 @@ def format_options(options: IngestOptions) -> BuildOptions:
         raise ConfigError("span_unit", repr(options.span_unit), wanted, "annotate the dataset with these spans later")
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
-            raise ConfigError(what, f"track {unknown[0]!r}", f"one of {', '.join(columns.tracks) or 'none'}")
+            raise ConfigError(
+                what,
+                f"track {unknown[0]!r}",
+                f"one of {', '.join(columns.tracks) or 'none'}",
+                "correct the name of the track",
+            )
     tracks = {
         name: _track(options, track)
         for track in columns.tracks
@@ -313,7 +331,7 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
     if options.tokenizer is not None:
         tokenizer = options.tokenizer.definition or options.tokenizer.name
     elif options.columns.text is not None or options.chat is not None:
-        raise ConfigError("tokenizer", "none", "one for input given as text")
+        raise ConfigError("tokenizer", "text without a tokenizer", "a tokenizer", "add --tokenizer")
     return ShardJob(
         directory="",
         shard=-1,
@@ -391,7 +409,7 @@ def _write_shards(
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
         return counts, losses, spelled, next(iter(slow - {""}), "")
-    others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
+    others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"
         raise ReadError(errors[0].path, f"{errors[0].found}{others}", errors[0].expected, remedy, errno=errors[0].errno)

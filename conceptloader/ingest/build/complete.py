@@ -82,10 +82,15 @@ def check_replaceable(path: str, sources: Sequence[Source]) -> None:
     """
     inside = os.path.join(os.path.realpath(path), "")
     if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
-        raise ConfigError(f"{path}: overwrite", f"the input {kept} in it", "none", UNTOUCHED)
+        raise ConfigError(f"{path}: overwrite", f"the input {kept} in it", "a directory without inputs", UNTOUCHED)
     if os.path.isdir(path) and os.listdir(path):
         if os.path.ismount(path):
-            raise ConfigError(f"{path}: overwrite", "a mount point", fix=f"{UNTOUCHED}: build into a directory in it")
+            raise ConfigError(
+                f"{path}: overwrite",
+                "a mount point",
+                "a directory that can be removed",
+                f"{UNTOUCHED}: build into a directory in it",
+            )
         check_alone(path, (TIMES,))
 
 
@@ -158,8 +163,9 @@ def describe_complete(
     if problem:
         raise ConfigError(
             path,
-            f"found a complete dataset of {problem}",
-            fix="nothing was changed: build into a new directory, or over this one (--overwrite)",
+            f"a complete dataset of {problem}",
+            "a new directory",
+            "nothing was changed: build into a new directory, or over this one (--overwrite)",
         )
     check_since_start(path, sources, complete=True)
     names = read_spelled(found, limits.special_tokens)

@@ -83,9 +83,10 @@ class Losses(dict[str, TrackLoss]):
         for track, loss in self.items():
             if loss.lost > limit * loss.spans:
                 raise InputError(
-                    where,
-                    f"track {track!r}: {loss}, expected at most {limit:.2%}",
-                    fix="check that the offsets are [start, end) in characters of these very texts, or allow it "
+                    f"{where}: track {track!r}",
+                    str(loss),
+                    f"at most {limit:.2%}",
+                    "check that the offsets are [start, end) in characters of these very texts, or allow it "
                     f"(--max-unaligned-spans); {remedy}",
                 )
 

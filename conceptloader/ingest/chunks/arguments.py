@@ -36,7 +36,12 @@ def _read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None
     chunks = convert(Chunks, {**default, **(preset or {}), **(arguments.chunks or {})}, where)
     unit = arguments.span_unit or chunks.span_unit
     if chunks.span_unit not in (None, unit):
-        raise ConfigError(where, f"span_unit {chunks.span_unit} and --span-unit {unit}", "one of them")
+        raise ConfigError(
+            where,
+            f"span_unit {chunks.span_unit} and --span-unit {unit}",
+            "the same unit in one place",
+            "omit --span-unit",
+        )
     return replace(chunks, files=parquet_files(chunks.files), span_unit=unit)
 
 
@@ -45,7 +50,7 @@ def _read_documents(arguments: argparse.Namespace) -> Documents:
     names = dict(arguments.column)
     for name in names:
         if name not in CONTENT or len(names) > 1:
-            raise ConfigError("--column", f"{', '.join(names)} with chunks", "text or tokens")
+            raise ConfigError("--column", f"{', '.join(names)} with chunks", "text or tokens", "omit the others")
     tokens, content = next(((name == "tokens", column) for name, column in names.items()), (False, "text"))
     files, keep = parquet_files(arguments.inputs, arguments.split), getattr(arguments, "metadata_column", ())
     prefix = getattr(arguments, "prefix", None)
@@ -68,7 +73,12 @@ def annotate(arguments: argparse.Namespace, options: AnnotateOptions) -> tuple[M
 def build_preset(arguments: argparse.Namespace, output: Output) -> int:
     """Build a public corpus; chunks that it did not annotate, or that are invalid, are counted as not annotated."""
     if len(arguments.inputs) != 1:
-        raise ConfigError("build --preset", f"{len(arguments.inputs)} INPUTs", "one, the directory of the corpus")
+        raise ConfigError(
+            "build --preset",
+            f"{len(arguments.inputs)} INPUTs",
+            "one INPUT, the directory of the corpus",
+            "name that directory alone",
+        )
     documents, known = atlas(arguments.inputs[0])
     return _build(documents, _read_chunks(arguments, known), arguments, output)
 

@@ -22,7 +22,7 @@ def atlas(directory: str | os.PathLike[str]) -> tuple[Documents, dict[str, Any]]
     documents, chunks = (parquet_files([os.path.join(directory, name)]) for name in (DOCUMENTS, CHUNKS))
     table = ConceptTable(path=os.path.join(directory, CONCEPTS), kind="concept_type")
     if not os.path.exists(table.path):
-        raise ConfigError(table.path, "no such file", "the table of the concepts")
+        raise ConfigError(table.path, "no such file", "the table of the concepts", "check the path")
     labels = {kind: f"{kind}_ids" for kind in KINDS}
     return Documents(files=documents, content="document_text"), {
         "files": chunks, "join": "doc_int_id", "labels": labels, "concepts": table, "starts": "chunk_char_starts",
@@ -36,6 +36,8 @@ def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, 
     for path in paths:
         some = [file.path for file in input_files([path], split) if file.path.endswith(".parquet")]
         if not some:
-            raise ConfigError(path, "no parquet file there", "one, or a directory of them")
+            raise ConfigError(
+                path, "no parquet file", "a parquet file, or a directory of parquet files", "check the path"
+            )
         found += some
     return tuple(found)

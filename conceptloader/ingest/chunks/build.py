@@ -161,7 +161,9 @@ def annotate_chunked(
     check_new_directory(chunked.path)
     library, chunks, documents = chunked.library, chunked.chunks, chunked.documents
     if options.codec != "concepts" or options.vocabulary is not None:
-        raise ConfigError("chunks", "a codec or a vocabulary", "none: both are those of the concept table")
+        raise ConfigError(
+            "chunks", "a codec or a vocabulary", "neither: both are those of the concept table", "omit both"
+        )
     with chunked.joined() as joined:
         options = replace(
             options,

@@ -49,7 +49,12 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
         key, kind = row[table.key], row[table.kind] if table.kind else kinds[0]
         if key is None or key in seen:
             where = "" if key is None else f", as in row {seen[key]}"
-            raise InputError(f"{table.path}: row {number}", f"{table.key} {key!r}{where}", "each key once")
+            raise InputError(
+                f"{table.path}: row {number}",
+                f"{table.key} {key!r}{where}",
+                "each key once",
+                "remove one of the two rows",
+            )
         seen[key] = number
         if kind not in kinds:
             raise InputError(
@@ -59,7 +64,9 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
                 "name a column for it",
             )
         if not isinstance(row[table.name], str) or not row[table.name]:
-            raise InputError(f"{table.path}: row {number}", f"name {row[table.name]!r}", "one")
+            raise InputError(
+                f"{table.path}: row {number}", f"name {row[table.name]!r}", "a name", "fill it in, or remove the row"
+            )
     rows.sort(key=lambda row: (kinds.index(row[table.kind]) if table.kind else 0, row[table.key]))
     keys = [row[table.key] for row in rows]
     of = [row[table.kind] if table.kind else kinds[0] for row in rows]

@@ -106,7 +106,7 @@ def join_chunks(
                 raise ConfigError(
                     path,
                     f"{len(missing)} tasks of {kind!r} that are not finished",
-                    f"all of them before {part.stage!r}",
+                    f"tasks finished before {part.stage!r}",
                     "let its tasks wait for theirs",
                 )
             missing = [task for task in missing if task.number % part.tasks == part.number]
@@ -138,7 +138,7 @@ def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
     need("duckdb", PROBLEM)
     if chunks.span_unit is not None and (chunks.span_unit == "token") != documents.tokens:
         units = "token for documents of tokens" if documents.tokens else "character, utf16 or byte for text"
-        raise ConfigError("chunks: span_unit", repr(chunks.span_unit), units)
+        raise ConfigError("chunks: span_unit", repr(chunks.span_unit), units, "name one of these (--span-unit)")
     for file in [*documents.files, path]:
         check_path(file)
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
@@ -201,7 +201,10 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
         with open(name, "rb") as file:
             if file.read() != data:
                 raise ConfigError(
-                    path, "found the join of other files or options", fix="remove it, or choose another one"
+                    path,
+                    "the join of other files or options",
+                    "a join of the same files and options",
+                    "remove it, or choose another one",
                 )
 
 

@@ -70,20 +70,28 @@ class Chunks(Section):
                 f"starts, number = {listed} and start, end = {own}",
                 "either a list of starts in the documents and each chunk's number in it, or start and end of each "
                 "chunk",
+                "give the columns of one of the two",
             )
         if not self.labels:
-            raise ConfigError("chunks", "no column of labels", "at least one (KIND=COLUMN)")
+            raise ConfigError(
+                "chunks",
+                "no column of labels",
+                "at least one column of labels (KIND=COLUMN)",
+                "name one: --labels KIND=COLUMN",
+            )
         if self.concepts.kind is None and len(self.labels) > 1:
             raise ConfigError(
                 "chunks",
-                f"found labels of {', '.join(self.labels)}, but no column with the kind of a concept",
-                fix="name it",
+                f"labels of {', '.join(self.labels)}, but no column with the kind of a concept",
+                "a column with the kind",
+                "name it",
             )
         if self.scores and self.scores.keys() != self.labels.keys():
             raise ConfigError(
                 "chunks",
                 f"scores of {', '.join(self.scores)} and labels of {', '.join(self.labels)}",
                 "scores of all kinds of labels, or of none",
+                "add the others, or omit scores",
             )
         for path in [*self.files, self.concepts.path]:
             check_path(path)
@@ -107,7 +115,7 @@ class Chunks(Section):
 def check_path(path: str) -> None:
     """Raises: ConfigError for a path that a pattern of files could be taken for."""
     if any(character in path for character in "*?[]"):
-        raise ConfigError(path, "one of * ? [ ] in a file's name", "none of them", "rename the file")
+        raise ConfigError(path, "one of * ? [ ] in a file's name", "a name without these characters", "rename the file")
 
 
 def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str | None]) -> None:
@@ -135,7 +143,12 @@ def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str
                 )
             ids = getattr(types[chunks.join], "value_type", types[chunks.join])  # of a dictionary, too
             if not is_text(ids) and not pa.types.is_integer(ids):
-                raise InputError(f"{file}: column {chunks.join!r}", str(types[chunks.join]), "ids: text or integers")
+                raise InputError(
+                    f"{file}: column {chunks.join!r}",
+                    str(types[chunks.join]),
+                    "ids: text or integers",
+                    "convert the column",
+                )
             for column in chunks.labels.values() if kind == "chunks" else ():
                 value = getattr(types[column], "value_type", None)
                 value = getattr(value, "value_type", value)
@@ -149,4 +162,6 @@ def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str
             for column in chunks.scores.values() if kind == "chunks" else ():
                 value = getattr(types[column], "value_type", None)
                 if value is None or not (pa.types.is_floating(value) or pa.types.is_integer(value)):
-                    raise InputError(f"{file}: column {column!r}", str(types[column]), "a list of numbers")
+                    raise InputError(
+                        f"{file}: column {column!r}", str(types[column]), "a list of numbers", "convert the column"
+                    )

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import InputError
 
 EXAMPLES = 20
@@ -46,7 +47,7 @@ class Joined:
         found = [f"{self.chunks:,} chunks, {self.annotated:,} of them annotated"]
         found += [f"{n:,} chunks have status {status!r}: not annotated" for status, n in sorted(self.by_status.items())]
         found += [f"{self.missing:,} chunks of documents have no row: not annotated"] if self.missing else []
-        found += [f"{self.damaged:,} documents say that their chunks have errors"] if self.damaged else []
+        found += [f"{counted(self.damaged, 'document')} said to have errors in the chunks"] if self.damaged else []
         found += [f"{n:,} {what}: not annotated" for what, n in sorted(self.wrong.items())]
         return found + [f"  {example}" for example in self.examples]
 
@@ -58,7 +59,7 @@ def require_right(report: dict[str, Any], wrong: str) -> None:
         raise InputError(
             report["examples"][0],
             str(found),
-            "none, this is the first",
+            "files without such a fault (this is the first)",
             "correct the files, or leave what is wrong without annotation, counted (chunks: {wrong: unannotated}), and "
             "listed (--bad-records FILE)",
         )

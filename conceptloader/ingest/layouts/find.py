@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.hub import PREFIX, HubName
 from conceptloader.ingest.layouts.layouts import LAYOUTS, Files, Found, Lake, Tree
@@ -97,7 +98,9 @@ def _tree(path: str) -> Tree | None:
 def _checked(path: str) -> str:
     """The path of a file of records. Raises: ConfigError."""
     if not os.path.exists(path):
-        raise ConfigError(f"input {path}", "no such file or directory", "one", "check the path")
+        raise ConfigError(
+            f"input {path}", "no such file or directory", "an existing file or directory", "check the path"
+        )
     if not kind_of(path)[0]:
         raise unknown_kind(path)
     return path
@@ -133,7 +136,7 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
             return sorted(name for some in files.values() for name in some)
         usual = next((name for name in named if "train" in name.lower()), named[0])
         fix = f"name it (--split {usual}), or take all of them (--split {ALL})"
-        raise ConfigError(f"input {folder}", _listed(files), "one split", fix)
+        raise ConfigError(f"input {folder}", _listed(files), "files of one split", fix)
     known = {**found.more, **files}
     same = [name for name in known if name and (name == split or usual_split(name) == usual_split(split))]
     if split in known or len(same) == 1:
@@ -144,7 +147,9 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
 
 
 def _listed(files: Files) -> str:
-    return ", ".join(f"{name or 'of no split'} ({len(some)} files)" for name, some in files.items()) or "none"
+    return (
+        ", ".join(f"{name or 'of no split'} ({counted(len(some), 'file')})" for name, some in files.items()) or "none"
+    )
 
 
 def _say_what_is_skipped(tree: Tree, found: Found) -> None:

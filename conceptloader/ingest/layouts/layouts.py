@@ -94,7 +94,7 @@ class HubCache(Layout):
 
     def find(self, tree: Tree) -> Found:
         fix = "name one of the folders in it, or hub:OWNER/NAME"
-        raise InputError(tree.path("snapshots"), "several revisions of a repository", "one", fix)
+        raise InputError(tree.path("snapshots"), "several revisions of a repository", "one revision", fix)
 
 
 class Lake(Layout):
@@ -357,7 +357,7 @@ def _present(tree: Tree, names: list[str], manifest: str) -> list[str]:
     for name in names:
         if not tree.has(name):
             fix = "complete the copy, or write it again"
-            raise InputError(tree.path(name), "no such file", f"it, which {tree.path(manifest)} lists", fix)
+            raise InputError(tree.path(name), "no such file", f"this file, which {tree.path(manifest)} lists", fix)
     return names
 
 

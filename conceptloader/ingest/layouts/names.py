@@ -53,7 +53,7 @@ def unknown_kind(path: str) -> ConfigError:
     remedy = next((remedy for ends, remedy in _REMEDIES.items() if name.endswith(ends)), "rename the file")
     if kind_of(name)[0]:
         remedy = f"rename it to {name}, in lower case"
-    return ConfigError(f"input {path}", "an unknown file name", f"one that ends in {EXPECTED}", remedy)
+    return ConfigError(f"input {path}", "an unknown file name", f"a name that ends in {EXPECTED}", remedy)
 
 
 def stem_of(path: str) -> str:
@@ -143,7 +143,7 @@ def check_numbered(folder: str, names: Iterable[str]) -> None:
             raise InputError(
                 os.path.join(folder, f"{stem}-*-of-*"),
                 problem,
-                "all files of one set, each once",
+                "the files of one set, each once",
                 "complete it, remove what is left of another one, or name the files that are meant one by one",
             )
 

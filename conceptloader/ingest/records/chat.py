@@ -81,9 +81,13 @@ def load_rules(
             "--chat", f"cannot read the template: {error}", fix="name a file of it (--chat-template)"
         ) from error
     if not text:
-        raise ConfigError("--chat", f"no chat template in {tokenizer}", "one", "name a file (--chat-template)")
+        raise ConfigError(
+            "--chat", f"no chat template in {tokenizer}", "a chat template", "name a file (--chat-template)"
+        )
     if (max_tokens or 0) % multiple:
-        raise ConfigError("--max-tokens", str(max_tokens), f"a multiple of {multiple} (--pad-to-multiple-of)")
+        raise ConfigError(
+            "--max-tokens", str(max_tokens), f"a multiple of {multiple} (--pad-to-multiple-of)", "round it up or down"
+        )
     rules = ChatRules(
         template=text,
         specials=folder.tokens,
@@ -97,7 +101,10 @@ def load_rules(
         if name in _OWN or not any(name in one for one in named):
             known = ", ".join(sorted(set[str]().union(*named) - {*_OWN, *rules.specials}))
             raise ConfigError(
-                f"--template-variable {name}", "no variable of the template", f"one of them: {known or 'none'}"
+                f"--template-variable {name}",
+                "no variable of the template",
+                f"the name of one of its variables: {known or 'none'}",
+                "correct the name",
             )
     if "strftime_now" in rules.variables:
         _today(rules.variables["strftime_now"])
@@ -125,12 +132,18 @@ def _compiled(rules: ChatRules, template: str) -> tuple[Any, set[str]]:
         unknown = sorted(name for name in named - given if name in ("bos_token", "eos_token"))
         if unknown:
             raise ConfigError(
-                "--chat", f"the template names {unknown[0]}", fix="give a transformers folder as --tokenizer"
+                "--chat",
+                f"{unknown[0]} in the template",
+                "a tokenizer that has it",
+                "give a transformers folder as --tokenizer",
             )
         return environment.from_string(text), named
     except jinja.TemplateError as error:
         raise ConfigError(
-            "--chat", f"found a template that is no Jinja ({error})", fix="fix it, or name another"
+            "--chat",
+            f"a template that is not Jinja ({error})",
+            "a Jinja template",
+            "fix it, or name another (--chat-template)",
         ) from error
 
 
@@ -150,7 +163,9 @@ def _today(date: Any) -> Callable[[str], str]:
     try:
         found = datetime.fromisoformat(str(date))
     except ValueError as error:
-        raise ConfigError("--template-variable strftime_now", repr(date), "a date, YYYY-MM-DD") from error
+        raise ConfigError(
+            "--template-variable strftime_now", repr(date), "a date, YYYY-MM-DD", "correct the date"
+        ) from error
     return found.strftime
 
 
@@ -223,7 +238,10 @@ class ChatParser:
         eos, room = self._tokenizer.tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
         if eos is None:
             raise ConfigError(
-                "--pad-to-multiple-of", "a tokenizer without eos", "one to fill documents up", "see --eos"
+                "--pad-to-multiple-of",
+                "a tokenizer without eos",
+                "an eos token to pad documents with",
+                "name it (--eos)",
             )
         tokens = np.append(document["tokens"], np.full(room, eos, np.int64))
         return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
@@ -234,7 +252,7 @@ class ChatParser:
         if None in eos:
             problem = "a tokenizer without a known end-of-document token"
             fix = "name it (--eos) or end them with none (--no-eos)"
-            raise ConfigError("--chat", problem, "one to end completions with", fix)
+            raise ConfigError("--chat", problem, "a token to end completions with", fix)
         try:
             first, second = (
                 self._tokenizer.encode([text], [False])[0].values.tolist() for text in (prompt, completion)

@@ -66,14 +66,31 @@ class Columns:
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.tokens is None):
-            raise ConfigError("columns", "both or none of text and tokens", "one of them")
+            raise ConfigError(
+                "columns",
+                "both or none of text and tokens",
+                "either text or tokens",
+                "name a single column of content (--column)",
+            )
         if self.labels is not None and "loss_mask" in self.fields:
-            raise ConfigError("columns", "labels and a field loss_mask", "one of them", "ignore the other one")
+            raise ConfigError(
+                "columns", "labels and a field loss_mask", "only one of the two", "ignore the other (--ignore-column)"
+            )
         if self.aligned and self.text is not None:
-            raise ConfigError("columns", "token-aligned fields with text", "them only with tokens")
+            raise ConfigError(
+                "columns",
+                "token-aligned fields with text",
+                "token-aligned fields with tokens only",
+                "omit the fields, or give tokens",
+            )
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
-            raise ConfigError("prefix", str(found), "text and no such track", "rename it or omit it")
+            raise ConfigError(
+                "prefix",
+                str(found),
+                f"text as input, and a prefix that alone makes the track {PREFIX_TRACK!r}",
+                "omit --prefix, or rename the column of that track",
+            )
         for name in self.span_fields:
             if name not in SPAN_FIELDS:
                 raise unknown("columns: span_fields", name, SPAN_FIELDS, "field of a span")

@@ -52,7 +52,7 @@ def detect_columns(
             raise ConfigError(
                 "columns",
                 "both text and tokens",
-                "one of them as the content",
+                "a single column of content",
                 "choose (--column text=NAME or tokens=NAME) and ignore the other (--ignore-column)",
             )
         text, tokens = (None, "tokens") if "tokens" in found else ("text", None)

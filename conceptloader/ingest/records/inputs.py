@@ -72,7 +72,9 @@ class Source:
             if same and (_stamp(found) == self.stamp or _sample(self.path, self.size) == self.sample):
                 return
         except OSError as error:
-            raise InputError(self.path, f"cannot be read: {error.strerror}") from error
+            raise InputError(
+                self.path, f"cannot be read: {error.strerror}", fix="check the permissions, and the disk or mount"
+            ) from error
         raise InputError(
             self.path,
             f"it changed while it was read ({found.st_size} bytes, modified at {found.st_mtime_ns} ns)",
@@ -115,7 +117,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = N
     paths = [file.path for file in files]
     if not paths:
         named = ", ".join(os.fspath(one) for one in inputs)
-        raise InputError(f"inputs {named}", "an empty corpus", f"files that end in {EXPECTED}")
+        raise InputError(f"inputs {named}", "an empty corpus", f"files that end in {EXPECTED}", "check the inputs")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:
@@ -137,10 +139,12 @@ def _describe(path: str, name: str, kind: str, compression: str | None) -> Sourc
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"input {path}", "no regular file", "one", "write the records to a file first")
+            raise ConfigError(f"input {path}", "no regular file", "a regular file", "write the records to a file first")
         sample = _sample(path, found.st_size)
     except OSError as error:
-        raise InputError(path, f"cannot be read: {error.strerror}") from error
+        raise InputError(
+            path, f"cannot be read: {error.strerror}", fix="check the permissions, and the disk or mount"
+        ) from error
     groups = row_group_sizes(path) if kind == "table" else None
     return Source(
         path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,
@@ -184,6 +188,8 @@ def check_since_start(directory: str, sources: Sequence[Source], complete: bool 
         if now != then or now > began:
             before = f"{then} ns" if now != then else f"no change after {began} ns"
             raise OtherBuild(
-                f"{source.path}: found it modified at {now} ns, expected {before}, as when the build in {directory} "
-                "began; build into another directory, or replace that one (overwrite)"
+                f"{source.path}",
+                f"a modification time of {now} ns",
+                f"{before}, as when the build in {directory} began",
+                "build into another directory, or replace that one (overwrite)",
             )

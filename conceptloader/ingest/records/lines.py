@@ -45,7 +45,7 @@ def read_lines(
                     raise InputError(
                         f"{path}: line {lines_before(path, begin) + count + long + 1}",
                         f"more than {limit} bytes",
-                        "at most that",
+                        f"at most {limit:,} bytes a line",
                         "split the document, or allow longer lines (--max-line-bytes)",
                     )
                 at = file.tell()
@@ -59,7 +59,11 @@ def read_lines(
             "fetch it again",
         ) from error
     except OSError as error:
-        raise InputError(path, f"after line {count}: cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            path,
+            f"after line {count}: cannot be read: {error.strerror or error}",
+            fix="check the permissions, and the disk or mount",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -154,13 +158,14 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             raise InputError(
                 f"{path}: line {begun + 1}",
                 f"a value of more than {limit} characters",
-                "at most that",
+                f"at most {limit:,} characters a value",
                 "end it with a quote, split the document, or allow longer lines (--max-line-bytes)",
             ) from error
         raise InputError(
             f"{path}: line {begun + 1}",
             f"a row of broken CSV ({error})",
             'rows with quotes around values that have line feeds, and "" for a quote',
+            "correct the row",
         ) from error
 
 

@@ -41,7 +41,10 @@ def count_names(
                     some += (one for one in ([found] if isinstance(found, str) else found) if isinstance(one, str))
             except (TypeError, KeyError) as error:
                 problem = InputError(
-                    f"{source.row_name(number)}: {column}", f"{spans!r:.100}", f"a list of spans with {labels}"
+                    f"{source.row_name(number)}: {column}",
+                    f"{spans!r:.100}",
+                    f"a list of spans with {labels}",
+                    "correct the record, or name the columns of its spans (--column)",
                 )
                 if on_bad is None:
                     raise problem from error
@@ -52,7 +55,7 @@ def count_names(
         raise InputError(
             ", ".join(source.path for source in sources[:5]),
             f"no concept name in column {column!r}",
-            "at least one",
+            "at least one concept name",
             "name the track (--track topic is column spans_topic) or the columns (--column)",
         )
     return names
@@ -78,7 +81,7 @@ def require_new(path: str | os.PathLike[str]) -> None:
 
 
 def _taken(path: str | os.PathLike[str]) -> ConfigError:
-    return ConfigError(os.fspath(path), "a file", "none", "remove it or choose another name")
+    return ConfigError(os.fspath(path), "a file", "a new file", "remove it or choose another name")
 
 
 def write_names(path: str | os.PathLike[str], names: Mapping[str, int], min_count: int = 1) -> tuple[int, int]:

@@ -63,7 +63,9 @@ class SpecialTokens:
                 raise BadRow(row, _refusal(next(iter(spelled or kept)), "text"))
             if self.rule == TEXT and kept:
                 raise BadRow(
-                    row, f"found {kept[0]!r}, which this tokenizer cannot cut as text, expected none; {_CHOOSE}"
+                    row,
+                    f"found {kept[0]!r}, which this tokenizer cannot cut as text, "
+                    f"expected text without special tokens; {_CHOOSE}",
                 )
             self.spelled.update(spelled)
             if self.rule == TEXT:
@@ -157,7 +159,7 @@ _CHOOSE = "take such records out, or choose --special-tokens"
 
 
 def _refusal(name: str, where: str) -> str:
-    return f"found the special token {name!r} in {where}, expected none; {_CHOOSE}"
+    return f"found the special token {name!r} in {where}, expected text without special tokens; {_CHOOSE}"
 
 
 def refuse(name: str, where: str) -> None:

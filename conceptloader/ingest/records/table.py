@@ -37,7 +37,9 @@ def open_parquet(path: str) -> Any:
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
-        raise InputError(path, f"no readable {kind} file ({error})", "one", "write it again") from error
+        raise InputError(
+            path, f"bytes that cannot be read as {kind} ({error})", f"a {kind} file", "write it again"
+        ) from error
     if len(set(names)) < len(names):
         raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
     return file
@@ -156,7 +158,9 @@ class TableParser:
         fields = {}
         for name in columns.aligned:
             if name not in given:
-                raise BadRow(-1, f"found no column {name!r}, expected one value per token")
+                raise BadRow(
+                    -1, f"found no column {name!r}, expected one value per token in it; correct the name (--column)"
+                )
             fields[name] = _aligned(given[name], name, tokens)
         return as_trained(documents.batch(tokens, spans, fields), columns)
 
@@ -173,7 +177,9 @@ def objects_of(column: Any) -> list[Any]:
             try:
                 column[row].as_py()
             except UnicodeDecodeError as error:
-                raise BadRow(row, f"found bytes that are not UTF-8 ({error}), expected UTF-8") from error
+                raise BadRow(
+                    row, f"found bytes that are not UTF-8 ({error}), expected UTF-8; convert the text"
+                ) from error
             except (ValueError, OverflowError) as error:  # as for times that Python does not have
                 raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
         raise
@@ -219,7 +225,9 @@ def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
     if tokens is not None and not np.array_equal(offsets, tokens.offsets):
         found, wanted = np.diff(offsets), np.diff(tokens.offsets)
         row = int(np.argmax(found != wanted))
-        raise BadRow(row, f"{name}: found {found[row]} values, expected {wanted[row]}, one per token")
+        raise BadRow(
+            row, f"{name}: found {found[row]} values, expected {wanted[row]}, one per token; correct the record"
+        )
     return _numbers(values, name, offsets, "iufb")
 
 
@@ -255,7 +263,7 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
         scores = _scores(*found, f"{name}.scores", concepts, offsets, rows)
     if (start > end).any():
         i = int(np.argmax(start > end))
-        raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end")
+        raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end; correct the span")
     own = None if text is None else objects_of(parts[text])
     for i, value in enumerate(own or ()):
         try:
@@ -279,7 +287,10 @@ def _scores(values: Any, found: Ints, name: str, concepts: Concepts, offsets: In
     if not np.array_equal(found, offsets):
         span = int(np.argmax(np.diff(found) != np.diff(offsets)))
         counts = np.diff(found)[span], np.diff(offsets)[span]
-        raise BadRow(_row_of(rows, span), f"{name}: found {counts[0]} for {counts[1]} concepts, expected one for each")
+        raise BadRow(
+            _row_of(rows, span),
+            f"{name}: found {counts[0]} for {counts[1]} concepts, expected a score for each; correct the record",
+        )
     numbers = _numbers(values, name, offsets[rows], "iuf")
     if not concepts.fit(numbers).all():
         i = int(np.argmin(concepts.fit(numbers)))

@@ -101,7 +101,7 @@ class FileTokenizer:
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         if not self.vocab_size:
-            raise InputError(path, "an empty vocabulary", "a trained tokenizer")
+            raise InputError(path, "an empty vocabulary", "a trained tokenizer", "name another tokenizer (--tokenizer)")
         self.eos_id = None if eos is None else find_eos(vocabulary, eos, path)
         self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
         if _cuts_bytes(definition):
@@ -171,7 +171,9 @@ class FileTokenizer:
         """The id of the usual name that the vocabulary has. Raises: ConfigError for several of them, if it `ends`."""
         usual = [name for name in EOS_NAMES if self.id_of(name) is not None]
         if len(usual) > 1 and ends:
-            raise ConfigError(f"{path}: eos", ", ".join(usual), "one end of a document", "name it (--eos)")
+            raise ConfigError(
+                f"{path}: eos", ", ".join(usual), "a single token for the end of a document", "name it (--eos)"
+            )
         return self.id_of(usual[0]) if len(usual) == 1 else None
 
     def unknown_id(self) -> int | None:
@@ -251,6 +253,7 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
             f"tokenizer {source}",
             "no such file or folder",
             "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
+            "check the path",
         )
     definition = folder.definition() if folder is not None else read_file(path, 1 << 30)
     if definition is None:
@@ -347,10 +350,20 @@ def find_eos(vocabulary: dict[str, int], eos: str | int, path: str) -> int:
     """The id of the token that ends a document. Raises: ConfigError if it is not in the vocabulary."""
     if isinstance(eos, int) or (eos not in vocabulary and eos.isdecimal()):
         if int(eos) not in set(vocabulary.values()):
-            raise ConfigError(f"{path}: eos", f"id {eos}", f"one of the {len(vocabulary)} of the vocabulary")
+            raise ConfigError(
+                f"{path}: eos",
+                f"id {eos}",
+                f"an id below {len(vocabulary):,}, the size of the vocabulary",
+                "name another one (--eos)",
+            )
         return int(eos)
     if eos not in vocabulary:
-        raise ConfigError(f"{path}: eos", f"{eos!r}, which is not in the vocabulary", "one of its tokens")
+        raise ConfigError(
+            f"{path}: eos",
+            f"{eos!r}, which is not in the vocabulary",
+            "a token of the vocabulary",
+            "name another one (--eos)",
+        )
     return vocabulary[eos]
 
 
@@ -360,7 +373,7 @@ def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) 
         return None if token is None else int(token)
     found = tokenizer.id_of(token) if isinstance(tokenizer, FileTokenizer) else None
     if found is None:
-        raise ConfigError(option, repr(token), "a token of the tokenizer, or the id of one")
+        raise ConfigError(option, repr(token), "a token of the tokenizer, or the id of one", "correct the token or id")
     return found
 
 
@@ -371,8 +384,8 @@ def _convert(folder: str) -> bytes:
     except ImportError as error:
         raise ConfigError(
             f"tokenizer {folder}",
-            "no tokenizer.json in the folder",
-            "one, or the transformers package to convert it",
+            "no tokenizer.json",
+            "a tokenizer.json, or the transformers package to convert the folder",
             "pip install transformers",
         ) from error
     try:
@@ -380,6 +393,9 @@ def _convert(folder: str) -> bytes:
         definition: str = fast.backend_tokenizer.to_str()
     except Exception as error:  # whatever its many backends raise
         raise InputError(
-            f"tokenizer {folder}", f"cannot be converted ({error}), expected a transformers folder"
+            f"tokenizer {folder}",
+            f"a folder that cannot be converted ({error})",
+            "a transformers folder",
+            "save the tokenizer again, or name a tokenizer.json (--tokenizer)",
         ) from error
     return definition.encode("utf-8")

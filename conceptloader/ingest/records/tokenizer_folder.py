@@ -83,7 +83,9 @@ class TokenizerFolder:
         except InputError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(self.path, f"added tokens that cannot be read ({error!r})", "tokens by id") from error
+            raise InputError(
+                self.path, f"added tokens that cannot be read ({error!r})", "tokens by id", "save the tokenizer again"
+            ) from error
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8") if changed else definition
 
     def _merge(self, added: list[dict[str, Any]], vocabulary: Any) -> bool:
@@ -225,7 +227,9 @@ class TokenizerFolder:
             if not isinstance(found, dict):
                 raise ValueError(type(found).__name__)
         except (OSError, ValueError) as error:
-            raise InputError(path, f"no configuration ({error})", "a JSON object") from error
+            raise InputError(
+                path, f"no configuration ({error})", "a JSON object", "save the tokenizer again"
+            ) from error
         return found
 
 

@@ -26,13 +26,13 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            file, f"line {line}: found bytes that are not UTF-8", fix="convert the file to UTF-8"
+            f"{file}: line {line}", "bytes that are not UTF-8", "UTF-8", "convert the file to UTF-8"
         ) from error
     if text.lstrip().startswith("["):
         try:
             names = json.loads(text)
         except ValueError as error:
-            raise InputError(file, f"broken JSON ({error})", "a list of names") from error
+            raise InputError(file, f"broken JSON ({error})", "a list of names", "correct the JSON") from error
         where = "element"
     else:
         names = text.split("\n")
@@ -43,12 +43,16 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     seen: dict[str, int] = {}
     for i, name in enumerate(names, 1):
         if not isinstance(name, str) or not name:
-            raise InputError(f"{file}: {where} {i}", f"{name!r:.50}", "a name that is not empty")
+            raise InputError(
+                f"{file}: {where} {i}", f"{name!r:.50}", "a name that is not empty", "fill it in, or remove it"
+            )
         if name in seen:
-            raise InputError(f"{file}: {where} {i}", f"{name!r} as in {where} {seen[name]}", "each name once")
+            raise InputError(
+                f"{file}: {where} {i}", f"{name!r} as in {where} {seen[name]}", "each name once", "remove one of them"
+            )
         seen[name] = i
     if not names:
-        raise InputError(file, "no names", "at least one concept")
+        raise InputError(file, "no names", "at least one concept", "write a name on each line, or a list in JSON")
     return list(names)
 
 

@@ -53,17 +53,25 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
     where = str(checkpoint)
     if not found:
         raise NoState(
-            where, "none of its files holds a state of conceptloader", fix="give the directory of one checkpoint"
+            where,
+            "no file with a state of conceptloader",
+            "a checkpoint with a state",
+            "give the directory of one checkpoint",
         )
     if len(found) > 1:
         listed = "; ".join(f"{path}: {state.consumed} samples" for path, state in found.values())
         raise ResumeError(
-            where, f"found {len(found)} states that differ ({listed})", fix="give the directory or file of one"
+            where, f"{len(found)} states that differ ({listed})", "a single state", "give the directory or file of one"
         )
     path, state = found.popitem()[1]
     if consumed_samples is not None:
         if state.consumed not in (None, consumed_samples):
-            raise ResumeError(where, f"it was saved at {state.consumed} samples", str(consumed_samples))
+            raise ResumeError(
+                where,
+                f"a state that was saved at {state.consumed} samples",
+                f"a state of {consumed_samples} samples",
+                "give the checkpoint of that step, or omit consumed_samples",
+            )
         state = replace(state, consumed=consumed_samples)
     return path, state
 
@@ -83,7 +91,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ResumeError(str(path), "no such directory or file", "a local checkpoint")
+        raise ResumeError(str(path), "no such directory or file", "a local checkpoint", "check the path")
     return sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: (file.stat().st_size, file))
 
 

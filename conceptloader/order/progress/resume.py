@@ -126,8 +126,9 @@ def resume(
     if saved.decided(consumed) < saved.begins:
         raise ResumeError(
             "position",
-            f"{consumed} consumed samples, before the weights in force, which were set at global sample {saved.begins}",
-            fix="take the state of an earlier checkpoint",
+            f"{consumed} consumed samples",
+            f"a position at which the weights in force, set at global sample {saved.begins}, are known",
+            "take the state of an earlier checkpoint",
         )
     if not new_stage:
         current = _with_live(saved, current)
@@ -147,9 +148,10 @@ def resume(
             if saved.origin is not None and difference.key.split(".")[0] in _DRAWS:
                 raise ResumeError(
                     difference.key,
-                    f"saved {difference.saved}, now {difference.current}: weights were set live since, and how often "
-                    f"each dataset was drawn before global sample {saved.begins} is counted with the saved value",
-                    fix="put it back, or make the change a new stage, from here on",
+                    f"{difference.current}",
+                    f"{difference.saved}, as saved: weights were set live since, and how often each dataset "
+                    f"was drawn before global sample {saved.begins} is counted with the saved value",
+                    "put it back, or make the change a new stage, from here on",
                 )
             logger.warning("resuming with a changed past, as allowed: %s", difference)
         else:
@@ -172,7 +174,10 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
         return current
     if {saved.order, current.order} != {"shuffled"}:
         raise ConfigError(
-            "order", f"found {saved.order}, then {current.order}", fix="only shuffled orders can follow each other"
+            "order",
+            f"{current.order}, after {saved.order} in the checkpoint",
+            "shuffled at both times, as other orders cannot follow each other",
+            f"set order: {saved.order}",
         )
     start = saved.decided(consumed)
     cut = {} if saved.origin is None else saved.origin.counts
@@ -212,15 +217,21 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
         absent = sorted(set(weights) - set(current.members))
         where = f"weights set from global sample {phase.start} on"
         if absent:
-            raise ResumeError(where, f"no datasets {absent} in the configuration", "them", "put them back")
+            raise ResumeError(
+                where,
+                f"a configuration without the datasets {absent} of the checkpoint",
+                "all datasets of the checkpoint",
+                "add them to `datasets` again",
+            )
         if ended := current.ended(phase.start):
             phases = {start: one for start, one in phases.items() if start not in ended}
         found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
         if found.weights != weights or any(one.first == phase.start for one in current.ramps):
             raise ResumeError(
                 where,
-                f"saved {weights}, and the configuration has {dict(found.weights)} there",
-                fix="take the phase out",
+                f"{dict(found.weights)} in the configuration",
+                f"the saved weights, {weights}",
+                "remove the phase",
             )
     starts = tuple(phase.start for phase in live)
     return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
@@ -233,7 +244,9 @@ def _with_origin(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
     """
     starts = {phase.start for phase in current.phases}
     if saved.begins not in starts:
-        raise ResumeError("phases", f"none starts at global sample {saved.begins}", "the saved one", "put it back")
+        raise ResumeError(
+            "phases", f"no phase that starts at global sample {saved.begins}", "the saved phase", "put it back"
+        )
     stage = saved.decided(saved.base)
     if stage < saved.begins and stage not in {phase.start for phase in saved.phases}:
         starts -= {stage}  # weights that were in force when this configuration took over, set live
@@ -286,8 +299,9 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, on_seq_len_change
     if on_seq_len_change != "restart":
         raise ResumeError(
             "seq_len",
-            f"changed at {consumed} consumed samples, mid-epoch of {listed}",
-            fix="give these datasets a split disjoint from the one read so far, go back to the saved sequence "
+            f"another value at {consumed} consumed samples, mid-epoch of {listed}",
+            "the saved sequence length until the epoch ends",
+            "give these datasets a split disjoint from the one read so far, go back to the saved sequence "
             "length, or accept with on_seq_len_change: restart",
         )
     logger.warning("new sequence length at %d consumed samples, mid-epoch of %s", consumed, listed)

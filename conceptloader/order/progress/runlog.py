@@ -184,7 +184,9 @@ class History:
 
     def __init__(self, starts: Sequence[RunStart]) -> None:
         if not starts:
-            raise ConfigError("run log", "no start of a run is logged", fix="steps are known only with one")
+            raise ConfigError(
+                "run log", "no start of a run", "a start, by which steps are known", "give the run log of a training"
+            )
         kept: list[RunStart] = []
         for start in starts:
             while kept and kept[-1].step >= start.step:
@@ -204,7 +206,12 @@ class History:
         for segment in reversed(self.segments):
             if segment.start.step <= step:
                 return segment
-        raise ConfigError(f"step {step}", f"the run log begins at step {self.segments[0].start.step}", fix=EARLIER)
+        raise ConfigError(
+            f"step {step}",
+            f"a run log that begins at step {self.segments[0].start.step}",
+            "a run log with this step",
+            EARLIER,
+        )
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the samples that `step` trains, or would train if it is ahead; none after the end."""
@@ -251,7 +258,12 @@ class RunLog:
             FormatError: If the log lacks it.
         """
         if start.spec not in self._specs:
-            raise FormatError(self.path, f"the order spec {start.spec} of step {start.step} is missing from the log")
+            raise FormatError(
+                self.path,
+                f"no order spec {start.spec} of step {start.step}",
+                "the spec of each start in the log",
+                "put the log back from a copy",
+            )
         return self._specs[start.spec]
 
     def spec_at(self, start: RunStart, consumed: int | None = None) -> OrderSpec:
@@ -366,7 +378,10 @@ class RunLog:
         """
         if start.spec != spec.hash:
             raise ConfigError(
-                "run log", f"start.spec is {start.spec}, the spec's hash is {spec.hash}", fix="they must agree"
+                "run log",
+                f"start.spec {start.spec}",
+                f"{spec.hash}, the hash of the spec",
+                "give the spec of this start",
             )
         self.read()
         if start.consumed or spec.order != "sequential":  # else another pass begins
@@ -404,7 +419,9 @@ class RunLog:
         except FileNotFoundError:
             self._read(())
         except OSError as error:
-            raise ReadError(f"{self.path}: cannot read the run log: {error}") from error
+            raise ReadError(
+                f"{self.path}", f"cannot read the run log: {error}", fix="check the path and its permissions"
+            ) from error
 
     def _read(self, lines: Iterable[bytes]) -> None:
         self.starts: list[RunStart] = []
@@ -422,8 +439,9 @@ class RunLog:
             except (ValueError, ResumeError, RecursionError) as error:  # ConfigError is a ValueError
                 raise FormatError(
                     f"{self.path}, line {number}",
-                    f"not a line of a run log ({error})",
-                    fix="put the file back from a copy, or delete the line to answer its steps from the start before",
+                    f"a line that cannot be read ({error})",
+                    "a line of a run log",
+                    "put the file back from a copy, or delete the line to answer its steps from the start before",
                 ) from error
             self._end += len(line)
 
@@ -452,7 +470,7 @@ class RunLog:
         elif kind == "start" and version == LOG_VERSION:
             config_of = line.pop("config", None)
             if config_of is not None and config_of not in self._configs:
-                raise ConfigError("config", f"the hash {config_of!r}", "that of a configuration in a line before")
+                raise ConfigError("config", f"the hash {config_of!r}", "the hash of a configuration in a line before")
             self.starts.append(RunStart.read(line, ""))
             self._config_of.append(config_of)
         elif kind == "weights" and version == LOG_VERSION and self.starts:
@@ -481,7 +499,11 @@ class RunLog:
             if new:
                 sync_directory(str(self.path.parent))
         except OSError as error:
-            raise ReadError(f"{self.path}: cannot write the run log: {error}") from error
+            raise ReadError(
+                f"{self.path}",
+                f"cannot write the run log: {error}",
+                fix="check free space and permissions of the folder",
+            ) from error
         self._end += len(data)
 
 

@@ -145,10 +145,13 @@ class OrderSpec(Saved):
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
-            raise ConfigError("order", repr(self.order), f"one of {get_args(OrderKind)}")
+            raise ConfigError("order", repr(self.order), f"one of {get_args(OrderKind)}", "set one of these")
         if bool(self.phases) != (self.order == "shuffled"):
             raise ConfigError(
-                "phases", f"found {len(self.phases)} with order {self.order}", fix="only shuffled has phases"
+                "phases",
+                f"{len(self.phases)} phases with order {self.order}",
+                "phases with order shuffled, and none with another order",
+                "give the one of the two that is missing, or omit the phases",
             )
         as_integer(self.seed, "seed")
         as_integer(self.block, "block")
@@ -158,7 +161,9 @@ class OrderSpec(Saved):
             where = f"phases.{phase.start}.weights"
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:
-                raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
+                raise ConfigError(
+                    where, f"no datasets named {unknown}", f"some of {sorted(self.members)}", "correct the names"
+                )
             phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
         steps = without_ramps(phases)
         begun = [
@@ -178,7 +183,12 @@ class OrderSpec(Saved):
         if not set(self.live) <= {phase.start for phase in phases}:
             raise ConfigError("live", list(self.live), "starts of phases")
         if self.begins not in [phase.start for phase in self.phases] + [0]:
-            raise ConfigError("phases", f"none that starts at global sample {self.begins}", "the one in force there")
+            raise ConfigError(
+                "phases",
+                f"no phase that starts at global sample {self.begins}",
+                "the phase in force there",
+                "put it back",
+            )
 
     @property
     def begins(self) -> int:
@@ -238,7 +248,10 @@ class OrderSpec(Saved):
             return Sequential(sizes, names)
         if self.order != "shuffled":
             raise ConfigError(
-                "order", f"{self.order} cannot be built here", fix="only the adapter for that framework takes it"
+                "order",
+                f"{self.order}",
+                "an order that is not of one framework alone",
+                "start the run with the adapter for that framework",
             )
         past = [one for one in logged if one.phase.start < self.begins]
         counted: dict[int, Mapping[str, int] | None] = {one.phase.start: one.counts for one in past}
@@ -273,14 +286,16 @@ class OrderSpec(Saved):
                 "weights",
                 f"a start at global sample {phase.start}",
                 f"more than {self.live[-1]}, where the weights that were set last begin",
+                "set them from a later sample on",
             )
         ended = self.ended(phase.start)
         planned = [one for one in self.phases if one.start not in ended]
         if any(phase.start == one.start for one in planned):
             raise ConfigError(
                 "weights",
-                f"found a start at global sample {phase.start}, where a phase of the configuration starts",
-                fix="set them from another sample on, or change that phase",
+                f"a start at global sample {phase.start}, where a phase of the configuration starts",
+                "a sample where no phase starts",
+                "set them from another sample on, or change that phase",
             )
         phases = sorted([*planned, phase], key=lambda one: one.start)
         return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
@@ -297,7 +312,7 @@ class OrderSpec(Saved):
             raise ConfigError(
                 "order",
                 f"{consumed} samples, global sample {self.decided(consumed)}",
-                f"one from {self.begins} on",
+                f"a position from global sample {self.begins} on",
                 FORGOTTEN,
             )
         return self.cut_at(phases[-1].start, order)
@@ -354,7 +369,12 @@ class OrderSpec(Saved):
             ResumeError: For data that are corrupt, of another version, or no spec.
         """
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
-            raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
+            raise ResumeError(
+                "saved order spec",
+                repr(str(data)[:80]),
+                f"an object with {list(VERSIONS)}",
+                "take the spec of another checkpoint",
+            )
         for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION,)}.items():
             if type(data[key]) is not int or data[key] not in known:
                 raise ResumeError(
@@ -368,5 +388,8 @@ class OrderSpec(Saved):
             return build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
         except ConfigError as error:
             raise ResumeError(
-                "saved order spec", f"corrupt ({error})", fix="take the one of another checkpoint"
+                "saved order spec",
+                f"a corrupt spec ({error})",
+                "the spec of an order",
+                "take the one of another checkpoint",
             ) from error

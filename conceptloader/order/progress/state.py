@@ -51,22 +51,23 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
         try:
             state = json.loads(state[KEY])
         except (ValueError, RecursionError) as error:
-            raise ResumeError(where, f"corrupt ({error})", fix=_ELSEWHERE) from error
+            raise ResumeError(where, f"a corrupt state ({error})", "the state as it was saved", _ELSEWHERE) from error
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != VERSION:
         found, fix = _stranger(state)
-        raise ResumeError(where, f"expected a state of version {VERSION}, found {found}", fix=fix)
+        raise ResumeError(where, str(found), f"a state of version {VERSION}", fix)
     fields = {key: value for key, value in state.items() if key != "checksum"}
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             where,
-            f"it is corrupt, or it was edited: the checksum {state.get('checksum')} is not that of what it says",
-            fix=_ELSEWHERE,
+            f"a state that is corrupt, or was edited, as its checksum is not that of the content: {state.get('checksum')!r}",
+            "the state as it was saved",
+            _ELSEWHERE,
         )
     marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}
     found = next((marks[key] for key in marks if key in fields), kind)
     if found != kind:
-        raise ResumeError(where, f"expected the state of a {kind}, found that of a {found}", fix="give each its own")
+        raise ResumeError(where, f"the state of a {found}", f"the state of a {kind}", "give each its own")
     return fields
 
 
@@ -119,7 +120,7 @@ class OrderState:
         """
         fields = unsealed(state, where)
         if unknown := sorted(fields.keys() - {"version", "spec", "consumed_samples", *_MORE}):
-            raise ResumeError(where, f"the keys {unknown}", f"none but {_MORE} as well", _ELSEWHERE)
+            raise ResumeError(where, f"the keys {unknown} as well", f"no keys but {_MORE}", _ELSEWHERE)
         try:
             spec = OrderSpec.from_dict(fields.get("spec"))
         except ResumeError as error:
@@ -135,8 +136,9 @@ class OrderState:
         if self.consumed is None:
             raise ResumeError(
                 where,
-                "the trainer that saved it kept the number of consumed samples elsewhere",
-                fix="give it: conceptloader.find_state(checkpoint, consumed_samples=N) returns the state with it",
+                "a state of a trainer that kept the number of consumed samples elsewhere",
+                "a state with that number",
+                "give it: conceptloader.find_state(checkpoint, consumed_samples=N) returns the state with it",
             )
         return self.consumed
 
@@ -147,9 +149,10 @@ class OrderState:
         if begun != consumed:
             raise ResumeError(
                 where,
-                f"it was saved at {consumed} samples, within the step that began at {begun}: the gradients of the "
-                "samples between are lost",
-                fix="take a checkpoint between two steps",
+                f"a state saved at {consumed} samples, within the step that began at {begun}: the gradients "
+                "of the samples between are lost",
+                "a state between two steps",
+                "take a checkpoint between two steps",
             )
         return consumed
 
@@ -163,11 +166,11 @@ def saved_count(fields: Mapping[str, Any], key: str, where: str) -> int:
     try:
         return as_count(fields.get(key), key, 0)
     except ConfigError as error:
-        raise ResumeError(where, f"corrupt ({error})", fix=_ELSEWHERE) from error
+        raise ResumeError(where, f"a corrupt state ({error})", "the state as it was saved", _ELSEWHERE) from error
 
 
 def _fingerprint(value: Any, where: str) -> str:
     try:
         return fingerprint(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ResumeError(where, f"corrupt ({error})", fix=_ELSEWHERE) from error
+        raise ResumeError(where, f"a corrupt state ({error})", "the state as it was saved", _ELSEWHERE) from error

@@ -14,14 +14,18 @@ def show_audit(arguments: argparse.Namespace, output: Output) -> int:
     if (record := arguments.record) is None:
         if arguments.run_log is None:
             raise ConfigError(
-                "--audit", "no --record and no --run-log", "one of them", "the batch log is next to the run log"
+                "--audit",
+                "no --record and no --run-log",
+                "a batch log",
+                "add --run-log, next to which it is, or --record",
             )
         record = open_log(arguments.run_log).path.parent / FOLDER
     asked = open_logged(arguments)
     report = audit(asked, read_record(record), digests=arguments.record is None)
     first, stop = report.steps
     lines = [
-        f"{report.samples:,} samples of steps {first} to {stop - 1}, in {report.launches} launches; "
+        f"{report.samples:,} samples of steps {first} to {stop - 1}, "
+        f"in {report.launches} launch{'es' * (report.launches != 1)}; "
         f"{report.repeated:,} of them were trained again after a restart"
     ]
     if report.incomplete:

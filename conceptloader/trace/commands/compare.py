@@ -19,7 +19,7 @@ def show_comparison(arguments: argparse.Namespace, output: Output) -> None:
     checkpoints, skipped = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
     stop = arguments.until or (checkpoints[-1].step if checkpoints else None)
     if stop is None:
-        raise ConfigError("--compare", "no end of the run", "--until or --checkpoints")
+        raise ConfigError("--compare", "no end of the run", "--until or --checkpoints", "add one of these")
     other = open_other(asked, arguments.compare)
     steps = list(differing_steps(asked, other, stop))
     value: dict[str, Any] = {"steps": steps, "until": stop}

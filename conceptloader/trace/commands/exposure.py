@@ -50,9 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     for name, by in (("documents", "document"), ("save_every", "document"), ("dataset", "concept")):
         if getattr(arguments, name) is not None and arguments.by != by:
-            raise ConfigError(f"--{name.replace('_', '-')}", f"with --by {arguments.by}", f"--by {by}")
+            raise ConfigError(
+                f"--{name.replace('_', '-')}", f"with --by {arguments.by}", f"--by {by}", f"omit it, or count by {by}"
+            )
     if arguments.save_every is not None and arguments.until is None:
-        raise ConfigError("--save-every", "without --until", "a run whose steps are known")
+        raise ConfigError("--save-every", "without --until", "a run whose steps are known", "add --until")
     refuse_without("--metadata", arguments, "on")
     if arguments.by in _ROWS:
         refuse_beside(f"--by {arguments.by}", arguments, "metadata")

@@ -107,7 +107,7 @@ def _end(asked: Run, arguments: argparse.Namespace, checkpoints: list[Checkpoint
     if arguments.until is not None:
         return asked.steps.range_of(arguments.until)[0]
     if arguments.samples is None and not checkpoints:
-        raise ConfigError("forget", "no end of the run", "--until, --samples or --checkpoints")
+        raise ConfigError("forget", "no end of the run", "--until, --samples or --checkpoints", "add one of these")
     return arguments.samples or checkpoints[-1].consumed
 
 
@@ -145,7 +145,12 @@ def _write(asked: Run, arguments: argparse.Namespace, start: Checkpoint | None, 
     data = asked.blend.config.to_dict() if given is None else read_yaml(given)
     new = {**data, "exclude": [*(data.get("exclude") or []), entry]}
     if given is not None and load_config(data, base_dir=base) != load_config(given):
-        raise ConfigError("--out", f"{path}, from where relative paths lead elsewhere", f"a file next to {given}")
+        raise ConfigError(
+            "--out",
+            f"{path}, from where relative paths lead elsewhere",
+            f"a file next to {given}",
+            "write it next to that file",
+        )
     text = yaml.safe_dump(new, sort_keys=False, allow_unicode=True)
     if given is not None and "exclude" not in data:
         with open(given, encoding="utf-8-sig") as file:
@@ -157,4 +162,4 @@ def _write(asked: Run, arguments: argparse.Namespace, start: Checkpoint | None, 
     if start is not None:
         other.blend.resume(start.spec, start.consumed)
     if not write_file(path, text.encode(), exclusive=True):
-        raise ConfigError("--out", f"{path}, which exists", "a new file")
+        raise ConfigError("--out", f"{path}, which exists", "a new file", "choose another name, or remove the file")

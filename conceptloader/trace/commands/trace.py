@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from conceptloader.base.packages import need_add_on
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import counted, printable
 from conceptloader.cli.arguments import (
     chosen,
     not_negative,
@@ -146,9 +146,7 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
         if not found:
-            raise ConfigError(
-                "--rank", f"found {arguments.rank}, which has none of these samples", fix="check --dp-size"
-            )
+            raise ConfigError("--rank", f"{arguments.rank}", "a rank with some of these samples", "check --dp-size")
     value = {"weights": weights, "samples": [one.to_dict() for one in found]}
     shown = weights if arguments.sample is None else []
     output.result(value, [*map(_said, shown), *(line for one in found for line in _lines(one))])
@@ -180,7 +178,7 @@ def _lines(one: SampleTrace) -> Iterator[str]:
     for name, values in one.fields.items():
         yield f"  {name}: {min(values):g} to {max(values):g}, mean {sum(values) / len(values):g}"
     for track, spans in one.spans.items():
-        yield f"  {track}: {len(spans)} spans"
+        yield f"  {track}: {counted(len(spans), 'span')}"
         for span in spans:
             before, after = "<" if span.begins_before else "[", ">" if span.ends_after else ")"
             content = json.dumps(span.record)[:_RECORD] if span.names is None else printable(", ".join(span.names))
@@ -200,7 +198,7 @@ def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
         begin, order = asked.steps.range_of(first)[0], asked.drawn
         end = max(sum(order.sizes), begin + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= begin:
-            raise ConfigError("--until", str(arguments.until), f"a step after {first}")
+            raise ConfigError("--until", str(arguments.until), f"a step after {first}", "raise --until")
         plots = need_add_on("conceptloader.viewer.plots", "--plot")
         save_picture(plots.plot_mixture(order, end, begin), arguments.plot)
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))

@@ -268,7 +268,7 @@ class BaseLoader(Shown, Generic[B]):
 
     _allocate: Allocate | None = None
     track: Track = None
-    """Of an adapter whose trainer has loggers: see Track."""
+    """Of an adapter whose trainer has loggers: takes the number of a step, from 0, and values by name."""
 
     def _converted(self, batch: Batch) -> B:
         """What is yielded for a batch that was read; called in the reader threads."""

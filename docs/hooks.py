@@ -141,9 +141,11 @@ def chapter(name: str) -> str:
     page = ["---", "search: {boost: 0.5}", "---", f"# {title}", "", purpose, ""]
     for module in modules:
         found, path = homes(module), "conceptloader" + f".{module}" * bool(module)
-        page += [f"## `{path}` {{#{path.rpartition('.')[2]}}}", ""]
+        short = path.rpartition(".")[2]
+        page += [f"## `{short}` {{#{short}}}", ""]
         if module:
-            page += [(ast.get_docstring(ast.parse(source(path))) or "").partition("\n\n")[0], ""]
+            summary = (ast.get_docstring(ast.parse(source(path))) or "").partition("\n\n")[0]
+            page += [f"`{path}`", "", summary, ""]
         for one in names(name, module):
             page += [f"::: {found[one]}.{one}", *([f"    options: {OPTIONS[one]}"] if one in OPTIONS else []), ""]
     return "\n".join(page)
@@ -168,7 +170,9 @@ def reference() -> str:
     ]
     for name, (title, _, modules) in CHAPTERS.items():
         listed = [
-            f"`{module}`: " * bool(module) + ", ".join(f"`{one}`" for one in names(name, module)) for module in modules
+            f"`{module}`: " * bool(module)
+            + ", ".join(f"[`{one}`][{homes(module)[one]}.{one}]" for one in names(name, module))
+            for module in modules
         ]
         page.append(f"| [{title}](reference/{name}.md) | {'<br>'.join(listed)} |")
     return "\n".join([*page, ""])

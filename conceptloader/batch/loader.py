@@ -57,7 +57,7 @@ class BaseLoader(Shown, Generic[B]):
             epochs of this kind: they divide nothing else.
         last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
             "partial" with order sequential, so that every window is read once, else "drop".
-        scheme: How ranks share a global batch. See order/partition.py.
+        scheme: How ranks share a global batch: "strided" or "contiguous". See conceptloader.adapters.Partition.
         device: Of the tensors that are yielded, by default the CPU. Arrays of numpy have none.
         batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded.
         allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
@@ -273,7 +273,7 @@ class BaseLoader(Shown, Generic[B]):
 
     _allocate: Allocate | None = None
     track: Track = None
-    """Of an adapter whose trainer has loggers: see Track."""
+    """Of an adapter whose trainer has loggers: takes the number of a step, from 0, and values by name."""
 
     def _converted(self, batch: Batch) -> B:
         """What is yielded for a batch that was read; called in the reader threads."""
@@ -319,7 +319,7 @@ class BaseLoader(Shown, Generic[B]):
         self.close()
 
     def state_dict(self) -> dict[str, str]:
-        """The state at `consumed_samples`: one string, equal on all ranks; see progress/state.py."""
+        """The state at `consumed_samples`: one string, equal on all ranks."""
         return self.state_dict_at(self.consumed_samples)
 
     def state_dict_at(self, consumed_samples: int) -> dict[str, str]:
@@ -452,9 +452,10 @@ class BaseLoader(Shown, Generic[B]):
 
 
 class NumpyLoader(BaseLoader[Batch]):
-    """Iterates over the micro batches of one data-parallel rank: dicts of numpy arrays. See BaseLoader; without torch.
+    """Iterates over the micro batches of one data-parallel rank: dicts of numpy arrays, see docs/batch-keys.md.
 
-    The same batches, states and run logs as those of the loaders for trainers in torch.
+    Without torch: the arguments and methods of make_dataloader, but for `device` and `check_ranks`. Its batches, states
+    and run logs are the same.
     """
 
     entry = Entry(name="batches", carries=LOADER.carries - {"pin_memory"})
@@ -464,4 +465,4 @@ class NumpyLoader(BaseLoader[Batch]):
 
 
 batches = NumpyLoader
-"""The loader of one data-parallel rank, in numpy."""
+"""Another name of NumpyLoader: the loader of one data-parallel rank, in numpy."""

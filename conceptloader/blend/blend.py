@@ -163,7 +163,7 @@ class Blend(Shown):
         allow_changed: Collection[str] = (),
         new_stage: bool = False,
     ) -> "Blend":
-        """This configuration as the continuation of a run that was saved at `consumed` samples; see progress/resume.py.
+        """This configuration as the continuation of a run that was saved at `consumed` samples.
 
         Raises ResumeError if what decided past samples has changed.
         """
@@ -187,7 +187,7 @@ class Blend(Shown):
         return changed
 
     def state(self, consumed: int | None, **more: Any) -> OrderState:
-        """What a checkpoint at `consumed` samples keeps of the order, and `more`; None: see OrderState."""
+        """What a checkpoint at `consumed` samples keeps of the order, and `more`. None: without the position."""
         spec = self.spec if consumed is None else self.spec.cut(consumed, self.order)
         return OrderState(spec=spec, consumed=consumed, more=more)
 

@@ -8,6 +8,7 @@ from conceptloader.base.checks import falls
 from conceptloader.base.strict import Count, Natural, Positive, Rule, Section, plain, unknown, within
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError
+from conceptloader.kernels.arrays import LossWeight as LossWeight
 from conceptloader.kernels.arrays import Outputs
 from conceptloader.order.mixture import MAX_BLOCK
 from conceptloader.order.phases import Phase, check_first

@@ -64,7 +64,7 @@ examples:
   conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes
   conceptloader inspect data/corpus --window 0 --seq-len 128
 
-<command> --help shows examples and options.
+<command> --help shows examples and options. Errors are explained in docs/troubleshooting.md.
 Exit codes: 0 success, 1 data error, 2 usage error.
 """
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ConceptloaderError as error:
-        output.error(error)
+        output.error(error, explain=arguments.verbose)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -49,11 +49,14 @@ class Output:
         counts = ", ".join(counted(number, noun) for noun, number in numbers.items())
         self.result(value, [f"{name}: {line or counts}"])
 
-    def error(self, error: ConceptloaderError) -> None:
-        """Print an error to stderr; with --json also as an object to stdout."""
+    def error(self, error: ConceptloaderError, explain: bool = False) -> None:
+        """Print an error to stderr, with `explain` where it is explained; with --json also as an object to stdout."""
         if self.as_json:
-            self.result({"error": {"kind": type(error).__name__, "message": str(error)}}, ())
-        print("\n  ".join(f"conceptloader: {error}".split("\n")), file=sys.stderr)
+            self.result({"error": {"kind": type(error).__name__, "code": error.code, "message": str(error)}}, ())
+        lines = f"conceptloader: {error}".split("\n")
+        if explain:
+            lines.append(f"see docs/troubleshooting.md#{error.code}")
+        print("\n  ".join(lines), file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

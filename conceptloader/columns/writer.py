@@ -320,7 +320,7 @@ def column_writer(
         roots: See `open_dataset`.
 
     Returns:
-        The writer, a context manager; see `write`, `has` and `finish` of ColumnWriter.
+        The writer, a context manager with the methods `write`, `has` and `finish` (docs/distillation.md).
 
     Raises:
         ConfigError: For a column that is there already, or is being written with another type, and a loader that does

@@ -47,7 +47,7 @@ class DoReMi(Controller):
     Args:
         weights: See Controller; with `apply: loss` those of the sampling, too.
         state: See Controller.
-        options: See DoReMiOptions.
+        options: Those of `mixing: {doremi: {...}}` in a configuration.
 
     Attributes:
         average: The mean of all weights so far, the first ones included: what DoReMi trains the final model with.

@@ -39,7 +39,7 @@ class ODM(Controller):
     Args:
         weights: See Controller; only their proportions matter, and only to EXP3.
         state: See Controller.
-        options: See ODMOptions.
+        options: Those of `mixing: {odm: {...}}` in a configuration.
     """
 
     def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:

@@ -31,7 +31,7 @@ FORGOTTEN = "weights were set live since, and the state keeps those in force: gi
 class Mixture(Shown):
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
-    Within a phase, a tree over the weights (order/tree.py) assigns the samples; inside each block of `block` samples
+    Within a phase, a tree over the weights assigns the samples (docs/order.md); inside each block of `block` samples
     the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n windows is
     window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
 
@@ -45,7 +45,7 @@ class Mixture(Shown):
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
         phases: changes of weights, with increasing `start`. As an attribute in integers, with those in place of a ramp.
-        skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
+        skips: jumps. With skips, every index below is the trainer's.
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
         drawn: start of a phase -> draws of each dataset before it, of the first phase and others where they are known.

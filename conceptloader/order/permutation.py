@@ -33,7 +33,7 @@ class Permutation:
     """A pseudo-random bijection of range(n), chosen by `key`.
 
     No table grows with n: up to 1,024 it is an exact keyed shuffle, above a Feistel network with cycle walking
-    (see order/reference.py for the definition and its sources). Instances are immutable and safe to share by threads.
+    (docs/order.md has the definition). Instances are immutable and safe to share by threads.
 
     Args:
         n: size of the domain, 1 <= n <= 2**63.

@@ -339,7 +339,7 @@ class TrainingRun:
     # State
 
     def state(self, consumed: int | None = None, **more: Any) -> OrderState:
-        """What a checkpoint keeps at a position, by default of what is trained. more: further keys of OrderState.
+        """What a checkpoint keeps at a position, by default of what is trained. more: further keys of it.
 
         Raises:
             ConfigError: Past the end, and for a position off the micro-batch boundaries.

@@ -16,13 +16,24 @@ from conceptloader.kernels.arrays import IntKey, TensorKey
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 
-if TYPE_CHECKING:
 
-    class TensorBatch(dict[str, Any]):
-        """A plain dict, as pytrees and trainers know it, to everything but type checkers and editors.
+class _PlainDict(type):
+    """Of a class whose instances are plain dicts."""
 
-        Not a TypedDict: checkers refuse keys that it does not name, and its use as a dict.
-        """
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, dict)
+
+
+class TensorBatch(dict[str, Any], metaclass=_PlainDict):
+    """A batch: a dict of tensors by name, see docs/batch-keys.md.
+
+    To type checkers and editors its fixed keys, such as input_ids, have types; names of tracks, fields and columns give
+    Any. At run time a batch is a plain dict, as pytrees and trainers know it, and TensorBatch(...) makes one, as
+    dict(...) does.
+    """
+
+    # Not a TypedDict: checkers refuse keys that it does not name, and its use as a dict.
+    if TYPE_CHECKING:
 
         @overload
         def __getitem__(self, key: TensorKey, /) -> torch.Tensor: ...
@@ -32,8 +43,10 @@ if TYPE_CHECKING:
         def __getitem__(self, key: Name, /) -> Any: ...  # pyright: ignore[reportInvalidTypeVarUse]
         def __getitem__(self, key: str, /) -> Any: ...
 
-else:
-    TensorBatch = dict[str, Any]
+    else:
+
+        def __new__(cls, *args, **kwargs):
+            return dict(*args, **kwargs)
 
 
 def to_tensors(batch: Batch) -> TensorBatch:

@@ -12,11 +12,15 @@ class SampleDataset(SampleSource, Dataset[TensorBatch]):
     """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
 
     Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only assigns indices
-    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. See SampleSource.
+    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read.
+
+    With `continue_from` in the configuration, index 0 is the sample at which that run is resumed: the key has to stay
+    there. For workers of any start method: it pickles, and it may be used by many threads.
 
     Args:
         config: Path of a YAML file, or what was read from one.
         num_samples: What len() says; by default the samples of all datasets together.
+        allow_changed: Names of differences from the past to accept, in `continue_from`.
     """
 
     def __getitem__(self, index: int) -> TensorBatch:

@@ -25,10 +25,38 @@ class Loader(BaseLoader[TensorBatch]):
     starts at the beginning, except for the first one after load_state_dict, which resumes there. Every micro batch that
     was yielded counts as consumed, on all ranks; prefetched ones do not.
 
-    BaseLoader has the arguments. For a CUDA `device` the next batch is copied, from pinned memory, while the device
-    works on the current one; a `batch_transform` then returns a dict, whose tensors are copied. `check_ranks`: True, or
-    a torch.distributed group of all ranks that read this run. When they begin to read, the ranks compare their order,
-    outputs and sizes, and raise ConfigError where these differ; see torch/agreement.py.
+    Args:
+        config: Path of a YAML file, or what was read from one.
+        dp_rank: This rank among those that read different samples, from 0.
+        dp_size: How many ranks read different samples.
+        micro_batch_size: Samples of a batch that is yielded.
+        global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
+            rank.
+        consumed_samples: Where to start, in samples over all ranks; load_state_dict and `continue_from` in the
+            configuration set it too, and check the order. A global batch starts there.
+        num_samples: End of the run; by default none, or the end of the data with order sequential.
+        epoch_samples: A loop ends at each multiple of it, counted from where the run was continued with
+            `continue_from`, and `len` counts its micro batches; by default the run is one epoch. The order runs through
+            epochs of this kind: they divide nothing else.
+        last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
+            "partial" with order sequential, so that every window is read once, else "drop".
+        scheme: How ranks share a global batch: "strided" or "contiguous". See conceptloader.adapters.Partition.
+        device: Of the tensors that are yielded, by default the CPU. For a CUDA device the next batch is copied, from
+            pinned memory, while the device works on the current one.
+        batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded. With a
+            CUDA `device` it returns a dict, whose tensors are copied.
+        allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
+        check_ranks: True, or a torch.distributed group of all ranks that read this run: before they begin to read,
+            they compare their order, outputs and sizes. Where these differ, ConfigError is raised.
+
+    Attributes:
+        run: The account of the run: its position, weights, state and log.
+
+    Raises:
+        ConfigError: An option or argument breaks a rule.
+        FormatError: A file is corrupt or not as its manifest says.
+        ReadError: A file cannot be read.
+        ResumeError: `continue_from` names no state from which this configuration can resume.
     """
 
     def _place(self, device: torch.device | str | None, check_ranks: Any) -> None:
@@ -71,4 +99,4 @@ class Loader(BaseLoader[TensorBatch]):
 
 
 make_dataloader = Loader
-"""The loader of one data-parallel rank."""
+"""Another name of Loader: the loader of one data-parallel rank."""

@@ -29,7 +29,7 @@ class ChunkedBuild(Step):
         tokenizer: "bytes", a tokenizer.json or a transformers folder, see `load_tokenizer`.
         eos: Token, or id, that ends a document.
         skip_bad: Skip documents that cannot be ingested, and count them.
-        options: Further ones of `IngestOptions`.
+        options: Further ones of the build, such as vocabularies, scores, align and overlap.
     """
 
     def __init__(

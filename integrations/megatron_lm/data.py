@@ -39,12 +39,15 @@ class MegatronData:
             and with `order: megatron`.
         sizes: train, valid and test samples of the run; 0 for none, None for one pass in order (--full-validation).
         micro_batch_size: samples of a micro batch.
-        valid, test: YAMLs of the evaluation data; without them `split`, as in --split, cuts it off the training data.
+        valid: YAML of the validation data; without it and `test`, `split`, as in --split, cuts both off the training
+            data.
+        test: YAML of the test data.
         stage: pipeline stages that get concept tensors, see options.Stage.
         consumed: samples that Megatron has trained so far. Those of a run that another trainer began (`continue_from`)
             come before them.
         saved: what state() gave when the checkpoint was written; None at the start of a run.
-        accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
+        accept: differences from the past that are meant, as the error names them; "loader" for a checkpoint without
+            state.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
         entry: what the caller carries out.
 

@@ -227,10 +227,11 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
     """`num_samples` samples of an order, from sample `first` of it on. Building one reads no data.
 
     Args:
-        reader: reads the order's samples with document boundaries (BatchLayout outputs cu_seqlens) and, if
+        reader: reads the order's samples with document boundaries (outputs.cu_seqlens) and, if
             --eod-mask-loss asks for it, with no loss across them.
         num_samples: its length.
-        split, config: Megatron's Split, which decides how its loader treats it, and GPTDatasetConfig.
+        split: Megatron's Split, which decides how its loader treats it.
+        config: Megatron's GPTDatasetConfig.
         fields: those of a sample besides GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).

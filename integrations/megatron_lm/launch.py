@@ -319,8 +319,8 @@ def install() -> None:
 def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors | None:
     """The concept tensors of the micro batch of this forward step: call it once in each, after get_batch, on each rank.
 
-    Returns tensors [B, ...] as BatchLayout describes them, on all tensor-parallel ranks of the configured pipeline
-    stages (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
+    Returns the keys of the tracks in docs/batch-keys.md, on all tensor-parallel ranks of the configured pipeline stages
+    (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
     """
     if _run is None or _run.data is None:
         raise ConfigError("concepts", "no data", "a training that has begun", NOT_STARTED)

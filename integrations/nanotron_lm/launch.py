@@ -209,7 +209,7 @@ _run: Run | None = None
 
 
 def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str = "") -> int:
-    """StageDataset.set_weights, of the data stage that run_train.py trains."""
+    """Draw datasets in other proportions, as Loader.set_weights does, in the data stage that run_train.py trains."""
     if _run is None or _run.dataset is None:
         raise ConfigError(
             "set_weights",

@@ -49,7 +49,8 @@ def build_dataloader(
         output_pp_rank: Pipeline rank that takes the labels.
         seed: Used if the configuration has none.
         position_ids: True for models that take them (Qwen2).
-        model_inputs: See NanotronOptions.
+        model_inputs: Batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses
+            each.
         consumed_samples: Trained so far, over all ranks, since this script began the run or continued it from another
             trainer.
         step: Steps trained so far.

@@ -49,9 +49,7 @@ class _Unprepared(trl.SFTTrainer):
 class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     """A ConceptTrainer that is an SFTTrainer of TRL. Tokens, lengths, packs and masks are those of the SampleDataset.
 
-    Args:
-        model, args, kwargs: As for SFTTrainer. processing_class: the tokenizer.
-        model_inputs: As for ConceptTrainer.
+    Its arguments are those of SFTTrainer, among them processing_class, the tokenizer, and those of ConceptTrainer.
 
     Raises:
         ConfigError: Also for options that would prepare the data.

@@ -87,7 +87,7 @@ def test_errors(shell: Shell, source: Path, tmp_path: Path) -> None:
     assert "expected either --tokenizer or" in shell.stderr
     shell("build", tmp_path / "none", "--out", tmp_path / "data", "--tokenizer", "bytes", code=2)
     found = shell.json(*build, "--tokenizer", "bytes", code=1)
-    assert found["error"]["kind"] == "InputError"
+    assert (found["error"]["kind"], found["error"]["code"]) == ("InputError", "input")
     assert f"{source}: line 1: " in found["error"]["message"]
     assert found["error"]["message"] in shell.stderr
     shell("inspect", tmp_path / "data", code=1)

@@ -1,14 +1,20 @@
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 
-from conceptloader.blend import Config, DatasetConfig, load_config, open_blend
+from conceptloader.blend import Config, DatasetConfig, load_config, open_blend, schema
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.order.phases import Phase
+from conceptloader.kernels.arrays import ColumnOptions
+from conceptloader.mixing.doremi import DoReMiOptions
+from conceptloader.mixing.odm import ODMOptions
+from conceptloader.order.phases import Phase, Ramp
+from conceptloader.order.skips import Skip
 from tests.raises import raises
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -323,19 +329,78 @@ def test_the_examples_are_valid(path):
     load_config(path)
 
 
-def test_the_reference_configuration_names_every_key():
-    """configs/reference.yaml is where users look keys up: it must have them all, with their defaults."""
-    given = yaml.safe_load((ROOT / "configs/reference.yaml").read_text())
-    config = load_config(ROOT / "configs/reference.yaml")
-    assert set(given) == {f.name for f in dataclasses.fields(Config)}
-    for name in ("outputs", "loader"):
-        section = getattr(config, name)
-        assert set(given[name]) == {f.name for f in dataclasses.fields(section)}
-        assert section == type(section)()
-    assert set(next(iter(given["datasets"].values()))) == {f.name for f in dataclasses.fields(DatasetConfig)}
-    plain = Config(datasets={"a": DatasetConfig(path="x")})
-    for name in ("version", "seed", "block", "order", "weights", "temperature", "on_seq_len_change"):
-        assert getattr(config, name) == getattr(plain, name)
+REFERENCE = ROOT / "configs/reference.yaml"
+SECTIONS = {
+    schema.Config, schema.DatasetConfig, schema.MegatronOrder, schema.ConceptConfig, schema.ExcludeConfig,
+    schema.PackingConfig, schema.ConceptOptions, schema.LoaderConfig, schema.Outputs, schema.LossWeight, ColumnOptions,
+    Phase, Ramp, Skip, ODMOptions, DoReMiOptions,
+}  # fmt: skip
+# What the file shows with a value because it is off by default, or one of several.
+EXAMPLES = {
+    (schema.Config, "seq_len"), (schema.Config, "tracks"), (Phase, "ramp"), (schema.ConceptConfig, "name"),
+    *((schema.ExcludeConfig, f.name) for f in dataclasses.fields(schema.ExcludeConfig) if f.name not in ("at", "take")),
+}  # fmt: skip
+
+
+def commented_out():
+    """The blocks of the reference configuration that stand in comments, each a mapping."""
+    blocks = re.findall(r"^# \w+:.*\n(?:^#   .*\n)+", REFERENCE.read_text(), re.M)
+    return [yaml.safe_load(re.sub("^# ", "", block, flags=re.M)) for block in blocks]
+
+
+def described(given, hint):
+    """(section, data) of all sections in what was read from YAML, by the types of their fields."""
+    if get_origin(hint) is not None:
+        for one in get_args(hint):
+            yield from described(given, one)
+        return
+    for one in given if isinstance(given, list) else [given]:
+        if not isinstance(one, dict):
+            continue
+        names = {f.name for f in dataclasses.fields(hint)} if dataclasses.is_dataclass(hint) else set()
+        if names and set(one) <= names:
+            yield hint, one
+            hints = get_type_hints(hint)
+            for name, value in one.items():
+                yield from described(value, hints[name])
+        elif hint in SECTIONS:  # a dict of sections
+            for value in one.values():
+                yield from described(value, hint)
+
+
+def test_the_reference_configuration_has_every_key_with_its_default():
+    """configs/reference.yaml is where users look keys up. Whoever copies it gets the defaults, and nothing else."""
+    given = yaml.safe_load(REFERENCE.read_text())
+    config = load_config(REFERENCE)
+    (path,) = (dataset.path for dataset in config.datasets.values())
+    plain = Config(
+        seq_len=4096, datasets={"web": DatasetConfig(path=path)}, tracks={"concepts": schema.ConceptOptions()}
+    )
+    assert config == plain
+
+    found = list(described(given, Config))
+    for block in commented_out():
+        found += described(block, Config)
+        found += described(block.get("mixing", {}).get("odm"), ODMOptions)
+        found += described(block.get("mixing", {}).get("doremi"), DoReMiOptions)
+    for section in SECTIONS:
+        shown = [data for kind, data in found if kind is section]
+        for field in dataclasses.fields(section):
+            values = [data[field.name] for data in shown if field.name in data]
+            assert values, f"{section.__name__}.{field.name} is not there"
+            default = field.default_factory() if callable(field.default_factory) else field.default
+            if default not in (dataclasses.MISSING, ()) and (section, field.name) not in EXAMPLES:
+                assert default in values or dataclasses.is_dataclass(default), f"{section.__name__}.{field.name}"
+
+
+@pytest.mark.parametrize("number", range(len(commented_out())))
+def test_the_examples_of_the_reference_configuration_are_valid(tmp_path, number):
+    config = {**yaml.safe_load(REFERENCE.read_text()), **commented_out()[number]}
+    config["datasets"] = {name: {"path": name} for name in ("web", "code")}
+    if config["order"] == "shuffled":
+        config["datasets"] = {name: {"path": name, "weight": 1} for name in config["datasets"]}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    assert load_config(tmp_path / "run.yaml") != load_config(REFERENCE)
 
 
 def test_reading_a_configuration_needs_no_torch():

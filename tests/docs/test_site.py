@@ -1,5 +1,7 @@
 """The site of the pages: no warning, every public name with its docstring, nothing loaded from elsewhere."""
 
+import ast
+import html
 import os
 import re
 import subprocess
@@ -10,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import conceptloader as cl
+from tests.packaging.address import address
 
 ROOT = Path(__file__).resolve().parents[2]
-
 
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 
@@ -60,14 +62,93 @@ def test_every_page_is_in_the_menu(site: Path) -> None:
         assert f"{page.relative_to(ROOT / 'docs')}\n" in menu
 
 
-def test_every_public_name_is_explained(site: Path) -> None:
-    page = (site / "reference.html").read_text()
-    shown = set(re.findall(r'id="conceptloader\.[\w.]*?(\w+)"', page))
+@pytest.fixture(scope="module")
+def chapters(site: Path) -> dict[str, str]:
+    """The pages of the reference: what is in their articles."""
+    found = {page.stem: page.read_text() for page in site.glob("reference/*.html")}
+    return {name: page[page.index("<article") : page.index("</article")] for name, page in found.items()}
+
+
+def shown(chapters: dict[str, str]) -> list[str]:
+    """What has a heading of its own there."""
+    return [name for page in chapters.values() for name in re.findall(r'<h\d id="([\w.]+\.\w+)"', page)]
+
+
+def test_every_public_name_is_explained_once(chapters: dict[str, str]) -> None:
     modules = {name for name in cl.__all__ if ismodule(getattr(cl, name))}
-    assert set(cl.__all__) - modules - {"__version__"} <= shown
-    for module in modules:
-        assert set(getattr(cl, module).__all__) <= shown
-    assert "Raises: ConfigError" in page
+    public = {f"{cl._PUBLIC[name]}.{name}" for name in cl.__all__ if name not in {*modules, "__version__"}}
+    for name in modules:
+        public |= {f"{getattr(getattr(cl, name), one).__module__}.{one}" for one in getattr(cl, name).__all__}
+    own = {name.removeprefix("conceptloader.") for name in public}
+    headings = [name.removeprefix("conceptloader.") for name in shown(chapters)]
+    assert own <= set(headings)
+    assert sorted(set(headings)) == sorted(headings)
+    assert "Raises:" in chapters["loading"]
+
+
+@pytest.mark.parametrize("adapter", [path.parent.name for path in ROOT.glob("integrations/*/__init__.py")])
+def test_adapters_are_in_the_reference(chapters: dict[str, str], adapter: str) -> None:
+    """Also those whose framework is not installed here."""
+    text = (ROOT / "integrations" / adapter / "__init__.py").read_text()
+    given = re.search(r"__all__ = \[(.+)\]", text) or re.search(r"_NAMES = \{(.+?)\}", text, re.S)
+    names = re.findall(r"\b[A-Z]\w+", given[1]) if given else []
+    explained = re.findall(rf'id="integrations\.{adapter}\.\w+\.(\w+)"', chapters["trainers"])
+    assert f"conceptloader.integrations.{adapter}<" in chapters["trainers"]
+    assert explained
+    assert set(names) <= set(explained)
+
+
+def test_the_loader_stands_first_with_its_arguments_and_methods(chapters: dict[str, str]) -> None:
+    first = re.findall(r'<h3 id="[\w.]*?(\w+)"', chapters["loading"])
+    assert first[:2] == ["make_dataloader", "Loader"]
+    loader = chapters["loading"].partition('.Loader" class')[2].partition('.TensorBatch" class')[0]
+    for name in ("micro_batch_size", "check_ranks", "state_dict", "set_weights", "log_start"):
+        assert name in loader
+
+
+def test_the_reference_names_only_what_is_explained(chapters: dict[str, str]) -> None:
+    """No class that is not public, and no file: a reader has pages, not the source."""
+    sources = [*ROOT.glob("conceptloader/**/*.py"), *ROOT.glob("integrations/**/*.py")]
+    trees = [ast.walk(ast.parse(path.read_text())) for path in sources]
+    own = {node.name for tree in trees for node in tree if isinstance(node, ast.ClassDef)}
+    public = {name.rpartition(".")[2] for name in shown(chapters)}
+    words = {name for name in own - public if re.search("[a-z][A-Z]", name)}  # others are words of English, too
+    for name, page in chapters.items():
+        types = (
+            r'<div class="doc-signature.*?</div>|<pre.*?</pre>|<code><.*?</code>|<p class="doc doc-class-bases">.*?</p>'
+        )
+        text = re.sub(types, "", page, flags=re.S)
+        text = html.unescape(re.sub("<[^>]+>", "", text))
+        assert set(re.findall(r"\w+", text)) & words == set(), name
+        assert re.findall(r"\b\w+/\w+\.py\b", text) == [], name
+
+
+def test_a_docstring_links_the_page_that_it_names(chapters: dict[str, str]) -> None:
+    assert '<a href="../batch-keys.html">docs/batch-keys.md</a>' in chapters["loading"]
+
+
+def test_each_page_has_the_repository_and_the_version(site: Path) -> None:
+    for page in ("index.html", "trainers/lightning.html"):
+        text = (site / page).read_text()
+        (link,) = re.findall(r'<a href="([^"]+)"[^>]*class="md-source">', text.partition("<main")[0])[:1]
+        assert link == address()
+        assert f">conceptloader {cl.__version__}</div>" in text
+
+
+@pytest.mark.browser
+def test_search_works_from_a_folder(site: Path) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    from tests.view.browser import start_browser
+
+    with start_browser() as browser:
+        browser.driver.get((site / "trainers" / "lightning.html").as_uri())
+        browser.run("document.querySelector('label[for=__search]').click()")
+        browser.one("input.md-search__input").send_keys("feistel")
+        found = WebDriverWait(browser.driver, 30, 0.2).until(lambda _: browser.all("a.md-search-result__link"))
+        assert any("order.html" in str(one.get_attribute("href")) for one in found)
+        loaded = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        assert [name for name in loaded if not name.startswith("file:")] == []
 
 
 def test_nothing_comes_from_elsewhere(site: Path) -> None:

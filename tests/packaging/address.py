@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMED = ("setup.py", "README.md", "SECURITY.md", "CITATION.cff")
+NAMED = ("setup.py", "README.md", "SECURITY.md", "CITATION.cff", "docs/troubleshooting.md")
 
 
 def address() -> str:

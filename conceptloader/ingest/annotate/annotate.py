@@ -62,7 +62,7 @@ class AnnotateOptions(SpanAlignment):
             count what those of the build did where the text of the documents is known (see `known_text`), else tokens.
         tokenizer: For characters, if the one that was kept next to the dataset is not meant.
         ignored: Columns that may be there.
-        columns: What those of `RowParser` are called in the inputs.
+        columns: What the columns in docs/annotations.md are called in the inputs, where that differs.
         joined: What these were joined of, for the dataset to keep.
         sort_bytes: Memory for sorting, in addition to some 100 MB of rows that are read; the rest goes to temporary
             files in `out`.
@@ -123,9 +123,9 @@ def annotate(
 
     Args:
         dataset: Directory of a dataset.
-        inputs: Jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
-            without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded for any
-            size.
+        inputs: Jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see docs/annotations.md;
+            documents without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded for
+            any size.
         out: Directory of the new one, or of the same build that was interrupted.
         options: The track and how spans are aligned.
         roots: See `open_dataset`.

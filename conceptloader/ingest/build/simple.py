@@ -68,7 +68,7 @@ def build(
         encoding: How tracks are stored: "auto", "dense" or "spans".
         mode: Of the dataset: "stream-with-metadata", "token-stream" or "document"; by default from the columns.
         token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
-        shard_input_bytes: Input of a shard, in bytes; see `IngestOptions`.
+        shard_input_bytes: Input of a shard, in bytes as stored; by default for about 64 shards of 64 MiB to 16 GiB.
         max_line_bytes: Longest line of a text file, in bytes.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
         unique_ids: Raise if a document has no id, or that of another one.

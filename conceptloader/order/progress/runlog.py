@@ -339,7 +339,8 @@ class RunLog:
     ) -> None:
         """Log the weights that were set live last in a spec: one write and fsync, however long the log is.
 
-        order: what the spec builds. at, why, losses: see WeightsSet.
+        order: what the spec builds. at: the trainer's sample from which on they hold. why: they were set. losses: of
+        datasets, that they were made of.
 
         Raises ReadError if writing fails (the log is as before).
         """

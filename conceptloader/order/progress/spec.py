@@ -112,7 +112,7 @@ class OrderSpec(Saved):
             change of sequence length. Names, not their sequence, decide the order.
         phases: Increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers
             in the same proportion. Empty unless order is "shuffled". One with a ramp is replaced by phases, and noted.
-        skips: Of the trainer's sample index, see order/skips.py.
+        skips: Of the trainer's sample index.
         quarantine: Dataset -> fingerprint of its ranges that are never read; changes the loss mask, never the order.
         order: "shuffled", "sequential" or "megatron".
         base: Consumed samples at which the present configuration took over from an earlier one whose phases, members

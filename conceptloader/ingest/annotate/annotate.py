@@ -31,7 +31,7 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.annotate.columns import BatchParser
-from conceptloader.ingest.annotate.join import Annotations, as_columns
+from conceptloader.ingest.annotate.join import Annotations, as_batch, from_tuples
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.annotate.text import known_text
@@ -159,7 +159,7 @@ def annotate(
         if not manifest.num_documents:
             raise ConfigError(ds.path, "no document table", "one", "annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
-        placed = _Placed(ds, opened, sources, options, on_bad)
+        placed = _Placed(ds, opened, working, sources, options, on_bad)
         for shard, found in placed:
             for name, spans in found.items():
                 written[name].add(shard, spans)
@@ -206,7 +206,8 @@ def try_annotations(
         TemporaryDirectory() as working,
         database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
     ):
-        placed = _Placed(Ranges(files), opened, find_sources(inputs, options.split), options, on_bad, rows)
+        sources = find_sources(inputs, options.split)
+        placed = _Placed(Ranges(files), opened, working, sources, options, on_bad, rows)
         for _ in placed:
             pass
     return placed.losses
@@ -219,15 +220,15 @@ class _Placed:
     """
 
     def __init__(
-        self, ds: Ranges, database: Any, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None,
-        first: float | None = None,
+        self, ds: Ranges, database: Any, working: str, sources: Sequence[Source], options: AnnotateOptions,
+        on_bad: OnBad | None, first: float | None = None,
     ) -> None:  # fmt: skip
         track = options.check()
         concepts = Concepts(track) if track.codec == "concepts" else None
         codec = get_codec(options.codec, options.parameters or {}, f"track {options.track!r}")
         parser = BatchParser(codec, concepts, options.ignored, options.columns)
         self.rows = _Rows(sources, parser, options.max_line_bytes, on_bad, first)
-        annotations = Annotations(database, self.rows)
+        annotations = Annotations(database, working, self.rows)
         _check_found(annotations, sources, parser)
         self._by_document, offsets = annotations.join(ds, sources), annotations.offsets
         unit = options.counted or ds.manifest.extra.get("ingest", {}).get("span_unit")
@@ -252,7 +253,7 @@ def _unsorted(out: str, problem: str) -> ReadError:
 
 
 class _Rows:
-    """The rows of the files, or the first ones of each, as columns of `Annotations`. bad: those that were skipped."""
+    """The rows of the files, or the first ones of each, as batches of `Annotations`. bad: those that were skipped."""
 
     def __init__(
         self, sources: Sequence[Source], parser: BatchParser, limit: int, on_bad: OnBad | None, first: float | None
@@ -261,7 +262,7 @@ class _Rows:
         self._first = None if first in (None, math.inf) else int(first or 0)
         self.bad = 0
 
-    def __iter__(self) -> Iterator[Sequence[Any]]:
+    def __iter__(self) -> Iterator[Any]:
         for k, source in enumerate(self._sources):
             if source.row_groups is None:
                 skip = partial(self._skip, source)
@@ -272,14 +273,14 @@ class _Rows:
         for source in self._sources:
             source.check_unchanged()
 
-    def _batches(self, k: int, source: Source, groups: int) -> Iterator[Sequence[Any]]:
+    def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
         """Of a parquet file: what can be by columns, and the other rows."""
         ignored = self._parser.ignored
         for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored):
             some = table if self._first is None else table.slice(0, max(0, self._first - first))
             found, odd = self._parser.parse_batch(some)
             for one in found:
-                yield as_columns(one, k, first)
+                yield as_batch(one, k, first)
             yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first))
 
     def _skip(self, source: Source, number: int, problem: str) -> None:
@@ -288,7 +289,7 @@ class _Rows:
         self._on_bad(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
         self.bad += 1
 
-    def _singly(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Sequence[Any]]:
+    def _singly(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
         """Of (number, row) of a file."""
         source, found, size = self._sources[k], list[tuple[Any, ...]](), 0
         texts = is_csv(source.path)
@@ -302,10 +303,10 @@ class _Rows:
                 found.append((document, external, start, stop, k, number, part, content, record, own))
                 size += len(record) + len(own or "") + 150
             if size > _BATCH_BYTES:
-                yield [*zip(*found, strict=True)]
+                yield from_tuples(found)
                 found, size = [], 0
         if found:
-            yield [*zip(*found, strict=True)]
+            yield from_tuples(found)
 
 
 def _check_found(annotations: Annotations, sources: Sequence[Source], parser: BatchParser) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser, digest
+from conceptloader.ingest.database import as_arrow
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.columns import OWN_TEXT, own_text
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -73,15 +74,16 @@ class BatchParser(RowParser):
         if "content" in given:
             content = _digests(given["content"])
             odd |= content == 0
-        documents = pa.array(number, mask=~numbered)
+        documents = pa.nulls(count, pa.int64()) if not numbered.any() else given["document"].cast(pa.int64())
 
         def chosen(which: Ints, row: Ints, part: Ints, ranges: _Ranges) -> Found:
             """Of `ranges` those at `which`, which belong to these rows."""
             start, stop, records, own, _ = ranges
             if len(which) < len(start):
                 start, stop, records = start[which], stop[which], records.take(which)
-                own = own and own.take(which)
-            return Found(documents.take(row), ids.take(row), start, stop, row, part, content[row], records, own)
+                own = own and own.take(as_arrow(which))
+            whose = as_arrow(row)
+            return Found(documents.take(whose), ids.take(whose), start, stop, row, part, content[row], records, own)
 
         spans, found = given.get("spans"), []
         listed = np.zeros(count, bool) if spans is None else _bools(spans.is_valid())
@@ -122,7 +124,7 @@ class BatchParser(RowParser):
 
         start, begins = _integers(given.get("start"), count)
         stop, ends = _integers(given.get("end"), count)
-        inside = begins & ends & (0 <= start) & (start < stop) & (stop < WHOLE)
+        inside = begins & ends & (start >= 0) & (start < stop) & (stop < WHOLE)
         texts = [_texts(given[name], count) for name in OWN_TEXT if name in given]
         whole = ~begins & ~ends & (is_row and not texts)
         records, odd = self._records(given, count)
@@ -267,8 +269,6 @@ def _numbers(column: Any, dtype: "np.dtype[Any] | None") -> tuple[Ragged, Bools]
 
 def _digests(column: Any) -> Ints:
     """`digest` of each, 0 for null. Raises: ValueError for what is neither texts nor tokens."""
-    import pyarrow as pa
-
     if not _is_list(column):
         if not _is_text(column.type):
             raise ValueError

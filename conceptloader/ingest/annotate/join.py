@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,18 @@ from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.annotate.columns import Found
 from conceptloader.ingest.annotate.rows import WHOLE
-from conceptloader.ingest.database import PROBLEM, load
+from conceptloader.ingest.database import PROBLEM, as_arrow, load
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.inputs import Source
+from conceptloader.storage.reads import named
 
-COLUMNS = (
-    "document BIGINT, id VARCHAR, start BIGINT, stop BIGINT, source UINTEGER, row BIGINT, part UINTEGER, "
-    "content BIGINT, record BLOB, own VARCHAR"
-)
-"""document: None if it is named by its id; part: of the row, in its order; own: its text."""
+_IDS = 1 << 20  # looked up at a time
+_NUMBERS = "document", "start", "stop", "source", "row", "content"
 
 
 @dataclass(frozen=True)
 class Items:
-    """Annotations, as `COLUMNS` has them, in the order of their documents."""
+    """Annotations, see `schema`, in the order of their documents."""
 
     document: Ints
     start: Ints
@@ -42,48 +41,105 @@ class Items:
 
     def __getitem__(self, part: slice) -> "Items":
         records = self.records.take(np.arange(len(self))[part])
-        numbers = (self.document, self.start, self.stop, self.source, self.row, self.content)
-        return Items(*(column[part] for column in numbers), records, self.own and self.own[part])
+        return Items(*(getattr(self, name)[part] for name in _NUMBERS), records, self.own and self.own[part])
 
 
-_IDS = 1 << 20  # looked up at a time
-_BATCH = 1 << 17  # annotations that are placed at a time, with the rest of a document
+def schema() -> Any:
+    """Of annotations as they come. document: null if it is named by its id; part: of its row; own: the span's text."""
+    arrow = need("pyarrow", PROBLEM)
+    types = {
+        "document": arrow.int64(), "id": arrow.large_string(), "start": arrow.int64(), "stop": arrow.int64(),
+        "source": arrow.uint32(), "row": arrow.int64(), "part": arrow.int64(), "content": arrow.int64(),
+        "record": arrow.large_binary(), "own": arrow.large_string(),
+    }  # fmt: skip
+    return arrow.schema(list(types.items()))
+
+
+def as_batch(found: Found, source: int, first: int) -> Any:
+    """A record batch of what stands in rows from `first` on of a file."""
+    arrow = need("pyarrow", PROBLEM)
+    count, values = len(found.row), found.records.values
+    places = arrow.py_buffer(found.records.offsets * values.itemsize)
+    columns = [
+        found.document, found.id, as_arrow(found.start), as_arrow(found.stop),
+        as_arrow(np.full(count, source, np.uint32)), as_arrow(found.row + first), as_arrow(found.part),
+        as_arrow(found.content),
+        arrow.Array.from_buffers(arrow.large_binary(), count, [None, places, arrow.py_buffer(values)]),
+        arrow.nulls(count, arrow.large_string()) if found.own is None else found.own,
+    ]  # fmt: skip
+    return arrow.record_batch(columns, schema=schema())
+
+
+def from_tuples(found: Sequence[Sequence[Any]]) -> Any:
+    """A record batch of annotations, each as `schema` has it."""
+    arrow, kinds = need("pyarrow", PROBLEM), schema()
+    columns = [arrow.array(column, kind) for column, kind in zip(zip(*found, strict=True), kinds.types, strict=True)]
+    return arrow.record_batch(columns, schema=kinds)
 
 
 class Annotations:
-    """Those that `rows` yields, some at a time, as columns. count: how many; offsets: whether any has some."""
+    """Those in `rows`, batches as `schema` has them, which are kept in a file in `directory`.
 
-    def __init__(self, database: Any, rows: Iterable[Sequence[Any]]) -> None:
-        self._database = database
-        load(database, "annotations", COLUMNS, rows)
-        totals = f"SELECT count(*), coalesce(bool_or(stop <> {WHOLE}), false) FROM annotations"
-        self.count, self.offsets = database.execute(totals).fetchone()
+    count: how many; offsets: whether any has some.
+    """
+
+    def __init__(self, database: Any, directory: str, rows: Iterable[Any]) -> None:
+        arrow = need("pyarrow", PROBLEM)
+        self._database, self._file = database, TemporaryFile(dir=directory)  # noqa: SIM115 - read below
+        self._varied: set[str] = set()  # columns that do not hold 0 or null alone; the others need not be sorted
+        self.count, self.offsets, self._last = 0, False, -1
+        with arrow.ipc.new_stream(self._file, schema()) as file:
+            for batch in rows:
+                with named(directory, "written"):
+                    file.write_batch(batch)
+                self._note(batch)
+        arrow.default_memory_pool().release_unused()  # DuckDB has its own
+
+    def _note(self, batch: Any) -> None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self.count += batch.num_rows
+        self.offsets = self.offsets or bool((columns["stop"].to_numpy() != WHOLE).any())
+        self._last = max(self._last, int(columns["document"].fill_null(-1).to_numpy().max(initial=-1)))
+        self._varied |= {name for name in ("source", "part", "content") if columns[name].to_numpy().any()}
+        if columns["own"].null_count < batch.num_rows:
+            self._varied.add("own")
+
+    def _query(self, database: Any, sql: str) -> Any:
+        """Of `annotations`, which are read once."""
+        self._file.seek(0)
+        database.register("annotations", need("pyarrow", PROBLEM).ipc.open_stream(self._file))
+        return database.sql(sql)
 
     def join(self, ds: Ranges, sources: Sequence[Source]) -> Iterator[Items]:
         """All annotations by document, those of one as they came, and never in two batches.
 
         Raises: InputError for documents that are not there, and ids that several have.
         """
-        names = self._database.cursor().execute("SELECT DISTINCT id FROM annotations WHERE document IS NULL")
-        texts = iter(lambda: [name for (name,) in names.fetchmany(_IDS)], [])
-        load(self._database, "named", "id VARCHAR, found BIGINT", ((some, find_many(ds, some)) for some in texts))
-        self._database.execute(
-            "CREATE VIEW joined AS SELECT a.* REPLACE (coalesce(document, found) AS document) "
-            "FROM annotations a LEFT JOIN named USING (id)"
-        )
+        with self._database.cursor() as other:
+            names = self._query(other, "SELECT DISTINCT id FROM annotations WHERE document IS NULL")
+            texts = (some["id"].to_pylist() for some in _batches(names, _IDS))
+            found = ((pairs, as_arrow(find_many(ds, pairs))) for pairs in texts)
+            load(self._database, "named", "id VARCHAR, found BIGINT", found)
         self._check(ds, sources)
-        return _by_document(self._database.sql("FROM joined ORDER BY document, source, row, part"))
+        chosen = ["start", "stop", "row", "record", *sorted(self._varied)]
+        keys = ["document", *(name for name in ("source", "row", "part") if name in chosen)]
+        joined = self._query(
+            self._database,
+            f"SELECT coalesce(document, found) AS document, {', '.join(chosen)} FROM annotations LEFT JOIN named "
+            f"USING (id) ORDER BY {', '.join(keys)}",
+        )
+        return _by_document(joined)
 
     def _check(self, ds: Ranges, sources: Sequence[Source]) -> None:
         documents = ds.manifest.num_documents
-        wrong = f"FROM joined WHERE document < 0 OR document >= {documents}"
-        first = self._database.execute(
-            f"SELECT source, row, id, document {wrong} ORDER BY source, row LIMIT 1"
-        ).fetchone()
-        if first is None:
+        ((missing,),) = self._database.execute("SELECT count(*) FROM named WHERE found < 0").fetchall()
+        if not missing and self._last < documents:
             return
-        source, row, text, number = first
-        (count,) = self._database.execute(f"SELECT count(*) {wrong}").fetchone()
+        ((source, row, text, number, count),) = self._query(
+            self._database,
+            "SELECT source, row, id, coalesce(document, found) AS number, count(*) OVER () FROM annotations LEFT JOIN "
+            f"named USING (id) WHERE number < 0 OR number >= {documents} ORDER BY source, row LIMIT 1",
+        ).fetchall()
         found = {MISSING: f"id {text!r}", AMBIGUOUS: f"id {text!r}, which several documents have"}
         if text and not (ds.manifest.shards.files["documents.hash"].size > 0).any():
             expected = f"the number of a document (key `document`), because {ds.path} keeps no ids"
@@ -93,41 +149,41 @@ class Annotations:
         raise InputError(sources[source].row_name(row), found.get(number, f"document {number}"), expected, remedy)
 
 
-def as_columns(found: Found, source: int, first: int) -> Sequence[Any]:
-    """Annotations of a batch that begins with row `first` of a file as `COLUMNS`."""
+def _batches(query: Any, least: int) -> Iterator[Any]:
+    """Tables of at least so many rows, but for the last."""
     arrow = need("pyarrow", PROBLEM)
-    count, (values, offsets) = len(found.row), (found.records.values, found.records.offsets)
-    places = arrow.py_buffer(offsets * values.itemsize)
-    record = arrow.Array.from_buffers(arrow.large_binary(), count, [None, places, arrow.py_buffer(values)])
-    own = arrow.nulls(count) if found.own is None else found.own
-    return [
-        found.document, found.id, found.start, found.stop, np.full(count, source, np.uint32), found.row + first,
-        found.part, found.content, record, own,
-    ]  # fmt: skip
-
-
-def _by_document(rows: Any) -> Iterator[Items]:
-    """Batches of a sorted query, cut where a document ends."""
-    arrow = need("pyarrow", PROBLEM)
-    with rows.to_arrow_reader(_BATCH) as batches:
-        held = batches.schema.empty_table()
+    with arrow.RecordBatchReader.from_stream(query) as batches:
+        held: list[Any] = []
         for batch in batches:
-            held = arrow.concat_tables([held, arrow.Table.from_batches([batch])])
-            documents = held["document"].to_numpy()
-            cut = int(np.searchsorted(documents, documents[-1]))
-            if cut:
-                yield _items(held[:cut])
-            held = held[cut:]
-        if len(held):
-            yield _items(held)
+            held.append(batch)
+            if sum(map(len, held)) >= least:
+                yield arrow.Table.from_batches(held)
+                held = []
+        if held:
+            yield arrow.Table.from_batches(held)
+
+
+def _by_document(query: Any) -> Iterator[Items]:
+    """Batches of a sorted query, cut where a document ends."""
+    held = None
+    for table in _batches(query, 1):
+        held = table if held is None else need("pyarrow", PROBLEM).concat_tables([held, table])
+        documents = held["document"].to_numpy()
+        cut = int(np.searchsorted(documents, documents[-1]))
+        if cut:
+            yield _items(held[:cut])
+        held = held[cut:]
+    if held is not None:
+        yield _items(held)
 
 
 def _items(table: Any) -> Items:
     table = table.combine_chunks()
-    numbers = [table[name].to_numpy() for name in ("document", "start", "stop", "source", "row", "content")]
-    record, own = table["record"].cast("large_binary").chunk(0), table["own"]
+    none = np.zeros(len(table), np.int64)
+    numbers = [table[name].to_numpy() if name in table.column_names else none for name in _NUMBERS]
+    record = table["record"].cast("large_binary").chunk(0)
     _, places, data = record.buffers()
     offsets = np.frombuffer(places, np.int64)[record.offset : record.offset + len(record) + 1]
-    values = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data else np.empty(0, np.uint8)
-    texts = own.to_pylist() if own.null_count < len(own) else None
-    return Items(*numbers, Ragged(values, offsets - offsets[0]), texts)
+    values = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    own = table["own"].to_pylist() if "own" in table.column_names else None
+    return Items(*numbers, Ragged(values, offsets - offsets[0]), own if own and any(own) else None)

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.bulk import gather, spans_of

@@ -61,8 +61,8 @@ def concept_parameters(names: Sequence[str] | None, scores: str | None) -> dict[
 class Concepts:
     """Concepts of one track.
 
-    Without names, only ids are accepted. dtype: see `ConceptsCodec`; id_type: of its ids. keys: of a span in the input. highest: score that
-    there may be, None without scores.
+    Without names, only ids are accepted. dtype: see `ConceptsCodec`; id_type: of its ids. keys: of a span in the
+    input. highest: score that there may be, None without scores.
     """
 
     def __init__(self, track: TrackOptions) -> None:

@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from conceptloader.base.packages import need
 from conceptloader.storage.durable import temporary_name
 
@@ -43,10 +40,3 @@ def load(opened: Any, table: str, columns: str, rows: Iterable[Sequence[Any]]) -
     for some in rows:  # here, not pulled by DuckDB, so that an error in them stays what it is
         opened.register("batch", arrow.table(dict(zip(names, some, strict=True))))
         opened.execute(f"INSERT INTO {table} FROM batch")
-
-
-def as_arrow(values: NDArray[Any]) -> Any:
-    """Numbers as an array of Arrow's, whose `array` imports pandas where there is one: 0.3 s and 50 MB."""
-    arrow = need("pyarrow", PROBLEM)
-    values = np.ascontiguousarray(values)
-    return arrow.Array.from_buffers(arrow.from_numpy_dtype(values.dtype), len(values), [None, arrow.py_buffer(values)])

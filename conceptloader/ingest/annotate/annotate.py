@@ -31,7 +31,7 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.annotate.columns import BatchParser
-from conceptloader.ingest.annotate.join import Annotations, as_batch, from_tuples
+from conceptloader.ingest.annotate.join import Annotations, as_batch, found_batch
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.annotate.text import known_text
@@ -280,7 +280,7 @@ class _Rows:
             some = table if self._first is None else table.slice(0, max(0, self._first - first))
             found, odd = self._parser.parse_batch(some)
             for one in found:
-                yield as_batch(one, k, first)
+                yield found_batch(one, k, first)
             yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first))
 
     def _skip(self, source: Source, number: int, problem: str) -> None:
@@ -303,10 +303,10 @@ class _Rows:
                 found.append((document, external, start, stop, k, number, part, content, record, own))
                 size += len(record) + len(own or "") + 150
             if size > _BATCH_BYTES:
-                yield from_tuples(found)
+                yield as_batch([*zip(*found, strict=True)])
                 found, size = [], 0
         if found:
-            yield from_tuples(found)
+            yield as_batch([*zip(*found, strict=True)])
 
 
 def _check_found(annotations: Annotations, sources: Sequence[Source], parser: BatchParser) -> None:

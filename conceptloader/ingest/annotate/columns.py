@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser, digest
-from conceptloader.ingest.database import as_arrow
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.columns import OWN_TEXT, own_text
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -81,9 +80,8 @@ class BatchParser(RowParser):
             start, stop, records, own, _ = ranges
             if len(which) < len(start):
                 start, stop, records = start[which], stop[which], records.take(which)
-                own = own and own.take(as_arrow(which))
-            whose = as_arrow(row)
-            return Found(documents.take(whose), ids.take(whose), start, stop, row, part, content[row], records, own)
+                own = own and own.take(which)
+            return Found(documents.take(row), ids.take(row), start, stop, row, part, content[row], records, own)
 
         spans, found = given.get("spans"), []
         listed = np.zeros(count, bool) if spans is None else _bools(spans.is_valid())

@@ -14,7 +14,7 @@ from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.annotate.columns import Found
 from conceptloader.ingest.annotate.rows import WHOLE
-from conceptloader.ingest.database import PROBLEM, as_arrow, load
+from conceptloader.ingest.database import PROBLEM, load
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.storage.reads import named
@@ -40,7 +40,8 @@ class Items:
         return len(self.document)
 
     def __getitem__(self, part: slice) -> "Items":
-        records = self.records.take(np.arange(len(self))[part])
+        offsets = self.records.offsets[part.start : part.stop + 1]
+        records = Ragged(self.records.values[offsets[0] : offsets[-1]], offsets - offsets[0])
         return Items(*(getattr(self, name)[part] for name in _NUMBERS), records, self.own and self.own[part])
 
 
@@ -55,26 +56,22 @@ def schema() -> Any:
     return arrow.schema(list(types.items()))
 
 
-def as_batch(found: Found, source: int, first: int) -> Any:
+def as_batch(columns: Sequence[Any]) -> Any:
+    """A record batch of annotations, of columns as `schema` has them."""
+    arrow, kinds = need("pyarrow", PROBLEM), schema()
+    arrays = [arrow.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
+    return arrow.record_batch(arrays, schema=kinds)
+
+
+def found_batch(found: Found, source: int, first: int) -> Any:
     """A record batch of what stands in rows from `first` on of a file."""
     arrow = need("pyarrow", PROBLEM)
     count, values = len(found.row), found.records.values
-    places = arrow.py_buffer(found.records.offsets * values.itemsize)
-    columns = [
-        found.document, found.id, as_arrow(found.start), as_arrow(found.stop),
-        as_arrow(np.full(count, source, np.uint32)), as_arrow(found.row + first), as_arrow(found.part),
-        as_arrow(found.content),
-        arrow.Array.from_buffers(arrow.large_binary(), count, [None, places, arrow.py_buffer(values)]),
-        arrow.nulls(count, arrow.large_string()) if found.own is None else found.own,
-    ]  # fmt: skip
-    return arrow.record_batch(columns, schema=schema())
-
-
-def from_tuples(found: Sequence[Sequence[Any]]) -> Any:
-    """A record batch of annotations, each as `schema` has it."""
-    arrow, kinds = need("pyarrow", PROBLEM), schema()
-    columns = [arrow.array(column, kind) for column, kind in zip(zip(*found, strict=True), kinds.types, strict=True)]
-    return arrow.record_batch(columns, schema=kinds)
+    buffers = [None, *map(arrow.py_buffer, (found.records.offsets * values.itemsize, values))]
+    record = arrow.Array.from_buffers(arrow.large_binary(), count, buffers)
+    own = arrow.nulls(count, arrow.large_string()) if found.own is None else found.own
+    where = [np.full(count, source, np.uint32), found.row + first, found.part]
+    return as_batch([found.document, found.id, found.start, found.stop, *where, found.content, record, own])
 
 
 class Annotations:
@@ -99,7 +96,8 @@ class Annotations:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         self.count += batch.num_rows
         self.offsets = self.offsets or bool((columns["stop"].to_numpy() != WHOLE).any())
-        self._last = max(self._last, int(columns["document"].fill_null(-1).to_numpy().max(initial=-1)))
+        documents = columns["document"].drop_null().to_numpy()
+        self._last = max(self._last, int(documents.max(initial=-1)))
         self._varied |= {name for name in ("source", "part", "content") if columns[name].to_numpy().any()}
         if columns["own"].null_count < batch.num_rows:
             self._varied.add("own")
@@ -118,7 +116,7 @@ class Annotations:
         with self._database.cursor() as other:
             names = self._query(other, "SELECT DISTINCT id FROM annotations WHERE document IS NULL")
             texts = (some["id"].to_pylist() for some in _batches(names, _IDS))
-            found = ((pairs, as_arrow(find_many(ds, pairs))) for pairs in texts)
+            found = ((some, find_many(ds, some)) for some in texts)
             load(self._database, "named", "id VARCHAR, found BIGINT", found)
         self._check(ds, sources)
         chosen = ["start", "stop", "row", "record", *sorted(self._varied)]

@@ -20,27 +20,47 @@ _READ = 1 << 18  # entries of a hash table, or ids, read at a time
 
 def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
     """int64 [len(ids)]: the number of the document with each id, MISSING, or AMBIGUOUS if several have it."""
-    numbers = dict.fromkeys(ids, MISSING)
-    for shard, ordinal, text in find_each(ds.reader, ids):
-        known = numbers[text] != MISSING
-        numbers[text] = AMBIGUOUS if known else ds.first_documents[shard] + ordinal
-    return np.array([numbers[text] for text in ids], np.int64)
+    data = [text.encode("utf-8") for text in ids]
+    hashes, first, which = np.unique(_hashes(data), return_index=True, return_inverse=True)
+    numbers, times = np.full(len(hashes), MISSING), np.zeros(len(hashes), np.int64)
+    asked = [data[i] for i in first.tolist()]
+    for shard in _shards(ds.reader):
+        for ordinals, at in _candidates(ds.reader, shard, hashes):
+            texts = _texts(ds.reader, shard, ordinals)
+            same = np.array([text == asked[i] != b"" for text, i in zip(texts, at.tolist(), strict=True)], bool)
+            numbers[at[same]] = ds.first_documents[shard] + ordinals[same]
+            np.add.at(times, at[same], 1)
+    numbers = np.where(times > 1, AMBIGUOUS, numbers)[which]
+    others = [i for i, k in enumerate(which.tolist()) if data[i] != asked[k]]  # of a hash that another one has, too
+    if others:
+        numbers[others] = find_many(ds, [ids[i] for i in others])
+    return numbers
 
 
 def find_each(reader: ShardReader, ids: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """(shard, ordinal in it, id) of all documents that have one of these ids, in order; "" is none."""
-    wanted = {*ids} - {""}
-    hashes = np.sort(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in wanted], np.uint64))
-    for shard in np.flatnonzero(reader.table.files["documents.hash"].size > 0).tolist():
-        ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *_candidates(reader, shard, hashes)]))
-        ordinals = ordinals[(ordinals >= 0) & (ordinals < reader.table.documents[shard])]
-        for ordinal, text in _named(reader, shard, ordinals):
+    wanted = {text.encode("utf-8") for text in ids} - {b""}
+    hashes = np.sort(_hashes(list(wanted)))
+    for shard in _shards(reader):
+        found = [ordinals for ordinals, _ in _candidates(reader, shard, hashes)]
+        ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
+        for ordinal, text in zip(ordinals.tolist(), _texts(reader, shard, ordinals), strict=True):
             if text in wanted:
-                yield shard, ordinal, text
+                yield shard, ordinal, text.decode("utf-8")
 
 
-def _candidates(reader: ShardReader, shard: int, hashes: NDArray[np.uint64]) -> Iterator[Ints]:
-    """Ordinals of the documents whose hash is one of `hashes`, which are sorted.
+def _hashes(data: Sequence[bytes]) -> NDArray[np.uint64]:
+    return np.array([xxhash.xxh3_64_intdigest(one) for one in data], np.uint64)
+
+
+def _shards(reader: ShardReader) -> list[int]:
+    """Those whose documents have ids."""
+    found: list[int] = np.flatnonzero(reader.table.files["documents.hash"].size > 0).tolist()
+    return found
+
+
+def _candidates(reader: ShardReader, shard: int, hashes: NDArray[np.uint64]) -> Iterator[tuple[Ints, Ints]]:
+    """(ordinals of documents whose hash is one of `hashes`, which are sorted; of which of these).
 
     Hashes are uniform: that of rank r of n is off its place by sqrt(n) / 2 in the mean. Where it is further off, or the
     same hash is there many times, more is read.
@@ -63,19 +83,17 @@ def _candidates(reader: ShardReader, shard: int, hashes: NDArray[np.uint64]) -> 
         for first in range(start, stop, _READ):
             table = entries(first, min(first + _READ, stop))
             at = np.minimum(np.searchsorted(wanted, table["hash"]), len(wanted) - 1)
-            yield table["ordinal"][wanted[at] == table["hash"]].astype(np.int64)
+            found = np.flatnonzero((wanted[at] == table["hash"]) & (table["ordinal"] < reader.table.documents[shard]))
+            yield table["ordinal"][found].astype(np.int64), some[at[found]]
 
 
-def _named(reader: ShardReader, shard: int, ordinals: Ints) -> Iterator[tuple[int, str]]:
-    """(ordinal, external id) of documents, which ascend."""
+def _texts(reader: ShardReader, shard: int, ordinals: Ints) -> list[bytes]:
+    """External ids of documents."""
     base = 8 * (int(reader.table.documents[shard]) + 1)
     total = int(reader.table.files["documents.ids"].size[shard]) - base
-    for start in range(0, len(ordinals), _READ):
-        part = ordinals[start : start + _READ]
-        offsets = gather(reader.files, "documents.ids", shard, fmt.OFFSET, part, part + 2).astype(np.int64)
-        if (np.diff(offsets) < 0).any() or (offsets[-1:] > total).any():
-            raise reader.bad("documents.ids", shard, "descending offsets", f"ascending ones up to {total}")
-        low, high = offsets[::2], offsets[1::2]
-        text = gather(reader.files, "documents.ids", shard, "u1", low, high, base).tobytes()
-        for ordinal, (a, b) in zip(part.tolist(), pairwise(offsets_of(high - low).tolist()), strict=True):
-            yield ordinal, text[a:b].decode("utf-8", "replace")
+    offsets = gather(reader.files, "documents.ids", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
+    low, high = offsets[::2], offsets[1::2]
+    if (high < low).any() or (high > total).any():
+        raise reader.bad("documents.ids", shard, "descending offsets", f"ascending ones up to {total}")
+    text = gather(reader.files, "documents.ids", shard, "u1", low, high, base).tobytes()
+    return [text[a:b] for a, b in pairwise(offsets_of(high - low).tolist())]

@@ -14,13 +14,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.errors import FormatError
-from conceptloader.format.read.bulk import read_items
+from conceptloader.format.read.bulk import gather, read_items
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, is_known, parameter_problem
 from conceptloader.format.spec.columnfile import BF16, holes_kind, holes_size, unpack_holes
+from conceptloader.format.spec.columns import offsets_of
 
 _CHUNK = 1 << 22
+_IDS = 1 << 16  # ids that are checked at a time
 _BLOCKS = 1 << 10  # blocks of a block table checked at a time; their items are read along
 
 
@@ -242,19 +244,35 @@ def _ids(file: FileCheck) -> None:
     if total < 0:
         raise FormatError("", f"{total + base} bytes", f"at least {base} for {file.documents} documents")
     file.offsets(file.documents, total, "offset of id")
-    for i in range(0, file.documents, 1 << 16):
-        offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + (1 << 16), file.documents) + 1)
-        text = file.read(int(offsets[-1] - offsets[0]))
-        for n, (a, b) in enumerate(pairwise((offsets - offsets[0]).tolist()), start=i):
-            try:
-                text[a:b].decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise FormatError(f"id of document {n}", f"{error}", "UTF-8") from error
+    for i in range(0, file.documents, _IDS):
+        offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + _IDS, file.documents) + 1)
+        places = (offsets - offsets[0]).astype(np.int64)
+        text = file.read(int(places[-1]))
+        if not _are_utf8(text, places):
+            _check_utf8(text, places, i)
+
+
+def _are_utf8(text: bytes, places: NDArray[np.int64]) -> bool:
+    """Texts that lie end to end, from places[i] to places[i + 1]: all is UTF-8, and no character is cut."""
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    begins = np.frombuffer(text, np.uint8)[places[places < len(text)]]
+    return not ((begins & 0xC0) == 0x80).any()
+
+
+def _check_utf8(text: bytes, places: NDArray[np.int64], base: int) -> None:
+    for n, (a, b) in enumerate(pairwise(places.tolist()), start=base):
+        try:
+            text[a:b].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FormatError(f"id of document {n}", f"{error}", "UTF-8") from error
 
 
 def _hashes(file: FileCheck) -> None:
     """The hash table of the external ids. The ids must have been checked before."""
-    size, base = file.size_of("documents.hash"), 8 * (file.documents + 1)
+    size = file.size_of("documents.hash")
     number, present = size // fmt.HASH_ENTRY.itemsize, 0
     for i in range(0, file.documents, _CHUNK // 8):
         offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + _CHUNK // 8, file.documents) + 1)
@@ -269,11 +287,24 @@ def _hashes(file: FileCheck) -> None:
         if falls.any() or before >= (int(hashes[0]), int(ordinals[0])):
             raise FormatError(f"hashes from {i} on", "pairs that descend", "ascending pairs of hash and document")
         before = (int(hashes[-1]), int(ordinals[-1]))
-        for value, ordinal in entries.tolist():
-            a, b = file.items("documents.ids", fmt.OFFSET, ordinal, ordinal + 2).tolist()
-            text = file.files.read("documents.ids", file.shard, base + a, b - a)
-            if not text or xxhash.xxh3_64_intdigest(text) != value:
-                raise FormatError(f"hash of document {ordinal}", str(value), "the xxh3-64 of its id")
+        _hashes_of(file, hashes, ordinals.astype(np.int64))
+
+
+def _hashes_of(file: FileCheck, hashes: NDArray[np.uint64], ordinals: NDArray[np.int64]) -> None:
+    """These are the hashes of the ids of these documents. They lie anywhere, and are read in their order."""
+    order, base = np.argsort(ordinals), 8 * (file.documents + 1)
+    for i in range(0, len(order), _IDS):
+        some = order[i : i + _IDS]
+        documents = ordinals[some]
+        ends = gather(file.files, "documents.ids", file.shard, fmt.OFFSET, documents, documents + 2).astype(np.int64)
+        low, high = ends[::2], ends[1::2]
+        text = gather(file.files, "documents.ids", file.shard, "u1", low, high, base).tobytes()
+        places = offsets_of(high - low).tolist()
+        found = np.array([xxhash.xxh3_64_intdigest(text[a:b]) for a, b in pairwise(places)], np.uint64)
+        wrong = (found != hashes[some]) | (low == high)
+        if wrong.any():
+            first = some[int(np.argmax(wrong))]
+            raise FormatError(f"hash of document {ordinals[first]}", str(hashes[first]), "the xxh3-64 of its id")
 
 
 _CHECKS = {"stream.bin": _stream, "documents.bin": _documents, "documents.ids": _ids, "documents.hash": _hashes}

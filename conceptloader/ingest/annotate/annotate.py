@@ -2,13 +2,15 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
@@ -29,15 +31,17 @@ from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.align.units import UNITS
-from conceptloader.ingest.annotate.join import Annotations
+from conceptloader.ingest.annotate.columns import BatchParser
+from conceptloader.ingest.annotate.join import Annotations, as_batch, found_batch
 from conceptloader.ingest.annotate.place import Placer
-from conceptloader.ingest.annotate.rows import WHOLE, RowParser
+from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.database import database
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv
+from conceptloader.ingest.records.table import read_row_groups, rows_of
 from conceptloader.ingest.records.tokenizer import TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
@@ -163,7 +167,7 @@ def annotate(
                 "annotations belong to documents: build or adopt the dataset with documents",
             )
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
-        placed = _Placed(ds, opened, sources, options, on_bad)
+        placed = _Placed(ds, opened, working, sources, options, on_bad)
         for shard, found in placed:
             for name, spans in found.items():
                 written[name].add(shard, spans)
@@ -210,7 +214,8 @@ def try_annotations(
         TemporaryDirectory() as working,
         database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
     ):
-        placed = _Placed(Ranges(files), opened, find_sources(inputs, options.split), options, on_bad, rows)
+        sources = find_sources(inputs, options.split)
+        placed = _Placed(Ranges(files), opened, working, sources, options, on_bad, rows)
         for _ in placed:
             pass
     return placed.losses
@@ -223,15 +228,15 @@ class _Placed:
     """
 
     def __init__(
-        self, ds: Ranges, database: Any, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None,
-        first: float | None = None,
+        self, ds: Ranges, database: Any, working: str, sources: Sequence[Source], options: AnnotateOptions,
+        on_bad: OnBad | None, first: float | None = None,
     ) -> None:  # fmt: skip
         track = options.check()
         concepts = Concepts(track) if track.codec == "concepts" else None
         codec = get_codec(options.codec, options.parameters or {}, f"track {options.track!r}")
-        parser = RowParser(codec, concepts, options.ignored, options.columns)
+        parser = BatchParser(codec, concepts, options.ignored, options.columns)
         self.rows = _Rows(sources, parser, options.max_line_bytes, on_bad, first)
-        annotations = Annotations(database, self.rows)
+        annotations = Annotations(database, working, self.rows)
         _check_found(annotations, sources, parser)
         self._by_document, offsets = annotations.join(ds, sources), annotations.offsets
         unit = options.counted or ds.manifest.extra.get("ingest", {}).get("span_unit")
@@ -244,11 +249,11 @@ class _Placed:
         self.losses = self._placer.losses
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
-        for items, records, own in self._by_document:
-            if not self._sure and (items["stop"] != WHOLE).any():
+        for items in self._by_document:
+            if not self._sure and (items.stop != WHOLE).any():
                 self._placer.check_unit(items)
                 self._sure = True
-            yield from self._placer.place(items, records, own)
+            yield from self._placer.place(items)
 
 
 def _unsorted(out: str, problem: str) -> ReadError:
@@ -256,52 +261,63 @@ def _unsorted(out: str, problem: str) -> ReadError:
 
 
 class _Rows:
-    """The rows of the files, or the first ones, as columns of `Annotations`. bad: those that were skipped."""
+    """The rows of the files, or the first ones of each, as batches of `Annotations`. bad: those that were skipped."""
 
     def __init__(
-        self, sources: Sequence[Source], parser: RowParser, limit: int, on_bad: OnBad | None, first: float | None
+        self, sources: Sequence[Source], parser: BatchParser, limit: int, on_bad: OnBad | None, first: float | None
     ) -> None:
         self._sources, self._parser, self._limit, self._on_bad = sources, parser, limit, on_bad
         self._first = None if first in (None, math.inf) else int(first or 0)
         self.bad = 0
 
-    def __iter__(self) -> Iterator[Sequence[Any]]:
-        found: list[tuple[Any, ...]] = []
-        number = size = 0
+    def __iter__(self) -> Iterator[Any]:
         for k, source in enumerate(self._sources):
-            for row, document, external, spans, content in self._parsed(source):
-                for start, stop, record, own in spans:
-                    found.append((number, document, external, start, stop, k, row, content, record, own))
-                    number += 1
-                    size += len(record) + len(own or "") + 150
-                if size > _BATCH_BYTES:
-                    yield [*zip(*found, strict=True)]
-                    found, size = [], 0
-        if found:
-            yield [*zip(*found, strict=True)]
+            if source.row_groups is None:
+                skip = partial(self._skip, source)
+                rows = read_rows(source, self._limit, None, None if self._on_bad is None else skip)
+                yield from self._singly(k, islice(rows, self._first))
+            else:
+                yield from self._batches(k, source, len(source.row_groups))
         for source in self._sources:
             source.check_unchanged()
 
-    def _parsed(self, source: Source) -> Iterator[tuple[Any, ...]]:
-        """(number, and what `RowParser.parse` returns) of each row that can be read."""
-        texts, on_bad = is_csv(source.path), self._on_bad
+    def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
+        """Of a parquet file: what can be by columns, and the other rows."""
+        ignored = self._parser.ignored
+        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored):
+            some = table if self._first is None else table.slice(0, max(0, self._first - first))
+            found, odd = self._parser.parse_batch(some)
+            for one in found:
+                yield found_batch(one, k, first)
+            yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first))
 
-        def skip(number: int, problem: str) -> None:
-            if on_bad is not None:
-                on_bad(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
-            self.bad += 1
+    def _skip(self, source: Source, number: int, problem: str) -> None:
+        if self._on_bad is None:
+            raise InputError(source.row_name(number), problem)
+        self._on_bad(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
+        self.bad += 1
 
-        rows = read_rows(source, self._limit, None, None if on_bad is None else skip)
-        for number, row in islice(rows, self._first):
+    def _singly(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
+        """Of (number, row) of a file."""
+        source, found, size = self._sources[k], list[tuple[Any, ...]](), 0
+        texts = is_csv(source.path)
+        for number, row in rows:
             try:
-                yield number, *self._parser.parse(self._parser.texts(row) if texts else row)
+                document, external, spans, content = self._parser.parse(self._parser.texts(row) if texts else row)
             except ValueError as error:
-                if on_bad is None:
-                    raise InputError(source.row_name(number), str(error)) from error
-                skip(number, str(error))
+                self._skip(source, number, str(error))
+                continue
+            for part, (start, stop, record, own) in enumerate(spans):
+                found.append((document, external, start, stop, k, number, part, content, record, own))
+                size += len(record) + len(own or "") + 150
+            if size > _BATCH_BYTES:
+                yield as_batch([*zip(*found, strict=True)])
+                found, size = [], 0
+        if found:
+            yield as_batch([*zip(*found, strict=True)])
 
 
-def _check_found(annotations: Annotations, sources: Sequence[Source], parser: RowParser) -> None:
+def _check_found(annotations: Annotations, sources: Sequence[Source], parser: BatchParser) -> None:
     if annotations.count and parser.unseen:
         raise InputError(
             sources[0].path,

@@ -1,64 +1,144 @@
 """Annotations with the numbers of their documents, in the order of these: joined and sorted by DuckDB."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import counted
 from conceptloader.errors import InputError
 from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
 from conceptloader.format.read.ranges import Ranges
-from conceptloader.ingest.annotate.rows import ITEM, WHOLE
+from conceptloader.format.spec.columns import Ints
+from conceptloader.ingest.annotate.columns import Found
+from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.database import PROBLEM, load
+from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.inputs import Source
-
-COLUMNS = (
-    "number BIGINT, document BIGINT, id VARCHAR, start BIGINT, stop BIGINT, source UINTEGER, row BIGINT, "
-    "content BIGINT, record BLOB, own VARCHAR"
-)
-"""number: of the annotation, in the order of the input; document: None if it is named by its id; own: its text."""
-
-Batch = tuple[NDArray[np.void], list[bytes], list[str | None] | None]
-"""Annotations (dtype ITEM), their records, and the texts that they say they have, None if none does."""
+from conceptloader.storage.reads import named
 
 _IDS = 1 << 20  # looked up at a time
+_NUMBERS = "document", "start", "stop", "source", "row", "content"
+
+
+@dataclass(frozen=True)
+class Items:
+    """Annotations, see `schema`, in the order of their documents."""
+
+    document: Ints
+    start: Ints
+    stop: Ints
+    source: Ints
+    row: Ints
+    content: Ints
+    records: Ragged
+    own: list[str | None] | None
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def __getitem__(self, part: slice) -> "Items":
+        offsets = self.records.offsets[part.start : part.stop + 1]
+        records = Ragged(self.records.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+        return Items(*(getattr(self, name)[part] for name in _NUMBERS), records, self.own and self.own[part])
+
+
+def schema() -> Any:
+    """Of annotations as they come. document: null if it is named by its id; part: of its row; own: the span's text."""
+    arrow = need("pyarrow", PROBLEM)
+    types = {
+        "document": arrow.int64(), "id": arrow.large_string(), "start": arrow.int64(), "stop": arrow.int64(),
+        "source": arrow.uint32(), "row": arrow.int64(), "part": arrow.int64(), "content": arrow.int64(),
+        "record": arrow.large_binary(), "own": arrow.large_string(),
+    }  # fmt: skip
+    return arrow.schema(list(types.items()))
+
+
+def as_batch(columns: Sequence[Any]) -> Any:
+    """A record batch of annotations, of columns as `schema` has them."""
+    arrow, kinds = need("pyarrow", PROBLEM), schema()
+    arrays = [arrow.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
+    return arrow.record_batch(arrays, schema=kinds)
+
+
+def found_batch(found: Found, source: int, first: int) -> Any:
+    """A record batch of what stands in rows from `first` on of a file."""
+    arrow = need("pyarrow", PROBLEM)
+    count, values = len(found.row), found.records.values
+    buffers = [None, *map(arrow.py_buffer, (found.records.offsets * values.itemsize, values))]
+    record = arrow.Array.from_buffers(arrow.large_binary(), count, buffers)
+    own = arrow.nulls(count, arrow.large_string()) if found.own is None else found.own
+    where = [np.full(count, source, np.uint32), found.row + first, found.part]
+    return as_batch([found.document, found.id, found.start, found.stop, *where, found.content, record, own])
 
 
 class Annotations:
-    """Those that `rows` yields, some at a time, as columns. count: how many; offsets: whether any has some."""
+    """Those in `rows`, batches as `schema` has them, which are kept in a file in `directory`.
 
-    def __init__(self, database: Any, rows: Iterable[Sequence[Any]]) -> None:
-        self._database = database
-        load(database, "annotations", COLUMNS, rows)
-        totals = f"SELECT count(*), coalesce(bool_or(stop <> {WHOLE}), false) FROM annotations"
-        self.count, self.offsets = database.execute(totals).fetchone()
+    count: how many; offsets: whether any has some.
+    """
 
-    def join(self, ds: Ranges, sources: Sequence[Source]) -> Iterator[Batch]:
+    def __init__(self, database: Any, directory: str, rows: Iterable[Any]) -> None:
+        arrow = need("pyarrow", PROBLEM)
+        self._database, self._file = database, TemporaryFile(dir=directory)  # noqa: SIM115 - read below
+        self._varied: set[str] = set()  # columns that do not hold 0 or null alone; the others need not be sorted
+        self.count, self.offsets, self._last = 0, False, -1
+        with arrow.ipc.new_stream(self._file, schema()) as file:
+            for batch in rows:
+                with named(directory, "written"):
+                    file.write_batch(batch)
+                self._note(batch)
+        arrow.default_memory_pool().release_unused()  # DuckDB has its own
+
+    def _note(self, batch: Any) -> None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self.count += batch.num_rows
+        self.offsets = self.offsets or bool((columns["stop"].to_numpy() != WHOLE).any())
+        documents = columns["document"].drop_null().to_numpy()
+        self._last = max(self._last, int(documents.max(initial=-1)))
+        self._varied |= {name for name in ("source", "part", "content") if columns[name].to_numpy().any()}
+        if columns["own"].null_count < batch.num_rows:
+            self._varied.add("own")
+
+    def _query(self, database: Any, sql: str) -> Any:
+        """Of `annotations`, which are read once."""
+        self._file.seek(0)
+        database.register("annotations", need("pyarrow", PROBLEM).ipc.open_stream(self._file))
+        return database.sql(sql)
+
+    def join(self, ds: Ranges, sources: Sequence[Source]) -> Iterator[Items]:
         """All annotations by document, those of one as they came, and never in two batches.
 
         Raises: InputError for documents that are not there, and ids that several have.
         """
-        names = self._database.cursor().execute("SELECT DISTINCT id FROM annotations WHERE document IS NULL")
-        texts = iter(lambda: [name for (name,) in names.fetchmany(_IDS)], [])
-        load(self._database, "named", "id VARCHAR, found BIGINT", ((some, find_many(ds, some)) for some in texts))
-        self._database.execute(
-            "CREATE VIEW joined AS SELECT a.* REPLACE (coalesce(document, found) AS document) "
-            "FROM annotations a LEFT JOIN named USING (id)"
-        )
+        with self._database.cursor() as other:
+            names = self._query(other, "SELECT DISTINCT id FROM annotations WHERE document IS NULL")
+            texts = (some["id"].to_pylist() for some in _batches(names, _IDS))
+            found = ((some, find_many(ds, some)) for some in texts)
+            load(self._database, "named", "id VARCHAR, found BIGINT", found)
         self._check(ds, sources)
-        return _by_document(self._database.sql("FROM joined ORDER BY document, number"))
+        chosen = ["start", "stop", "row", "record", *sorted(self._varied)]
+        keys = ["document", *(name for name in ("source", "row", "part") if name in chosen)]
+        joined = self._query(
+            self._database,
+            f"SELECT coalesce(document, found) AS document, {', '.join(chosen)} FROM annotations LEFT JOIN named "
+            f"USING (id) ORDER BY {', '.join(keys)}",
+        )
+        return _by_document(joined)
 
     def _check(self, ds: Ranges, sources: Sequence[Source]) -> None:
         documents = ds.manifest.num_documents
-        wrong = f"FROM joined WHERE document < 0 OR document >= {documents}"
-        first = self._database.execute(f"SELECT source, row, id, document {wrong} ORDER BY number LIMIT 1").fetchone()
-        if first is None:
+        ((missing,),) = self._database.execute("SELECT count(*) FROM named WHERE found < 0").fetchall()
+        if not missing and self._last < documents:
             return
-        source, row, text, number = first
-        (count,) = self._database.execute(f"SELECT count(*) {wrong}").fetchone()
+        ((source, row, text, number, count),) = self._query(
+            self._database,
+            "SELECT source, row, id, coalesce(document, found) AS number, count(*) OVER () FROM annotations LEFT JOIN "
+            f"named USING (id) WHERE number < 0 OR number >= {documents} ORDER BY source, row LIMIT 1",
+        ).fetchall()
         found = {MISSING: f"id {text!r}", AMBIGUOUS: f"id {text!r}, which several documents have"}
         if text and not (ds.manifest.shards.files["documents.hash"].size > 0).any():
             expected = f"the number of a document (key `document`), because {ds.path} keeps no ids"
@@ -68,25 +148,41 @@ class Annotations:
         raise InputError(sources[source].row_name(row), found.get(number, f"document {number}"), expected, remedy)
 
 
-def _by_document(rows: Any) -> Iterator[Batch]:
-    """Batches of a sorted query, cut where a document ends."""
+def _batches(query: Any, least: int) -> Iterator[Any]:
+    """Tables of at least so many rows, but for the last."""
     arrow = need("pyarrow", PROBLEM)
-    with arrow.RecordBatchReader.from_stream(rows) as batches:
-        held = batches.schema.empty_table()
+    with arrow.RecordBatchReader.from_stream(query) as batches:
+        held: list[Any] = []
         for batch in batches:
-            held = arrow.concat_tables([held, arrow.Table.from_batches([batch])])
-            documents = held["document"].to_numpy()
-            cut = int(np.searchsorted(documents, documents[-1]))
-            if cut:
-                yield _items(held[:cut])
-            held = held[cut:]
-        if len(held):
-            yield _items(held)
+            held.append(batch)
+            if sum(map(len, held)) >= least:
+                yield arrow.Table.from_batches(held)
+                held = []
+        if held:
+            yield arrow.Table.from_batches(held)
 
 
-def _items(table: Any) -> Batch:
-    items = np.empty(len(table), ITEM)
-    for name in ITEM.names or ():
-        items[name] = table[name].to_numpy()
-    own = table["own"]
-    return items, table["record"].to_pylist(), own.to_pylist() if own.null_count < len(own) else None
+def _by_document(query: Any) -> Iterator[Items]:
+    """Batches of a sorted query, cut where a document ends."""
+    held = None
+    for table in _batches(query, 1):
+        held = table if held is None else need("pyarrow", PROBLEM).concat_tables([held, table])
+        documents = held["document"].to_numpy()
+        cut = int(np.searchsorted(documents, documents[-1]))
+        if cut:
+            yield _items(held[:cut])
+        held = held[cut:]
+    if held is not None:
+        yield _items(held)
+
+
+def _items(table: Any) -> Items:
+    table = table.combine_chunks()
+    none = np.zeros(len(table), np.int64)
+    numbers = [table[name].to_numpy() if name in table.column_names else none for name in _NUMBERS]
+    record = table["record"].cast("large_binary").chunk(0)
+    _, places, data = record.buffers()
+    offsets = np.frombuffer(places, np.int64)[record.offset : record.offset + len(record) + 1]
+    values = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    own = table["own"].to_pylist() if "own" in table.column_names else None
+    return Items(*numbers, Ragged(values, offsets - offsets[0]), own if own and any(own) else None)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.bulk import gather, spans_of
@@ -18,6 +18,7 @@ from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import place_spans
 from conceptloader.ingest.align.units import UNITS, lengths_in
+from conceptloader.ingest.annotate.join import Items
 from conceptloader.ingest.annotate.rows import WHOLE, digest
 from conceptloader.ingest.annotate.text import Read, read_texts
 from conceptloader.ingest.build.unaligned import Losses
@@ -41,26 +42,20 @@ class Placer:
     texts: TextTokenizer | None
     losses: Losses = field(default_factory=Losses)
 
-    def place(
-        self, items: NDArray[np.void], records: Sequence[bytes], own: Sequence[str | None] | None = None
-    ) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
-        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError.
-
-        own: see `RawSpans`.
-        """
+    def place(self, items: Items) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
         for shard, part in self._by_shard(items):
-            texts = None if own is None else [own[i] for i in part.tolist()]
-            yield shard, self._place_shard(shard, items[part], [records[i] for i in part.tolist()], texts)
+            yield shard, self._place_shard(shard, items[part])
 
-    def check_unit(self, items: NDArray[np.void]) -> None:
+    def check_unit(self, items: Items) -> None:
         """Offsets in characters could not have been meant as offsets in tokens.
 
         Holds if one of `items` ends after the tokens of its document. Raises: ConfigError.
         """
         for shard, part in self._by_shard(items):
-            documents, row = np.unique(items["document"][part], return_inverse=True)
+            documents, row = np.unique(items.document[part], return_inverse=True)
             first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
-            end = items["stop"][part]
+            end = items.stop[part]
             if ((end != WHOLE) & (end > (stop - first)[row])).any():
                 return
         raise ConfigError(
@@ -71,18 +66,16 @@ class Placer:
             "say which (--offset-unit characters, as in build, or --offset-unit tokens)",
         )
 
-    def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:
-        """(shard, indices of its items) for items sorted by document."""
-        shard_of = np.searchsorted(self.ds.first_documents, items["document"], "right") - 1
-        borders = np.flatnonzero(np.diff(shard_of)) + 1
-        for part in np.split(np.arange(len(items)), borders):
-            if len(part):
-                yield int(shard_of[part[0]]), part
+    def _by_shard(self, items: Items) -> Iterator[tuple[int, slice]]:
+        """(shard, where its items are) for items sorted by document."""
+        shard_of = np.searchsorted(self.ds.first_documents, items.document, "right") - 1
+        borders = [0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(items)]
+        for first, stop in pairwise(borders):
+            if first < stop:
+                yield int(shard_of[first]), slice(first, stop)
 
-    def _place_shard(
-        self, shard: int, items: NDArray[np.void], records: list[bytes], own: list[str | None] | None
-    ) -> dict[str, BulkSpans]:
-        documents, row = np.unique(items["document"], return_inverse=True)
+    def _place_shard(self, shard: int, items: Items) -> dict[str, BulkSpans]:
+        documents, row = np.unique(items.document, return_inverse=True)
         first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
         before = self._prefixes(shard, first, stop)
         # Tokens to be held by spans of a whole document beside those that are placed. With none but a prefix, that.
@@ -103,20 +96,20 @@ class Placer:
             first, base = first + before + more, self.ds.shard_starts[shard]
             read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
-        spans = self._raw(items, records, row, read, own)
+        spans = self._raw(items, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
             decode = partial(self._decode, read, first + self.ds.shard_starts[shard])
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
-            where = self.where(items[np.argmax(row == error.row)])
+            where = self.where(items, int(np.argmax(row == error.row)))
             raise InputError(where, str(error.problem)) from error
         self.losses.note(batch, lost, lambda at: f"document {documents[at]}", self.rules.span_unit)
         offsets = read.offsets + offsets_of(read.eos)
         for name, found in placed.items():
             at = np.searchsorted(offsets, found.start, "right") - 1
             whole = (found.start == offsets[at]) & (found.end == offsets[at + 1])
-            kept = self._to_shard(found, offsets, first, records)
+            kept = self._to_shard(found, offsets, first, items.records)
             placed[name] = replace(kept, start=kept.start - more[at] * whole)
         return placed
 
@@ -129,19 +122,19 @@ class Placer:
                 found[some[marked.row]] = marked.end - marked.first
         return found
 
-    def _check_contents(self, items: NDArray[np.void], row: Ints, read: Read, first: Ints) -> None:
+    def _check_contents(self, items: Items, row: Ints, read: Read, first: Ints) -> None:
         """Rows that say what their document holds mean this one. first: token of the dataset that each begins with."""
-        given = np.flatnonzero(items["content"])
+        given = np.flatnonzero(items.content)
         rows, at = np.unique(row[given], return_index=True)
-        for i, item in zip(rows.tolist(), items[given[at]], strict=True):
+        for i, item in zip(rows.tolist(), given[at].tolist(), strict=True):
             if read.texts is None:  # the eos need not have been given
                 tokens = self.ds.tokens(int(first[i]), int(first[i] + np.diff(read.offsets)[i]))
                 known = {digest(tokens), digest(tokens[:-1])}
             else:
                 known = {digest(read.texts[i])}
-            if int(item["content"]) not in known:
+            if int(items.content[item]) not in known:
                 raise InputError(
-                    self.where(item),
+                    self.where(items, item),
                     f"another text, or other tokens, than the document has in {self.ds.path}",
                     "the same",
                     "annotate the dataset that was built from these documents",
@@ -163,43 +156,40 @@ class Placer:
             return None
         return tokenizer.decode(self.ds.tokens(int(first[row]) + start, int(first[row]) + end).tolist())
 
-    def _raw(
-        self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read, own: list[str | None] | None
-    ) -> RawSpans:
+    def _raw(self, items: Items, row: Ints, read: Read) -> RawSpans:
         """The items as spans of the documents that were read; row: of each item."""
         texts, unit = read.texts, self.rules.span_unit or "character"
         lengths = np.diff(read.offsets) if texts is None else lengths_in(texts, unit)
-        whole = items["stop"] == WHOLE
-        end = np.where(whole, lengths[row], items["stop"])
+        whole = items.stop == WHOLE
+        end = np.where(whole, lengths[row], items.stop)
         outside = end > lengths[row]
-        if outside.any() and own is None:
+        if outside.any() and items.own is None:
             i = int(np.argmax(outside))
             raise InputError(
-                self.where(items[i]),
-                f"[{items['start'][i]}, {end[i]})",
+                self.where(items, i),
+                f"[{items.start[i]}, {end[i]})",
                 f"offsets within the {lengths[row[i]]} {UNITS['token' if texts is None else unit].plural} "
                 "of the document",
                 "the offsets are of another text or tokenizer, or in another unit (--span-unit)",
             )
         if self.concepts is not None:
-            sizes = np.array([len(record) for record in records]) // self.concepts.itemsize
-            labels = Ragged(np.frombuffer(b"".join(records), self.concepts), offsets_of(sizes))
+            labels = Ragged(items.records.values.view(self.concepts), items.records.offsets // self.concepts.itemsize)
         else:
             labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))
-        return RawSpans(row, items["start"].astype(np.int64), end, labels, whole, own)
+        return RawSpans(row, items.start, end, labels, whole, items.own)
 
-    def _to_shard(self, spans: BulkSpans, offsets: Ints, first: Ints, records: Sequence[bytes]) -> BulkSpans:
+    def _to_shard(self, spans: BulkSpans, offsets: Ints, first: Ints, records: Ragged) -> BulkSpans:
         document = np.searchsorted(offsets, spans.start, "right") - 1
         shift = first[document] - offsets[document]
         data, record_offsets = spans.data, spans.offsets
         if self.concepts is None:
-            chosen = [records[i] for i in np.frombuffer(data, "<u4").tolist()]
-            data, record_offsets = b"".join(chosen), offsets_of([len(record) for record in chosen])
+            chosen = records.take(np.frombuffer(data, "<u4").astype(np.int64))
+            data, record_offsets = chosen.values.tobytes(), chosen.offsets
         return BulkSpans(spans.start + shift, spans.end + shift, spans.record, data, record_offsets)
 
-    def where(self, item: np.void) -> str:
+    def where(self, items: Items, i: int) -> str:
         """File, line and document of an item."""
-        return f"{self.sources[item['source']].row_name(item['row'])}: document {item['document']}"
+        return f"{self.sources[items.source[i]].row_name(items.row[i])}: document {items.document[i]}"
 
     def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
         """First tokens and ends, in the shard, of documents in ascending order."""

@@ -17,11 +17,6 @@ from conceptloader.ingest.records.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
 Annotation = tuple[int, int, bytes, str | None]  # start, end, record, the text that it says it has
-ITEM = np.dtype(
-    [
-        ("document", "<i8"), ("start", "<i8"), ("stop", "<i8"), ("source", "<u4"), ("row", "<i8"), ("content", "<i8"),
-    ]
-)  # fmt: skip
 
 
 def digest(content: Any) -> int:
@@ -64,17 +59,17 @@ class RowParser:
         self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
         self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
         self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
-        self._known, self._ignored = frozenset({*ours, *columns, *OWN_TEXT}), frozenset(ignored)
+        self._known, self.ignored = frozenset({*ours, *columns, *OWN_TEXT}), frozenset(ignored)
         spans = columns.get("spans", "spans") + "."
         # A text that is ignored is that of the document, unless it says that it is a span's.
-        self._ignored_fields = self._ignored.difference(OWN_TEXT) | {
+        self._ignored_fields = self.ignored.difference(OWN_TEXT) | {
             name.removeprefix(spans) for name in ignored if name.startswith(spans)
         }
         self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
 
     def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
         """A row of CSV, whose values are all texts, for `parse`: empty ones are not there, and some are numbers."""
-        found: dict[str, Any] = {name: value for name, value in self._renamed(row, self._ignored).items() if value}
+        found: dict[str, Any] = {name: value for name, value in self._renamed(row, self.ignored).items() if value}
         for name in self._numbers & found.keys():
             with suppress(ValueError):  # `parse` says what is wrong with it
                 found[name] = JSON.decode(found[name])
@@ -87,7 +82,7 @@ class RowParser:
 
         Raises: ValueError that says what is wrong.
         """
-        row = self._renamed(row, self._ignored)
+        row = self._renamed(row, self.ignored)
         unknown = sorted(row.keys() - self._known)
         if row.get("end") is None:  # then a text is not that of a span
             unknown += [name for name in OWN_TEXT if name in row]

@@ -1,7 +1,7 @@
 """Parquet and Arrow files of a build's input: row groups to batches, column by column."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -88,19 +88,38 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
         wanted = None if column is None else [name for name in file.schema_arrow.names if name == column]
         try:
             for table in file.iter_batches(batch_size=1 << 10, columns=wanted, use_threads=False):
-                for value in table.to_pylist():
-                    yield row, value
-                    row += 1
+                yield from rows_of(path, table, np.arange(table.num_rows), row)
+                row += table.num_rows
+        except InputError:
+            raise
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
-            raise InputError(
-                path, f"from row {row} on: cannot be read ({error})", fix="write the file again"
-            ) from error
+            raise _unreadable(path, row, error) from error
+
+
+def rows_of(path: str, table: Any, wanted: Ints, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of the row, row as Python objects) of a record batch that begins with row `first` of a file."""
+    for i in range(0, len(wanted), 1 << 10):
+        some = wanted[i : i + (1 << 10)]
+        try:
+            values = table.take(some).to_pylist()
+        except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
+            raise _unreadable(path, first + int(some[0]), error) from error
+        yield from zip((first + some).tolist(), values, strict=True)
+
+
+def _unreadable(path: str, row: int, error: Exception) -> InputError:
+    return InputError(path, f"from row {row} on: cannot be read ({error})", fix="write the file again")
 
 
 def read_row_groups(
-    path: str, begin: int, end: int, columns: Columns | None, more: Mapping[str, str | None] = MappingProxyType({})
+    path: str,
+    begin: int,
+    end: int,
+    columns: Columns | None,
+    more: Mapping[str, str | None] = MappingProxyType({}),
+    ignored: Collection[str] = (),
 ) -> Iterator[tuple[Any, int, float]]:
-    """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all).
+    """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all but those `ignored`).
 
     more: columns with one value that the file lacks.
 
@@ -113,7 +132,8 @@ def read_row_groups(
         problem = columns.problem({*names, *more}) if columns is not None else None
         if problem:
             raise InputError(path, str(problem))
-        wanted = [name for name in columns.wanted() if name in names] if columns is not None else names
+        asked = columns.wanted() if columns is not None else [name for name in names if name not in ignored]
+        wanted = [name for name in asked if name in names]
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):

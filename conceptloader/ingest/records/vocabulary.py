@@ -65,13 +65,13 @@ def concept_parameters(names: Sequence[str] | None, scores: str | None) -> dict[
 class Concepts:
     """Concepts of one track.
 
-    Without names, only ids are accepted. dtype: see `ConceptsCodec`. keys: of a span in the input. highest: score that
-    there may be, None without scores.
+    Without names, only ids are accepted. dtype: see `ConceptsCodec`; id_type: of its ids. keys: of a span in the
+    input. highest: score that there may be, None without scores.
     """
 
     def __init__(self, track: TrackOptions) -> None:
         codec, names = ConceptsCodec(track.parameters), track.vocabulary
-        self.dtype = codec.dtype
+        self.dtype, self.id_type = codec.dtype, codec.ids
         self.highest = None if codec.scores is None else float(np.finfo(codec.scores).max)
         self.keys = {"start", "end", "concepts"} | ({"scores"} if codec.scores is not None else set())
         self.ids: Mapping[str, int] = {name: i for i, name in enumerate(names)} if names else {}

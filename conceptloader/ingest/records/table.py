@@ -1,6 +1,7 @@
 """Parquet and Arrow files of a build's input: row groups to batches, column by column."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from itertools import repeat
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
+_MAGIC = b"PAR1"
 _SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
 
@@ -54,10 +56,55 @@ def _check_plain(path: str, size: int) -> None:
             raise OSError("it has encrypted columns; decrypt it first")
 
 
+def _check_single(path: str, meta: Any) -> None:
+    """No other file stands before this one in it, whose rows the footer does not know, as after `cat a b`.
+
+    Positions in the footer count from the beginning of the last file. So it begins within the first bytes, as many
+    as follow its last column chunk, which a writer may use for indexes, bloom filters and padding.
+
+    Raises: InputError.
+    """
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    end = max((_begin(chunk) + chunk.total_compressed_size for chunk in chunks), default=len(_MAGIC))
+    with open(path, "rb") as file:
+        size = file.seek(-8, os.SEEK_END)
+        free = size - int.from_bytes(file.read(4), "little") - end
+        file.seek(0)
+        head = file.read(max(0, free) + len(_MAGIC))
+    for found in re.finditer(_MAGIC, head):
+        at = found.start()
+        before = at + len(_MAGIC) <= free and _is_footer(head[: at + len(_MAGIC)])
+        if at and (at == free or before):
+            fix = "name the files that were joined one by one"
+            raise InputError(path, f"several parquet files in one (byte {at})", "one, whose footer has all rows", fix)
+
+
+def _begin(chunk: Any) -> int:
+    return min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
+
+
+def _is_footer(data: bytes) -> bool:
+    """Whether these bytes end as a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    if not 8 < length <= len(data) - len(_MAGIC):
+        return False
+    try:
+        pq.read_metadata(pa.BufferReader(_MAGIC + data[-length:]))
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
 def row_group_sizes(path: str) -> tuple[int, ...]:
     """Stored bytes of each row group."""
     with open_parquet(path) as file:
         meta = file.metadata
+        if not isinstance(file, ArrowFile):
+            _check_single(path, meta)
         groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
         return tuple(
             max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups

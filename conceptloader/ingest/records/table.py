@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
+from conceptloader.ingest.records.features import decoded, features_of, holds_json, label_names, meant
 from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
@@ -117,6 +118,16 @@ def column_types(path: str) -> dict[str, Any]:
         return {column.name: column.type for column in file.schema_arrow}
 
 
+def labels_of(path: str, column: str, field: str) -> Sequence[str] | None:
+    """Names of the labels in a field of the spans of a column, if the file has some."""
+    with open_parquet(path) as file:
+        feature = features_of(path, file.schema_arrow).get(column)
+    for _ in range(2):  # a list of objects, or before version 4 of datasets an object of lists
+        feature = feature[0] if isinstance(feature, list) and feature else feature
+        feature = feature.get("feature", feature) if isinstance(feature, dict) else feature
+    return label_names(feature.get(field)) if isinstance(feature, dict) else None
+
+
 def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
     """A record batch with columns that have one value, those that it lacks."""
     import pyarrow as pa
@@ -131,10 +142,13 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
     row = 0
     with open_parquet(path) as file:
         wanted = None if column is None else [name for name in file.schema_arrow.names if name == column]
+        features = features_of(path, file.schema_arrow)
         try:
             for table in file.iter_batches(batch_size=1 << 10, columns=wanted, use_threads=False):
+                table = meant(table, features, ())
+                kinds = {field.name: field.type for field in table.schema if holds_json(field.type)}
                 for value in table.to_pylist():
-                    yield row, value
+                    yield row, {**value, **{name: decoded(value[name], kind) for name, kind in kinds.items()}}
                     row += 1
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
             raise InputError(
@@ -159,6 +173,8 @@ def read_row_groups(
         if problem:
             raise InputError(path, str(problem))
         wanted = [name for name in columns.wanted() if name in names] if columns is not None else names
+        features = features_of(path, file.schema_arrow)
+        numbers = [] if columns is None else [columns.tokens, *columns.aligned, *columns.numbers]
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):
@@ -166,6 +182,7 @@ def read_row_groups(
             rows = max(1, min(1 << 16, _BATCH_BYTES * meta.num_rows // max(1, meta.total_byte_size)))
             try:
                 for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
+                    table = meant(table, features, numbers)
                     yield with_columns(table, more), row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
@@ -208,8 +225,11 @@ class TableParser:
         return as_trained(documents.batch(tokens, spans, fields), columns)
 
 
-def objects_of(column: Any) -> list[Any]:
-    """The values of a column. Raises: BadRow for what Python cannot read, or would truncate."""
+def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[Any]:
+    """The values of a column. Raises: BadRow for what Python cannot read, or would truncate.
+
+    clean: applied to each, before JSON in them is decoded.
+    """
     if "time64[ns]" in str(column.type):
         expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or omit it"
         raise BadRow(-1, f"found {column.type}, expected {expected}")
@@ -224,6 +244,13 @@ def objects_of(column: Any) -> list[Any]:
             except (ValueError, OverflowError) as error:  # as for times that Python does not have
                 raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
         raise
+    has_json = holds_json(column.type)
+    for row, value in enumerate(values) if has_json or clean is not None else ():
+        try:
+            cleaned = value if clean is None else clean(value)
+            values[row] = decoded(cleaned, column.type) if has_json else cleaned
+        except (ValueError, RecursionError) as error:
+            raise BadRow(row, str(error)) from error
     return values
 
 

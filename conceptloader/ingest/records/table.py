@@ -18,6 +18,7 @@ from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatc
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
 from conceptloader.ingest.records.features import decoded, features_of, holds_json, label_names, meant
+from conceptloader.ingest.records.records import check_same
 from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
@@ -129,10 +130,17 @@ def labels_of(path: str, column: str, field: str) -> Sequence[str] | None:
 
 
 def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
-    """A record batch with columns that have one value, those that it lacks."""
+    """A record batch with columns that have one value, those that it lacks. Raises: BadRow for another value of one."""
     import pyarrow as pa
 
-    for name in [name for name in columns if name not in table.schema.names]:
+    for name in columns:
+        if name in table.schema.names:
+            for value in objects_of(table.column(name).unique()):
+                try:
+                    check_same(name, value, columns[name])
+                except ValueError as error:
+                    raise BadRow(-1, str(error)) from error
+            continue
         table = table.append_column(name, pa.array([columns[name]] * table.num_rows, pa.string()))
     return table
 
@@ -185,6 +193,8 @@ def read_row_groups(
                     table = meant(table, features, numbers)
                     yield with_columns(table, more), row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
+            except BadRow as error:
+                raise InputError(path, error.problem) from error
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
                     path, f"row group {group}, from row {row} on: cannot be read ({error})", fix="write the file again"

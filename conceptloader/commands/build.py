@@ -22,7 +22,7 @@ from conceptloader.ingest.build.builder import build_dataset, estimate
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.records.chat import ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.detect import detect_columns, with_labels
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
@@ -123,7 +123,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
-    options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
+    named = with_labels(vocabularies, sources, columns)
+    options = replace(building.ingest_options(arguments, columns, dict(named)), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:
         room = estimate(sources, arguments.out, options, arguments.bad_records is not None)

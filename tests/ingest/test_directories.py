@@ -69,13 +69,16 @@ NAMES: list[dict[str, str]] = [
     {"train/1.jsonl": "train", "validation/test-notes.jsonl": "validation"},
     {"training_notes.jsonl": "", "test_plans.jsonl": "", "essay.jsonl": ""},
     {"testimony.jsonl": "", "evaluations.jsonl": "", "development.jsonl": "", "trainspotting.jsonl": ""},
-    {"train_en.jsonl": "train", "valid_en.jsonl": "valid", "train_fr.jsonl": ""},
+    {"train_en.jsonl": "train", "valid_en.jsonl": "valid", "train_fr.jsonl": "train"},
     {"wiki.train.raw.jsonl": "train", "wiki.test.raw.jsonl": "test"},
     {"c4-train.00000-of-00001.json.gz": "train", "c4-validation.00000-of-00001.json.gz": "validation"},
     {"corpus.jsonl": "", "corpus-test.parquet": "test"},
     {"Train_01.csv": "train", "TEST.csv": "test", "split=eval/x.csv": "eval"},
     {"data/train_sft-00000-of-00001.parquet": "train_sft", "data/test_sft-00000-of-00001-0a1b.parquet": "test_sft"},
     {"data/en-00000-of-00001.parquet": "en", "data/de-00000-of-00001.parquet": "de", "more.parquet": ""},
+    {"train_sft.jsonl": "train", "train_gen.jsonl": "train", "test_sft.jsonl": "test", "test_gen.jsonl": "test"},
+    {"wiki_test_set/a.jsonl": "test", "en-validation/1.jsonl": "validation", "test_plans/a.jsonl": "", "b.jsonl": ""},
+    {"my_train_data/a.jsonl": "train", "train_test/a.jsonl": "", "wiki_test.jsonl": ""},
     {"train_test_split.jsonl": "", "train-eval.jsonl": "", "data.jsonl": "", "000.jsonl": ""},
 ]
 
@@ -239,6 +242,11 @@ def test_configs_of_a_repository(tmp_path: Path, head: str, split: str | None, w
         (f"{HEAD} https://example.org/a.jsonl", "of which none is there"),
         (f"{HEAD} 7", "configs with 7"),
         ("configs: [a]", "configs with ['a']"),
+        (f"{HEAD} a/*\n  filters: [[n, '>', 1]]", "the option 'filters' of config 'default'"),
+        (
+            "configs:\n- {config_name: a, data_files: a/*, sep: ;}\n- {config_name: c, data_dir: c}",
+            "'sep' of config 'a'",
+        ),
         ("configs:\n - [", "not valid YAML"),
         (f"{HEAD} README.md", "an unknown file name"),
     ],
@@ -246,6 +254,49 @@ def test_configs_of_a_repository(tmp_path: Path, head: str, split: str | None, w
 def test_configs_that_are_ambiguous_or_wrong(tmp_path: Path, head: str, problem: str) -> None:
     with raises(ConceptloaderError, found=problem):
         find_sources([repository(tmp_path, head)])
+
+
+def test_options_of_a_config_that_is_not_read(tmp_path: Path) -> None:
+    """Another one may have some, but is not to be had."""
+    head = "configs:\n- {config_name: default, data_files: c/*}\n- {config_name: x, data_files: a/*, sep: ;}"
+    assert texts(repository(tmp_path, head)) == ["c/1.jsonl"]
+    with raises(ConfigError, found="'x/train'", expected="default/train"):
+        find_sources([tmp_path], "x/train")
+
+
+def test_what_a_split_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tree(tmp_path, "train.jsonl", "test.jsonl", "eval.jsonl", "more.jsonl")
+    assert texts(tmp_path, "test") == ["test.jsonl"]
+    assert "left out 1 files of split 'eval', such as eval.jsonl" in caplog.text
+    assert "left out 1 files of no split, such as more.jsonl" in caplog.text
+    caplog.clear()
+    assert texts(tmp_path, "train") == ["train.jsonl"]
+    assert "of no split" in caplog.text
+    assert "eval" not in caplog.text
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_column_of_which_path_and_rows_say_other_values(tmp_path: Path, suffix: str) -> None:
+    columns = cl.writing.Columns(metadata_columns=["lang", "month"])
+    for number, (lang, good) in enumerate([("en", True), ("fr", False), (None, False)]):
+        path = tmp_path / str(number) / "lang=en" / "month=01" / f"a.{suffix}"
+        path.parent.mkdir(parents=True)
+        row = {"text": "a", "lang": lang, "month": 1}
+        if suffix == "jsonl":
+            path.write_text(json.dumps(row) + "\n")
+        elif suffix == "csv":
+            path.write_text(f"text,lang,month\na,{lang or ''},1\n")
+        else:
+            schema = pa.schema([("text", pa.string()), ("lang", pa.string()), ("month", pa.int32())])
+            pq.write_table(pa.Table.from_pylist([row], schema), path)
+        source, out = tmp_path / str(number), tmp_path / f"out{number}"
+        if good:
+            cl.build(source, out, tokenizer="bytes", columns=columns)
+            continue
+        with pytest.raises(InputError, match=r"lang: found .*, expected 'en', as the name of its folder says"):
+            cl.build(source, out, tokenizer="bytes", columns=columns)
+        with pytest.raises(InputError, match="lang: found"):
+            [*read_rows(find_sources([source])[0], 1 << 20)]
 
 
 def test_hidden_files_are_no_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -291,6 +342,8 @@ def test_several_revisions_in_the_cache_of_the_hub(tmp_path: Path) -> None:
         (["a-00000-of-00001.jsonl", "a-00000-of-00001.jsonl.gz"], "number 0 twice"),
         (["x/a.00000-of-00002.jsonl", "y/a.00001-of-00002.jsonl"], "1 of 2 files"),
         (["a-00001-of-00002.jsonl", "a-00002-of-00002.jsonl"], ""),
+        (["a-00001-of-00002.jsonl"], "1 of 2 files, without 0"),
+        (["a-00001-of-00003.jsonl", "a-00003-of-00003.jsonl"], "2 of 3 files, without 2"),
         (["a-00000-of-00001.jsonl", "b-00000-of-00002.jsonl", "b-00001-of-00002.jsonl"], ""),
     ],
 )

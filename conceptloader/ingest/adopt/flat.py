@@ -15,6 +15,17 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, stat_file
 
 _MAGIC = b"\x93NUMPY"
+_HEADS = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"PK\x03\x04": "zip, as .npz is",
+    b"MMIDIDX": "Megatron's .idx",
+    b"\x1f\x8b\x08": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"\x89HDF": "HDF5",
+    **{number.to_bytes(4, "little"): "llm.c, with a head of 1024 bytes" for number in (20240520, 20240801)},
+}  # bytes that other kinds of files begin with
 _HEAD = 1 << 16  # bytes; numpy itself refuses heads above 10,000
 
 
@@ -30,8 +41,11 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     given = _token_type(dtype) if dtype is not None else None
     kind, offset, token_type = "flat", 0, given
     with IndexFile(path) as file:
-        magic = file.read(0, min(len(_MAGIC), file.size))
-    if magic == _MAGIC:
+        magic = file.read(0, min(len(_MAGIC) + 1, file.size))
+    if other := next((name for head, name in _HEADS.items() if magic.startswith(head)), None):
+        fix = "write the tokens alone, such as with numpy.save"
+        raise InputError(path, f"a file of another kind ({other})", "tokens and nothing else, or a .npy", fix)
+    if magic.startswith(_MAGIC):
         kind = "npy"
         offset, token_type = _read_npy_head(path)
         if given is not None and given != token_type:

@@ -10,7 +10,7 @@ from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions, buil
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatRules
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.records.detect import detect_columns, with_labels
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records.special_tokens import TEXT
@@ -103,6 +103,10 @@ def build(
         strict = on_bad is None
         columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=strict, prefix=prefix)
     columns = columns or Columns()  # of conversations: see with_chat
+    named = {
+        track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
+        for track, names in (vocabularies or {}).items()
+    }
     options = IngestOptions(
         columns=columns if prefix is None else replace(columns, prefix=prefix),
         tokenizer=loaded,
@@ -112,10 +116,7 @@ def build(
         eos_twice=eos is not None,
         special_tokens=special_tokens,
         bos=find_token(loaded, None if bos is None else str(bos), "bos"),
-        vocabularies={
-            track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
-            for track, names in (vocabularies or {}).items()
-        },
+        vocabularies=with_labels(named, sources, columns),
         scores=scores or {},
         **vars(rules or SpanAlignment()),
         encoding=encoding,

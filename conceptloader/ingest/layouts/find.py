@@ -140,7 +140,12 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
     known = {**found.more, **files}
     same = [name for name in known if name and (name == split or usual_split(name) == usual_split(split))]
     if split in known or len(same) == 1:
-        return known[split if split in known else same[0]]
+        chosen = split if split in known else same[0]
+        left = [name for name in files if name != chosen and (not name or usual_split(name) == usual_split(chosen))]
+        for name in left:
+            shown = f"split {name!r}" if name else "no split"
+            log.warning("%s: left out %d files of %s, such as %s", folder, len(files[name]), shown, files[name][0])
+        return known[chosen]
     if not named and usual_split(split) == "train":  # what is of no split, `datasets` calls so
         return files.get("", [])
     raise ConfigError(f"input {folder}: split", repr(split), f"one of {_listed(known)}", "choose another")

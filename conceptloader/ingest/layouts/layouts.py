@@ -194,6 +194,8 @@ class Prepared(Layout):
 class Repository(Layout):
     """A dataset of the hub whose README.md has `configs`: patterns of files by split."""
 
+    _KEYS = frozenset({"config_name", "data_files", "data_dir", "default", "description", "version"})
+
     def _configs(self, tree: Tree) -> list[Any]:
         text = tree.text("README.md") if tree.has("README.md") else ""
         head = re.match(r"---[ \t]*\r?\n(.*?\n)---[ \t]*(\r?\n|$)", text, re.DOTALL)
@@ -214,6 +216,10 @@ class Repository(Layout):
         configs = {str(one["config_name"]): one for one in self._configs(tree)}
         usual = [name for name, one in configs.items() if one.get("default") is True or len(configs) == 1]
         usual = usual or [name for name in configs if name == "default"]
+        for name in usual or configs:
+            if more := sorted(configs[name].keys() - self._KEYS):
+                raise self._with_options(tree, name, more[0])
+        configs = {name: one for name, one in configs.items() if not one.keys() - self._KEYS}
         named = {
             f"{name}/{split}" if split else name: files
             for name, one in configs.items()
@@ -257,6 +263,14 @@ class Repository(Layout):
                 raise unknown_kind(tree.path(kept[0]))
             found |= dict.fromkeys(records)
         return [*found]
+
+    def _with_options(self, tree: Tree, name: str, option: str) -> InputError:
+        return InputError(
+            tree.path("README.md"),
+            f"the option {option!r} of config {name!r}, by which datasets reads its files otherwise",
+            "config_name, data_files, data_dir and default alone",
+            "save what datasets.load_dataset(DIR) gives (.save_to_disk(OTHER)), or name the files one by one",
+        )
 
     def _bad(self, tree: Tree, found: object) -> InputError:
         return InputError(

@@ -82,7 +82,8 @@ def split_names(names: Sequence[str]) -> dict[str, str]:
 
     A folder or a file does so whose name is a word for a split, numbers and words such as "data" aside (train-00001,
     validation/), or one such word with others if one with the same others is there without it or with another one
-    (wiki.train.raw, wiki.test.raw). So training_notes.jsonl alone is of no split.
+    (wiki.train.raw, wiki.test.raw), or that begins with the word that such names begin with (train_sft, test_sft,
+    train_gen), or, of a folder, one at its end (wiki_test_set). So training_notes.jsonl alone is of no split.
     """
     pushed = {name: found[1] for name in names if (found := _PUSHED.fullmatch(name))}
     if len({*pushed.values()}) > 1:
@@ -92,6 +93,10 @@ def split_names(names: Sequence[str]) -> dict[str, str]:
     for split, others in words.values():
         beside[others].add(split)
     named = {part: split for part, (split, others) in words.items() if not others or len(beside[others]) > 1}
+    first = {split for part, split in named.items() if split and words[part][1] and _begins(part, split)}
+    named |= {part: split for part, (split, _) in words.items() if split in first and _begins(part, split)}
+    folders = {part for name in names for part in _parts(name)[:-1]}
+    named |= {part: words[part][0] for part in folders if words[part][0] and _known_words(part)[-1] == words[part][0]}
     return {name: next(filter(None, (named.get(part) for part in _parts(name))), "") for name in names}
 
 
@@ -101,9 +106,18 @@ def _parts(name: str) -> list[str]:
     return [*folders, found[1] if found else last]
 
 
+def _known_words(part: str) -> list[str]:
+    """The words of a name, but for neutral ones."""
+    return [word for word in re.findall(r"[^\W\d_]+", part.lower()) if word not in _NEUTRAL]
+
+
+def _begins(part: str, split: str) -> bool:
+    return _known_words(part)[0] == split
+
+
 def _words(part: str) -> tuple[str, tuple[str, ...]]:
     """(the word for a split in a name, "" if there is none or two; the other words)."""
-    words = [word for word in re.findall(r"[^\W\d_]+", part.lower()) if word not in _NEUTRAL]
+    words = _known_words(part)
     found = [word for word in words if word in _USUAL]
     if len(found) != 1:
         return "", tuple(words) or ("",)
@@ -128,7 +142,7 @@ def check_numbered(folder: str, names: Iterable[str]) -> None:
             found[f"{head}/{number[1]}".lstrip("/")].append((int(number[2]), int(number[3]), name))
     for stem, files in found.items():
         numbers, totals = sorted(number for number, _, _ in files), sorted({total for _, total, _ in files})
-        total, first = totals[0], min(numbers[0], 1)
+        total, first = totals[0], int(min(numbers) > 0 and max(numbers) == totals[0])
         problem = ""
         if len(totals) > 1:
             problem = f"files of {' and of '.join(map(str, totals))}"

@@ -203,10 +203,10 @@ class ChatParser:
         self._tokenizer.spelled.clear()
         if not isinstance(rows, list):
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
-            rows = objects_of(rows.to_struct_array())
+            rows = objects_of(rows.to_struct_array(), lambda row: without_null(plain(row)))
 
         def add(row: Any) -> None:
-            found = self._documents(without_null(plain(row)) if isinstance(row, dict) else read_record(row))
+            found = self._documents(row if isinstance(row, dict) else read_record(row))
             documents.extend(map(self._filled, found) if self._rules.multiple > 1 else found)
 
         each(rows, add)

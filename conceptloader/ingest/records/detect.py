@@ -9,7 +9,7 @@ from conceptloader.ingest.records.columns import MAIN_TRACK, SPAN_FIELDS, SPANS_
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
 from conceptloader.ingest.records.records import read_record
-from conceptloader.ingest.records.table import column_types
+from conceptloader.ingest.records.table import column_types, labels_of
 from conceptloader.ingest.template import load_prefix
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,20 @@ def detect_columns(
     if problem:
         raise InputError(path, f"the first records: {problem}")
     return result
+
+
+def with_labels(
+    given: Mapping[str, Sequence[str]], sources: Sequence[Source], columns: Columns
+) -> dict[str, Sequence[str]]:
+    """The vocabularies, and for tracks without one the names that `datasets` keeps of their labels."""
+    found = dict(given)
+    field = columns.span_fields.get("concepts", "concepts")
+    for track, column in columns.tracks.items():
+        tables = (source.path for source in sources if source.row_groups is not None and track not in given)
+        names = next(filter(None, (labels_of(path, column, field) for path in tables)), None)
+        if names is not None:
+            found[track] = names
+    return found
 
 
 def _track_of(column: str) -> str:

@@ -16,7 +16,7 @@ from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.layouts.find import input_files
 from conceptloader.ingest.layouts.names import EXPECTED, kind_of
 from conceptloader.ingest.records.lines import is_csv, read_blocks
-from conceptloader.ingest.records.records import PlacedRow, read_record
+from conceptloader.ingest.records.records import PlacedRow, read_record, with_values
 from conceptloader.ingest.records.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
 
@@ -94,7 +94,10 @@ def read_rows(
     """
     if source.row_groups is not None:
         for number, record in read_objects(source.path, column):
-            yield number, {**source.columns, **record} if source.columns else record
+            try:
+                yield number, with_values(record, source.columns) if source.columns else record
+            except ValueError as error:
+                raise InputError(source.row_name(number), str(error)) from error
         return
     for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
         for number, row in zip(numbers, rows, strict=True):

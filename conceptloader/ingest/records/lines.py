@@ -80,6 +80,8 @@ class CsvRow:
                 f"found {len(self.values)} values, expected {len(self.names)}, one for each column; put quotes around "
                 "values that have separators in them"
             )
+        if self.values == self.names:
+            raise ValueError("found the names of the columns again, expected values; remove what joined files repeat")
         try:
             "".join(self.values).encode("utf-8")
         except UnicodeEncodeError:

@@ -25,14 +25,33 @@ _FAR = 1 << 62  # more than any text has characters
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """A row of a file whose path says values of more columns; those of the row itself count before them."""
+    """A row of a file whose path says values of more columns."""
 
     row: bytes | CsvRow
     columns: Mapping[str, str | None]
 
     def read(self) -> dict[str, Any]:
         """Raises: ValueError."""
-        return {**self.columns, **read_record(self.row)}
+        return with_values(read_record(self.row), self.columns)
+
+
+def with_values(record: dict[str, Any], columns: Mapping[str, str | None]) -> dict[str, Any]:
+    """A record with the values of columns that its path says. Raises: ValueError where it has another one itself."""
+    for name in columns.keys() & record.keys():
+        check_same(name, record[name], columns[name])
+    return {**columns, **record}
+
+
+def check_same(name: str, value: Any, said: str | None) -> None:
+    """Raise ValueError if a value of a record is not that which its path says, as text."""
+    try:
+        same = value == said or (None not in (value, said) and (str(value) == said or float(value) == float(str(said))))
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise ValueError(
+            f"{name}: found {value!r:.100}, expected {said!r:.100}, as the name of its folder says; correct one"
+        )
 
 
 def read_record(row: bytes | CsvRow | PlacedRow) -> dict[str, Any]:

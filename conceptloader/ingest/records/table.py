@@ -1,7 +1,8 @@
 """Parquet and Arrow files of a build's input: row groups to batches, column by column."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -16,10 +17,13 @@ from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
+from conceptloader.ingest.records.features import decoded, features_of, holds_json, label_names, meant
+from conceptloader.ingest.records.records import check_same
 from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
+_MAGIC = b"PAR1"
 _SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
 
@@ -56,10 +60,55 @@ def _check_plain(path: str, size: int) -> None:
             raise OSError("it has encrypted columns; decrypt it first")
 
 
+def _check_single(path: str, meta: Any) -> None:
+    """No other file stands before this one in it, whose rows the footer does not know, as after `cat a b`.
+
+    Positions in the footer count from the beginning of the last file. So it begins within the first bytes, as many
+    as follow its last column chunk, which a writer may use for indexes, bloom filters and padding.
+
+    Raises: InputError.
+    """
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    end = max((_begin(chunk) + chunk.total_compressed_size for chunk in chunks), default=len(_MAGIC))
+    with open(path, "rb") as file:
+        size = file.seek(-8, os.SEEK_END)
+        free = size - int.from_bytes(file.read(4), "little") - end
+        file.seek(0)
+        head = file.read(max(0, free) + len(_MAGIC))
+    for found in re.finditer(_MAGIC, head):
+        at = found.start()
+        before = at + len(_MAGIC) <= free and _is_footer(head[: at + len(_MAGIC)])
+        if at and (at == free or before):
+            fix = "name the files that were joined one by one"
+            raise InputError(path, f"several parquet files in one (byte {at})", "one, whose footer has all rows", fix)
+
+
+def _begin(chunk: Any) -> int:
+    return min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
+
+
+def _is_footer(data: bytes) -> bool:
+    """Whether these bytes end as a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    if not 8 < length <= len(data) - len(_MAGIC):
+        return False
+    try:
+        pq.read_metadata(pa.BufferReader(_MAGIC + data[-length:]))
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
 def row_group_sizes(path: str) -> tuple[int, ...]:
     """Stored bytes of each row group."""
     with open_parquet(path) as file:
         meta = file.metadata
+        if not isinstance(file, ArrowFile):
+            _check_single(path, meta)
         groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
         return tuple(
             max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups
@@ -72,11 +121,28 @@ def column_types(path: str) -> dict[str, Any]:
         return {column.name: column.type for column in file.schema_arrow}
 
 
+def labels_of(path: str, column: str, field: str) -> Sequence[str] | None:
+    """Names of the labels in a field of the spans of a column, if the file has some."""
+    with open_parquet(path) as file:
+        feature = features_of(path, file.schema_arrow).get(column)
+    for _ in range(2):  # a list of objects, or before version 4 of datasets an object of lists
+        feature = feature[0] if isinstance(feature, list) and feature else feature
+        feature = feature.get("feature", feature) if isinstance(feature, dict) else feature
+    return label_names(feature.get(field)) if isinstance(feature, dict) else None
+
+
 def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
-    """A record batch with columns that have one value, those that it lacks."""
+    """A record batch with columns that have one value, those that it lacks. Raises: BadRow for another value of one."""
     import pyarrow as pa
 
-    for name in [name for name in columns if name not in table.schema.names]:
+    for name in columns:
+        if name in table.schema.names:
+            for value in objects_of(table.column(name).unique()):
+                try:
+                    check_same(name, value, columns[name])
+                except ValueError as error:
+                    raise BadRow(-1, str(error)) from error
+            continue
         table = table.append_column(name, pa.array([columns[name]] * table.num_rows, pa.string()))
     return table
 
@@ -86,9 +152,10 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
     row = 0
     with open_parquet(path) as file:
         wanted = None if column is None else [name for name in file.schema_arrow.names if name == column]
+        features = features_of(path, file.schema_arrow)
         try:
             for table in file.iter_batches(batch_size=1 << 10, columns=wanted, use_threads=False):
-                yield from rows_of(path, table, np.arange(table.num_rows), row)
+                yield from rows_of(path, meant(table, features, ()), np.arange(table.num_rows), row)
                 row += table.num_rows
         except InputError:
             raise
@@ -98,13 +165,15 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
 
 def rows_of(path: str, table: Any, wanted: Ints, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of the row, row as Python objects) of a record batch that begins with row `first` of a file."""
+    kinds = {field.name: field.type for field in table.schema if holds_json(field.type)}
     for i in range(0, len(wanted), 1 << 10):
         some = wanted[i : i + (1 << 10)]
         try:
             values = table.take(some).to_pylist()
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
             raise _unreadable(path, first + int(some[0]), error) from error
-        yield from zip((first + some).tolist(), values, strict=True)
+        for number, value in zip((first + some).tolist(), values, strict=True):
+            yield number, {**value, **{name: decoded(value[name], kind) for name, kind in kinds.items()}}
 
 
 def _unreadable(path: str, row: int, error: Exception) -> InputError:
@@ -134,6 +203,8 @@ def read_row_groups(
             raise InputError(path, str(problem))
         asked = columns.wanted() if columns is not None else [name for name in names if name not in ignored]
         wanted = [name for name in asked if name in names]
+        features = features_of(path, file.schema_arrow)
+        numbers = [] if columns is None else [columns.tokens or "", *columns.aligned, *columns.numbers]
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):
@@ -141,8 +212,11 @@ def read_row_groups(
             rows = max(1, min(1 << 16, _BATCH_BYTES * meta.num_rows // max(1, meta.total_byte_size)))
             try:
                 for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
+                    table = meant(table, features, numbers)
                     yield with_columns(table, more), row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
+            except BadRow as error:
+                raise InputError(path, error.problem) from error
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
                     path, f"row group {group}, from row {row} on: cannot be read ({error})", fix="write the file again"
@@ -185,8 +259,11 @@ class TableParser:
         return as_trained(documents.batch(tokens, spans, fields), columns)
 
 
-def objects_of(column: Any) -> list[Any]:
-    """The values of a column. Raises: BadRow for what Python cannot read, or would truncate."""
+def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[Any]:
+    """The values of a column. Raises: BadRow for what Python cannot read, or would truncate.
+
+    clean: applied to each, before JSON in them is decoded.
+    """
     if "time64[ns]" in str(column.type):
         expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or omit it"
         raise BadRow(-1, f"found {column.type}, expected {expected}")
@@ -203,6 +280,13 @@ def objects_of(column: Any) -> list[Any]:
             except (ValueError, OverflowError) as error:  # as for times that Python does not have
                 raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
         raise
+    has_json = holds_json(column.type)
+    for row, value in enumerate(values) if has_json or clean is not None else ():
+        try:
+            cleaned = value if clean is None else clean(value)
+            values[row] = decoded(cleaned, column.type) if has_json else cleaned
+        except (ValueError, RecursionError) as error:
+            raise BadRow(row, str(error)) from error
     return values
 
 

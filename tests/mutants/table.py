@@ -44,7 +44,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "tokenizer": "tokenizer tokenizer_folder align lost edges",
             "special": "special_tokens chat", "doubled": "special_tokens", "spelled": "special_tokens",
             "tokenized": "tokenized",
-            "batch": "batches", "chat": "chat", "records": "batches bad_input column_names digits",
+            "batch": "batches", "chat": "chat messages", "messages": "messages", "records": "batches bad_input column_names digits",
             "table": "batches bad_input column_names",
             "documents": "bad_input build prefix numbers",
             "spans": "overlap tokenizer lost build", "align": "align",

@@ -142,6 +142,9 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     if summary.special_tokens:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.special_tokens.items()))
         lines.append(f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens): {names}")
+    if summary.unprinted:
+        names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.unprinted.items()))
+        lines.append(f"the chat template does not print what these fields of messages say, so it is lost: {names}")
     if summary.compared:
         lines.append(f"tokenized by gigatoken; of {summary.compared:,} documents the ids were compared with tokenizers")
     elif summary.slow:

@@ -176,11 +176,13 @@ def build_dataset(
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
-        did, losses, spelled, slow = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        did, losses, spelled, unprinted, slow = _write_shards(
+            build, sources, plan, options, missing, workers, on_bad, watch
+        )
         counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
         summary.special_tokens, summary.doubled = dict(spelled), did["doubled"]
-        summary.compared, summary.slow = did["compared"], slow
+        summary.compared, summary.slow, summary.unprinted = did["compared"], slow, dict(unprinted)
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
@@ -341,12 +343,12 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> tuple[Counter[str], Losses, Counter[str], str]:
+) -> tuple[Counter[str], Losses, Counter[str], Counter[str], str]:
     """Write the `missing` shards.
 
     Returns: counts of documents, tokens (prefix: of prefixes), bad records, truncated conversations and documents with
-    a second eos or bos, and that were compared with tokenizers; losses; special tokens that texts spell, by name; why
-    gigatoken was not used.
+    a second eos or bos, and that were compared with tokenizers; losses; special tokens that texts spell, and fields of
+    messages that the chat template left out, by name; why gigatoken was not used.
     """
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
@@ -361,7 +363,7 @@ def _write_shards(
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
     losses, told, counts, spelled = Losses(), set[str](), Counter[str](), Counter[str]()
-    slow = set[str]()
+    slow, unprinted = set[str](), Counter[str]()
 
     def on_news(_: int, progress: Progress) -> None:
         counts.update(documents=progress.documents, tokens=progress.tokens)
@@ -369,6 +371,7 @@ def _write_shards(
         counts.update(doubled=progress.doubled, compared=progress.compared)
         slow.add(progress.slow)
         spelled.update(progress.spelled)
+        unprinted.update(progress.unprinted)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
@@ -390,7 +393,7 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return counts, losses, spelled, next(iter(slow - {""}), "")
+        return counts, losses, spelled, unprinted, next(iter(slow - {""}), "")
     others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"

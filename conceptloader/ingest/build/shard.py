@@ -66,7 +66,8 @@ class Progress:
 
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
     without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
-    doubled: documents that had the eos, or the bos, which they got, already. compared: documents whose ids were
+    doubled: documents that had the eos, or the bos, which they got, already; unprinted: fields of messages that a chat
+    template left out, by name. compared: documents whose ids were
     compared with those of tokenizers; slow: why gigatoken was not used.
     """
 
@@ -78,6 +79,7 @@ class Progress:
     truncated: int = 0
     prefix_tokens: int = 0
     spelled: Counter[str] = field(default_factory=Counter)
+    unprinted: Counter[str] = field(default_factory=Counter)
     doubled: int = 0
     compared: int = 0
     slow: str = ""
@@ -89,6 +91,7 @@ class Progress:
         self.truncated += other.truncated
         self.prefix_tokens += other.prefix_tokens
         self.spelled += other.spelled
+        self.unprinted += other.unprinted
         self.doubled += other.doubled
         self.compared += other.compared
         self.slow = self.slow or other.slow
@@ -184,7 +187,7 @@ class ShardFiller:
             tokens = placed.tokens
             writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
             progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
-            progress.truncated = batch.truncated
+            progress.truncated, progress.unprinted = batch.truncated, Counter(batch.unprinted)
             if batch.prefixes is not None:
                 progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
             self.spelled.update(progress.spelled)

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -141,8 +141,8 @@ class Rows:
     numbers: Sequence[int]
     name: Callable[[int], str]
 
-    def without(self, rows: Collection[int]) -> "Rows":
-        kept = [i for i in range(len(self.numbers)) if i not in rows]
+    def only(self, kept: Sequence[int]) -> "Rows":
+        """Those at these positions."""
         content = [self.content[i] for i in kept] if isinstance(self.content, list) else self.content.take(kept)
         return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
 
@@ -168,41 +168,71 @@ class ShardFiller:
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
-        progress, writer = Progress(bytes=consumed), self.writer
-        while len(rows.numbers):
+        progress, bad, kept = Progress(), dict[int, str](), [*range(len(rows.numbers))]
+        while kept:
+            some = rows.only(kept) if bad else rows
             try:
-                batch = rows.parse(rows.content)
-                progress.spelled = Counter(batch.spelled)
-                placed = self._place(batch, progress)
+                progress, batch, tokens, placed = self._place(some)
             except BadRow as error:
-                if error.row < 0:
-                    raise InputError(rows.path, str(error.problem)) from error
-                where = rows.name(rows.numbers[error.row])
                 if not self.skip_bad:
-                    raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error
-                bad = error.rows or {error.row: error.problem}
-                progress.bad += [(rows.path, rows.name(rows.numbers[row]), bad[row]) for row in sorted(bad)]
-                rows = rows.without(bad)
-                continue
-            tokens = placed.tokens
-            writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
-            progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
-            progress.truncated, progress.unprinted = batch.truncated, Counter(batch.unprinted)
-            if batch.prefixes is not None:
-                progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
-            self.spelled.update(progress.spelled)
-            if self.spelled and self.tokenizer is not None:
-                writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
-            if self.tokenizer is not None:
-                progress.compared, progress.slow = self.tokenizer.take_compared()
-            self.losses.add(progress.losses)
-            if self.losses:
-                writer.notes[NOTE] = self.losses.to_json()
-            break
+                    raise BadRecord(f"{rows.path}: {rows.name(some.numbers[error.row])}: {error.problem}") from error
+                found = self._bad(some) if bad else _named(error)
+                bad.update({kept[i]: problem for i, problem in found.items()})
+                kept = [i for i in range(len(rows.numbers)) if i not in bad]
+            else:
+                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name)
+                self._write(batch, placed, progress)
+                break
+        progress.bytes = consumed
+        progress.bad = [(rows.path, rows.name(rows.numbers[i]), bad[i]) for i in sorted(bad)]
         return progress
 
-    def _place(self, batch: RowBatch, progress: Progress) -> Placed:
-        """The documents of a batch, ready to be written. Raises: BadRow."""
+    def _write(self, batch: RowBatch, placed: Placed, progress: Progress) -> None:
+        tokens, writer = placed.tokens, self.writer
+        writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
+        progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
+        progress.truncated, progress.unprinted = batch.truncated, Counter(batch.unprinted)
+        if batch.prefixes is not None:
+            progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
+        self.spelled.update(progress.spelled)
+        if self.spelled and self.tokenizer is not None:
+            writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
+        if self.tokenizer is not None:
+            progress.compared, progress.slow = self.tokenizer.take_compared()
+        self.losses.add(progress.losses)
+        if self.losses:
+            writer.notes[NOTE] = self.losses.to_json()
+
+    def _bad(self, rows: Rows) -> dict[int, str]:
+        """What is wrong with each row that cannot be ingested, by position.
+
+        A stage may name the first of them only, and later ones have not seen the rest: halves bound what is repeated.
+        """
+        if not rows.numbers:
+            return {}
+        try:
+            self._place(rows)
+        except BadRow as error:
+            bad = _named(error)
+        else:
+            return {}
+        rest = [i for i in range(len(rows.numbers)) if i not in bad]
+        for part in (rest[: len(rest) // 2], rest[len(rest) // 2 :]):
+            bad |= {part[i]: problem for i, problem in self._bad(rows.only(part)).items()}
+        return bad
+
+    def _place(self, rows: Rows) -> tuple[Progress, RowBatch, Ragged, Placed]:
+        """Rows as documents that are ready to be written, with their tokens alone. Raises: BadRow, InputError."""
+        try:
+            batch = rows.parse(rows.content)
+            progress = Progress(spelled=Counter(batch.spelled))
+            return progress, batch, *self._place_batch(batch, progress)
+        except BadRow as error:
+            if error.row < 0:
+                raise InputError(rows.path, str(error.problem)) from error
+            raise
+
+    def _place_batch(self, batch: RowBatch, progress: Progress) -> tuple[Ragged, Placed]:
         options, places = self.writer.options, None
         if self.tokenizer is None or batch.texts is None:
             assert batch.tokens is not None
@@ -213,7 +243,6 @@ class ShardFiller:
                 marked[spans.row] = True
             self.tokenizer.spelled.clear()
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
-        progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name)
         check_ids(tokens, options.token_limit)
         dtype, decode = np.dtype("<" + options.written_type), self.decode and partial(self.decode, tokens)
         placed = place(batch, tokens, places, self.eos, self.rules, dtype, decode)
@@ -229,7 +258,12 @@ class ShardFiller:
             placed = with_prefix(placed, self.tokenizer.encode_prefixes(batch.prefixes))
         if batch.texts is not None and self.tokenizer is not None:
             progress.spelled += self.tokenizer.spelled
-        return placed
+        return tokens, placed
+
+
+def _named(error: BadRow) -> dict[int, str]:
+    """What is wrong with each row that an error names."""
+    return dict(error.rows) or {error.row: error.problem}
 
 
 def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:

@@ -30,7 +30,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.special_tokens import CONTROL, RULES, TEXT
+from conceptloader.ingest.records.special_tokens import CONTROL, RULES
 from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
 
 _FATES = {False: "kept as text", True: "which became these tokens"}
@@ -62,7 +62,7 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-eos", action="store_true", help="do not append an eos token to each document")
     add("--bos", metavar="TOKEN|ID", help="token that starts each document (default: none)")
     meaning = "text that spells a special token is text (default), becomes that token, or is an error"
-    add("--special-tokens", choices=RULES, default=TEXT, help=meaning)
+    add("--special-tokens", choices=RULES, help=meaning)
     meaning = "stored type (default: the smallest that holds the vocabulary)"
     add("--token-dtype", choices=list(TOKEN_DTYPES), help=meaning)
 

@@ -62,7 +62,8 @@ class IngestOptions(SpanAlignment):
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
     append_eos: end each document with the tokenizer's eos token; of conversations, those without a template. bos: id of
     a token to put in front of each. eos_twice: append it even where the first documents end with it already.
-    special_tokens: what text is that spells a special token, see `SpecialTokens`.
+    special_tokens: what text is that spells a special token, see `SpecialTokens`; None: text, unless most of the first
+    documents begin or end with one.
     align, eos_span, ...: see `SpanAlignment`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
     ("f2" or "f4") of the scores of concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
@@ -80,7 +81,7 @@ class IngestOptions(SpanAlignment):
     append_eos: bool = True
     bos: int | None = None
     eos_twice: bool = False
-    special_tokens: str = TEXT
+    special_tokens: str | None = None
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -93,6 +94,11 @@ class IngestOptions(SpanAlignment):
     max_line_bytes: int = MAX_LINE_BYTES
     chat: ChatRules | None = None
     unique_ids: bool = False
+
+    @property
+    def spelled(self) -> str:
+        """The rule for text that spells a special token."""
+        return TEXT if self.special_tokens is None else self.special_tokens
 
     @property
     def eos(self) -> int | None:
@@ -167,7 +173,7 @@ def build_dataset(
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
-        read_spelled(build, options.special_tokens)
+        read_spelled(build, options.spelled)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
@@ -189,7 +195,7 @@ def build_dataset(
             summary.ids = count_ids(build)
             if options.unique_ids:
                 summary.ids.check(path)
-            summary.special_tokens = dict(read_spelled(build, options.special_tokens))
+            summary.special_tokens = dict(read_spelled(build, options.spelled))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             manifest, summary.lost_spans = finalize(path), summary.losses.lost
@@ -230,10 +236,10 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
     options.check_rules()
-    if options.special_tokens not in RULES:
-        raise ConfigError("special_tokens", repr(options.special_tokens), f"one of {', '.join(RULES)}")
-    if options.special_tokens != TEXT and options.columns.text is None and options.chat is None:
-        raise ConfigError("special_tokens", f"{options.special_tokens!r} for tokens as input", "text", "omit it")
+    if options.spelled not in RULES:
+        raise ConfigError("special_tokens", repr(options.spelled), f"one of {', '.join(RULES)}")
+    if options.spelled != TEXT and options.columns.text is None and options.chat is None:
+        raise ConfigError("special_tokens", f"{options.spelled!r} for tokens as input", "text", "omit it")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:
@@ -278,7 +284,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),
-                **({"special_tokens": ERROR} if options.special_tokens == ERROR else {}),
+                **({"special_tokens": ERROR} if options.spelled == ERROR else {}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": options.chat.to_json()}),
                 **({"joined": options.joined} if options.joined else {}),
@@ -330,7 +336,8 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
         chat=options.chat,
         bos=options.bos,
         asked=not options.eos_twice,
-        special_tokens=options.special_tokens,
+        asked_text=options.special_tokens is None,
+        special_tokens=options.spelled,
     )
 
 

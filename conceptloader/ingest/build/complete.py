@@ -41,7 +41,7 @@ class Limits(Protocol):
     def max_unaligned_spans(self) -> float: ...
 
     @property
-    def special_tokens(self) -> str: ...
+    def spelled(self) -> str: ...
 
     @property
     def unique_ids(self) -> bool: ...
@@ -164,7 +164,7 @@ def describe_complete(
             fix="nothing was changed: build into a new directory, or over this one (--overwrite)",
         )
     check_since_start(path, sources, complete=True)
-    names = read_spelled(found, limits.special_tokens)
+    names = read_spelled(found, limits.spelled)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)

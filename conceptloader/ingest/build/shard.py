@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -40,7 +40,8 @@ class ShardJob:
 
     tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos_id: the tokenizer's eos,
     or None. eos: the id to append to each document, or None; bos: the one to put before it; asked: whether to raise
-    where the first documents have these already. skip_bad: skip records that cannot be ingested instead of raising.
+    where the first documents have these already, asked_text: or special tokens as text.
+    skip_bad: skip records that cannot be ingested instead of raising.
     chat: how the input's conversations are rendered, None for documents. special_tokens: the rule of `SpecialTokens`.
     """
 
@@ -57,6 +58,7 @@ class ShardJob:
     chat: ChatRules | None = None
     bos: int | None = None
     asked: bool = True
+    asked_text: bool = True
     special_tokens: str = TEXT
 
 
@@ -180,12 +182,21 @@ class ShardFiller:
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
             else:
-                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name)
+                framed = self._framed(batch)
+                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name, framed)
                 self._write(batch, placed, progress)
                 break
         progress.bytes = consumed
         progress.bad = [(rows.path, rows.name(rows.numbers[i]), bad[i]) for i in sorted(bad)]
         return progress
+
+    def _framed(self, batch: RowBatch) -> Mapping[str, int]:
+        if batch.texts is None or self.tokenizer is None or not self.doubled.looks:
+            return batch.framed
+        self.tokenizer.framed.clear()
+        for text in batch.texts:
+            self.tokenizer.look([text])
+        return self.tokenizer.framed
 
     def _write(self, batch: RowBatch, placed: Placed, progress: Progress) -> None:
         tokens, writer = placed.tokens, self.writer
@@ -278,7 +289,7 @@ def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
     return ShardFiller(
         writer, None if given else _with_rule(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
         decode=decode if given and job.tokenizer is not None else None,
-        doubled=Doubled(asked=job.asked and job.shard == 0),
+        doubled=Doubled(asked=job.asked and job.shard == 0, asked_text=job.asked_text and job.shard == 0),
     )  # fmt: skip
 
 

@@ -190,6 +190,7 @@ class ChatParser:
         self._truncated = 0
         self._tokenizer.spelled.clear()
         self._left_out.clear()
+        self._tokenizer.framed.clear()
         if not isinstance(rows, list):
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
             rows = objects_of(rows.to_struct_array())
@@ -201,7 +202,7 @@ class ChatParser:
         each(rows, add)
         batch = self._records.parse(documents)
         batch.truncated, batch.spelled = self._truncated, dict(self._tokenizer.spelled)
-        batch.unprinted = dict(self._left_out)
+        batch.unprinted, batch.framed = dict(self._left_out), dict(self._tokenizer.framed)
         return batch
 
     def _documents(self, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -267,6 +268,7 @@ class ChatParser:
             raise ValueError(error.problem) from error
         if not second:
             raise ValueError("completion: found no token, expected what is to be trained on")
+        self._tokenizer.look([prompt, completion])
         eos = [] if second[-1:] == eos else eos
         tokens, limit = [*first, *second, *eos], self._rules.max_tokens or len(first) + len(second) + 1
         if len(tokens) > limit:
@@ -289,6 +291,9 @@ class ChatParser:
             if self._rules.max_tokens is None or len(found["tokens"]) <= self._rules.max_tokens:
                 self._truncated += end < len(messages)
                 self._tokenizer.spelled.update(spelled)
+                if spelled:
+                    texts = [message.get("content") for message in messages]
+                    self._tokenizer.look([text for text in texts if isinstance(text, str)])
                 self._left_out.update(self._unprinted.names(messages[:end], tools))
                 return found
         found_tokens, limit = len(found["tokens"]), self._rules.max_tokens

@@ -12,8 +12,10 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.records import RecordParser
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 from tests.corpora.records import build, content
+from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
@@ -318,3 +320,45 @@ def test_good_vocabularies(tmp_path: Path) -> None:
     for data in ("a\r\nb c\r\n", "a\nb c", '["a", "b c"]'):
         path.write_bytes(data.encode())
         assert load_vocabulary(path) == ["a", "b c"]
+
+
+def many(kind: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(records of which a third is bad, options), by the stage that says so."""
+    wrong: list[dict[str, Any]] = [
+        {"text": 7},
+        {"text": "abc", "spans": [{"start": 0, "end": 9, "concepts": ["a"]}]},
+        {"text": "a<|x|>"},
+    ]
+    made = {"record": wrong[:1], "place": wrong[1:2], "tokenizer": wrong[2:], "all": wrong}[kind]
+    rows = [made[k // 3 % len(made)] if k % 3 == 0 else {"id": str(k), "text": "ab"} for k in range(600)]
+    return rows, {"special_tokens": "error"}
+
+
+@pytest.mark.parametrize("kind", ["record", "place", "tokenizer", "all"])
+def test_many_bad_records_of_a_block_do_not_repeat_it_for_each(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = byte_level()
+    made.add_special_tokens(["<|x|>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    rows, options = many(kind)
+    options |= {"tokenizer": str(tmp_path / "tokenizer.json"), "eos": "<|x|>", "vocabularies": {"concepts": ["a"]}}
+    good = [row for k, row in enumerate(rows) if k % 3]
+    parsed: list[int] = []
+    parse = RecordParser.parse
+
+    def counted(self: RecordParser, some: Any) -> Any:
+        parsed.append(len(some))
+        return parse(self, some)
+
+    monkeypatch.setattr(RecordParser, "parse", counted)
+    for name, content_of in (("in", rows), ("good", good)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content_of))
+    bad: list[Any] = []
+    options["columns"] = Columns(tracks={"concepts": "spans"})
+    cl.build(tmp_path / "in.jsonl", tmp_path / "some", on_bad=lambda *found: bad.append(found), **options)
+    assert [where for _, where, _ in bad] == [f"line {k + 1}" for k in range(0, 600, 3)]
+    assert sum(parsed) < 15 * len(rows)
+    cl.build(tmp_path / "good.jsonl", tmp_path / "all", **options)
+    found, wanted = content(tmp_path / "some"), content(tmp_path / "all")
+    assert all(name.endswith(".json") for name in wanted if found[name] != wanted[name])

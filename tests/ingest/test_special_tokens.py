@@ -12,6 +12,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.records.batch import BadRow
+from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.special_tokens import RULES, SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
 from tests.corpora.tokenizers import END, FAMILIES, byte_level, definition
@@ -196,3 +197,43 @@ def test_init_says_them(tmp_path: Path) -> None:
 def test_tokens_as_input_have_no_text(tmp_path: Path) -> None:
     with raises(ConfigError, "special_tokens", "'control' for tokens as input"):
         build(tmp_path, [{"tokens": [1]}], "out", special_tokens="control")
+
+
+FRAMED: dict[str, dict[str, Any]] = {
+    "eos": {"text": f"the red cat{END}"},
+    "eos and a line feed": {"text": f"the red cat{END}\n"},
+    "bos": {"text": "<|im_start|>the red cat"},
+    "completion": {"prompt": "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", "completion": "a<|im_end|>"},
+    "message": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a<|im_end|>\n"}]},
+}
+
+
+@pytest.mark.parametrize("kind", FRAMED)
+@pytest.mark.parametrize("append_eos", [True, False])
+def test_documents_that_end_with_a_special_token_as_text_need_a_choice(
+    kind: str, append_eos: bool, tmp_path: Path
+) -> None:
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    options: dict[str, Any] = {"append_eos": append_eos}
+    if "text" not in FRAMED[kind]:
+        options["chat"] = ChatRules(template=template, specials={}, append_eos=append_eos)
+    rows = [FRAMED[kind]] * 6
+    with pytest.raises(InputError, match="6 of the first 6 documents, which begin or end"):
+        build(tmp_path, rows, "asked", **options)
+    for rule, there in (("text", False), ("control", True)):
+        more = {} if append_eos and rule == "control" else {"eos": END}
+        _, documents = build(tmp_path, rows, rule, special_tokens=rule, **{**options, **more})
+        name = END if kind.startswith("eos") else "<|im_start|>" if kind == "bos" else "<|im_end|>"
+        number = with_marks().token_to_id(name)
+        body = documents[0][:-1] if append_eos else documents[0]
+        if kind != "message":
+            assert (number in body) == there
+    few = rows[:2] + [OTHERS.get(kind, {"text": "red"})] * 4
+    build(tmp_path, few, "few", **options)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "completion": {"prompt": "q", "completion": "a"},
+    "message": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+}

@@ -31,7 +31,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.special_tokens import CONTROL, RULES, TEXT
+from conceptloader.ingest.records.special_tokens import CONTROL, RULES
 from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
 
 _FATES = {False: "kept as text", True: "which became these tokens"}
@@ -63,7 +63,7 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add("--no-eos", action="store_true", help="do not append an eos token to each document")
     add("--bos", metavar="TOKEN|ID", help="starts each document (default: none)")
     meaning = "what text is that spells one (default: text)"
-    add("--special-tokens", choices=RULES, default=TEXT, help=meaning)
+    add("--special-tokens", choices=RULES, help=meaning)
     meaning = "stored type (default: by the vocabulary)"
     add("--token-dtype", choices=list(TOKEN_DTYPES), help=meaning)
 
@@ -149,6 +149,9 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     if summary.special_tokens:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.special_tokens.items()))
         lines.append(f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens): {names}")
+    if summary.unprinted:
+        names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.unprinted.items()))
+        lines.append(f"the chat template does not print what these fields of messages say, so it is lost: {names}")
     if summary.compared:
         lines.append(f"tokenized by gigatoken; of {summary.compared:,} documents the ids were compared with tokenizers")
     elif summary.slow:

@@ -63,7 +63,8 @@ class IngestOptions(SpanAlignment):
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
     append_eos: end each document with the tokenizer's eos token; of conversations, those without a template. bos: id of
     a token to put in front of each. eos_twice: append it even where the first documents end with it already.
-    special_tokens: what text is that spells a special token, see `SpecialTokens`.
+    special_tokens: what text is that spells a special token, see `SpecialTokens`; None: text, unless most of the first
+    documents begin or end with one.
     align, eos_span, ...: see `SpanAlignment`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
     ("f2" or "f4") of the scores of concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
@@ -81,7 +82,7 @@ class IngestOptions(SpanAlignment):
     append_eos: bool = True
     bos: int | None = None
     eos_twice: bool = False
-    special_tokens: str = TEXT
+    special_tokens: str | None = None
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -94,6 +95,11 @@ class IngestOptions(SpanAlignment):
     max_line_bytes: int = MAX_LINE_BYTES
     chat: ChatRules | None = None
     unique_ids: bool = False
+
+    @property
+    def spelled(self) -> str:
+        """The rule for text that spells a special token."""
+        return TEXT if self.special_tokens is None else self.special_tokens
 
     @property
     def eos(self) -> int | None:
@@ -170,7 +176,7 @@ def build_dataset(
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
-        read_spelled(build, options.special_tokens)
+        read_spelled(build, options.spelled)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
@@ -179,18 +185,20 @@ def build_dataset(
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
-        did, losses, spelled, slow = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        did, losses, spelled, unprinted, slow = _write_shards(
+            build, sources, plan, options, missing, workers, on_bad, watch
+        )
         counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
         summary.special_tokens, summary.doubled = dict(spelled), did["doubled"]
-        summary.compared, summary.slow = did["compared"], slow
+        summary.compared, summary.slow, summary.unprinted = did["compared"], slow, dict(unprinted)
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
             summary.ids = count_ids(build)
             if options.unique_ids:
                 summary.ids.check(path)
-            summary.special_tokens = dict(read_spelled(build, options.special_tokens))
+            summary.special_tokens = dict(read_spelled(build, options.spelled))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             manifest, summary.lost_spans = finalize(path), summary.losses.lost
@@ -231,15 +239,15 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
     options.check_rules()
-    if options.special_tokens not in RULES:
+    if options.spelled not in RULES:
         raise ConfigError(
             "special_tokens",
-            repr(options.special_tokens),
+            repr(options.spelled),
             f"one of {', '.join(RULES)}",
             "name one of these (--special-tokens)",
         )
-    if options.special_tokens != TEXT and options.columns.text is None and options.chat is None:
-        raise ConfigError("special_tokens", f"{options.special_tokens!r} for tokens as input", "text", "omit it")
+    if options.spelled != TEXT and options.columns.text is None and options.chat is None:
+        raise ConfigError("special_tokens", f"{options.spelled!r} for tokens as input", "text", "omit it")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:
@@ -294,7 +302,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),
-                **({"special_tokens": ERROR} if options.special_tokens == ERROR else {}),
+                **({"special_tokens": ERROR} if options.spelled == ERROR else {}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": options.chat.to_json()}),
                 **({"joined": options.joined} if options.joined else {}),
@@ -346,7 +354,8 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
         chat=options.chat,
         bos=options.bos,
         asked=not options.eos_twice,
-        special_tokens=options.special_tokens,
+        asked_text=options.special_tokens is None,
+        special_tokens=options.spelled,
     )
 
 
@@ -359,12 +368,12 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> tuple[Counter[str], Losses, Counter[str], str]:
+) -> tuple[Counter[str], Losses, Counter[str], Counter[str], str]:
     """Write the `missing` shards.
 
     Returns: counts of documents, tokens (prefix: of prefixes), bad records, truncated conversations and documents with
-    a second eos or bos, and that were compared with tokenizers; losses; special tokens that texts spell, by name; why
-    gigatoken was not used.
+    a second eos or bos, and that were compared with tokenizers; losses; special tokens that texts spell, and fields of
+    messages that the chat template left out, by name; why gigatoken was not used.
     """
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
@@ -379,7 +388,7 @@ def _write_shards(
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
     losses, told, counts, spelled = Losses(), set[str](), Counter[str](), Counter[str]()
-    slow = set[str]()
+    slow, unprinted = set[str](), Counter[str]()
 
     def on_news(_: int, progress: Progress) -> None:
         counts.update(documents=progress.documents, tokens=progress.tokens)
@@ -387,6 +396,7 @@ def _write_shards(
         counts.update(doubled=progress.doubled, compared=progress.compared)
         slow.add(progress.slow)
         spelled.update(progress.spelled)
+        unprinted.update(progress.unprinted)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
@@ -408,7 +418,7 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return counts, losses, spelled, next(iter(slow - {""}), "")
+        return counts, losses, spelled, unprinted, next(iter(slow - {""}), "")
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"

@@ -41,7 +41,7 @@ class Limits(Protocol):
     def max_unaligned_spans(self) -> float: ...
 
     @property
-    def special_tokens(self) -> str: ...
+    def spelled(self) -> str: ...
 
     @property
     def unique_ids(self) -> bool: ...
@@ -53,7 +53,8 @@ class Summary:
 
     ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
     each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
-    ids were compared with those of tokenizers; slow: why it was not used. These, bad records, truncated
+    ids were compared with those of tokenizers; slow: why it was not used. unprinted: fields of messages that the chat
+    template left out, by name. These, bad records, truncated
     conversations and tokens of prefixes are those of this run, all else is of the whole dataset.
     """
 
@@ -71,6 +72,7 @@ class Summary:
     ids: IdCounts | None = None
     special_tokens: dict[str, int] = field(default_factory=dict)
     doubled: int = 0
+    unprinted: dict[str, int] = field(default_factory=dict)
     compared: int = 0
     slow: str = ""
 
@@ -168,7 +170,7 @@ def describe_complete(
             "nothing was changed: build into a new directory, or over this one (--overwrite)",
         )
     check_since_start(path, sources, complete=True)
-    names = read_spelled(found, limits.special_tokens)
+    names = read_spelled(found, limits.spelled)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)

@@ -1,5 +1,6 @@
-"""Documents that have the eos or the bos already which a build is about to give them."""
+"""Documents that have the eos or the bos already which a build is about to give them, as tokens or as text."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +13,37 @@ _FIRST = 1000  # documents that tell what all are like
 
 @dataclass
 class Doubled:
-    """Counts them. asked: whether to raise if most of the first documents have one, since nobody wants two in all."""
+    """Counts them.
+
+    asked: whether to raise if most of the first documents have one, since nobody wants two in all. asked_text: whether
+    to raise if most begin or end with the name of a special token, which is text by default.
+    """
 
     asked: bool = False
+    asked_text: bool = False
     _seen: int = 0
     _found: int = 0
 
-    def count(self, tokens: Ragged, eos: int | None, bos: int | None, where: str) -> int:
+    @property
+    def looks(self) -> bool:
+        """Whether the texts of the next documents matter."""
+        return self.asked_text and self._seen < _FIRST
+
+    def count(self, tokens: Ragged, eos: int | None, bos: int | None, where: str, framed: Mapping[str, int]) -> int:
         """Documents of a batch, as they come, that end with this eos or begin with this bos.
+
+        framed: how many begin or end with the name of a special token as text, by name.
 
         Raises: InputError.
         """
+        name = max(framed, key=lambda name: framed[name], default="")
+        if self.looks and 2 * framed.get(name, 0) > len(tokens):
+            raise InputError(
+                f"shard {where}",
+                f"{framed[name]:,} of the first {len(tokens):,} documents, which begin or end with {name!r} as text",
+                "documents without it, or a choice what it is",
+                "choose --special-tokens control for the token itself, or --special-tokens text",
+            )
         total = 0
         starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
         for what, given, at in (("end with the eos", eos, ends - 1), ("begin with the bos", bos, starts)):

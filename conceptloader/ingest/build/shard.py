@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -40,7 +40,8 @@ class ShardJob:
 
     tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos_id: the tokenizer's eos,
     or None. eos: the id to append to each document, or None; bos: the one to put before it; asked: whether to raise
-    where the first documents have these already. skip_bad: skip records that cannot be ingested instead of raising.
+    where the first documents have these already, asked_text: or special tokens as text.
+    skip_bad: skip records that cannot be ingested instead of raising.
     chat: how the input's conversations are rendered, None for documents. special_tokens: the rule of `SpecialTokens`.
     """
 
@@ -57,6 +58,7 @@ class ShardJob:
     chat: ChatRules | None = None
     bos: int | None = None
     asked: bool = True
+    asked_text: bool = True
     special_tokens: str = TEXT
 
 
@@ -66,7 +68,8 @@ class Progress:
 
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
     without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
-    doubled: documents that had the eos, or the bos, which they got, already. compared: documents whose ids were
+    doubled: documents that had the eos, or the bos, which they got, already; unprinted: fields of messages that a chat
+    template left out, by name. compared: documents whose ids were
     compared with those of tokenizers; slow: why gigatoken was not used.
     """
 
@@ -78,6 +81,7 @@ class Progress:
     truncated: int = 0
     prefix_tokens: int = 0
     spelled: Counter[str] = field(default_factory=Counter)
+    unprinted: Counter[str] = field(default_factory=Counter)
     doubled: int = 0
     compared: int = 0
     slow: str = ""
@@ -89,6 +93,7 @@ class Progress:
         self.truncated += other.truncated
         self.prefix_tokens += other.prefix_tokens
         self.spelled += other.spelled
+        self.unprinted += other.unprinted
         self.doubled += other.doubled
         self.compared += other.compared
         self.slow = self.slow or other.slow
@@ -138,8 +143,8 @@ class Rows:
     numbers: Sequence[int]
     name: Callable[[int], str]
 
-    def without(self, rows: Collection[int]) -> "Rows":
-        kept = [i for i in range(len(self.numbers)) if i not in rows]
+    def only(self, kept: Sequence[int]) -> "Rows":
+        """Those at these positions."""
         content = [self.content[i] for i in kept] if isinstance(self.content, list) else self.content.take(kept)
         return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
 
@@ -165,41 +170,80 @@ class ShardFiller:
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
-        progress, writer = Progress(bytes=consumed), self.writer
-        while len(rows.numbers):
+        progress, bad, kept = Progress(), dict[int, str](), [*range(len(rows.numbers))]
+        while kept:
+            some = rows.only(kept) if bad else rows
             try:
-                batch = rows.parse(rows.content)
-                progress.spelled = Counter(batch.spelled)
-                placed = self._place(batch, progress)
+                progress, batch, tokens, placed = self._place(some)
             except BadRow as error:
-                if error.row < 0:
-                    raise InputError(rows.path, str(error.problem)) from error
-                where = rows.name(rows.numbers[error.row])
                 if not self.skip_bad:
-                    raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error
-                bad = error.rows or {error.row: error.problem}
-                progress.bad += [(rows.path, rows.name(rows.numbers[row]), bad[row]) for row in sorted(bad)]
-                rows = rows.without(bad)
-                continue
-            tokens = placed.tokens
-            writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
-            progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
-            progress.truncated = batch.truncated
-            if batch.prefixes is not None:
-                progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
-            self.spelled.update(progress.spelled)
-            if self.spelled and self.tokenizer is not None:
-                writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
-            if self.tokenizer is not None:
-                progress.compared, progress.slow = self.tokenizer.take_compared()
-            self.losses.add(progress.losses)
-            if self.losses:
-                writer.notes[NOTE] = self.losses.to_json()
-            break
+                    raise BadRecord(f"{rows.path}: {rows.name(some.numbers[error.row])}: {error.problem}") from error
+                found = self._bad(some) if bad else _named(error)
+                bad.update({kept[i]: problem for i, problem in found.items()})
+                kept = [i for i in range(len(rows.numbers)) if i not in bad]
+            else:
+                framed = self._framed(batch)
+                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name, framed)
+                self._write(batch, placed, progress)
+                break
+        progress.bytes = consumed
+        progress.bad = [(rows.path, rows.name(rows.numbers[i]), bad[i]) for i in sorted(bad)]
         return progress
 
-    def _place(self, batch: RowBatch, progress: Progress) -> Placed:
-        """The documents of a batch, ready to be written. Raises: BadRow."""
+    def _framed(self, batch: RowBatch) -> Mapping[str, int]:
+        if batch.texts is None or self.tokenizer is None or not self.doubled.looks:
+            return batch.framed
+        self.tokenizer.framed.clear()
+        for text in batch.texts:
+            self.tokenizer.look([text])
+        return self.tokenizer.framed
+
+    def _write(self, batch: RowBatch, placed: Placed, progress: Progress) -> None:
+        tokens, writer = placed.tokens, self.writer
+        writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
+        progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
+        progress.truncated, progress.unprinted = batch.truncated, Counter(batch.unprinted)
+        if batch.prefixes is not None:
+            progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
+        self.spelled.update(progress.spelled)
+        if self.spelled and self.tokenizer is not None:
+            writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
+        if self.tokenizer is not None:
+            progress.compared, progress.slow = self.tokenizer.take_compared()
+        self.losses.add(progress.losses)
+        if self.losses:
+            writer.notes[NOTE] = self.losses.to_json()
+
+    def _bad(self, rows: Rows) -> dict[int, str]:
+        """What is wrong with each row that cannot be ingested, by position.
+
+        A stage may name the first of them only, and later ones have not seen the rest: halves bound what is repeated.
+        """
+        if not rows.numbers:
+            return {}
+        try:
+            self._place(rows)
+        except BadRow as error:
+            bad = _named(error)
+        else:
+            return {}
+        rest = [i for i in range(len(rows.numbers)) if i not in bad]
+        for part in (rest[: len(rest) // 2], rest[len(rest) // 2 :]):
+            bad |= {part[i]: problem for i, problem in self._bad(rows.only(part)).items()}
+        return bad
+
+    def _place(self, rows: Rows) -> tuple[Progress, RowBatch, Ragged, Placed]:
+        """Rows as documents that are ready to be written, with their tokens alone. Raises: BadRow, InputError."""
+        try:
+            batch = rows.parse(rows.content)
+            progress = Progress(spelled=Counter(batch.spelled))
+            return progress, batch, *self._place_batch(batch, progress)
+        except BadRow as error:
+            if error.row < 0:
+                raise InputError(rows.path, str(error.problem)) from error
+            raise
+
+    def _place_batch(self, batch: RowBatch, progress: Progress) -> tuple[Ragged, Placed]:
         options, places = self.writer.options, None
         if self.tokenizer is None or batch.texts is None:
             assert batch.tokens is not None
@@ -210,7 +254,6 @@ class ShardFiller:
                 marked[spans.row] = True
             self.tokenizer.spelled.clear()
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
-        progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name)
         check_ids(tokens, options.token_limit)
         dtype, decode = np.dtype("<" + options.written_type), self.decode and partial(self.decode, tokens)
         placed = place(batch, tokens, places, self.eos, self.rules, dtype, decode)
@@ -226,7 +269,12 @@ class ShardFiller:
             placed = with_prefix(placed, self.tokenizer.encode_prefixes(batch.prefixes))
         if batch.texts is not None and self.tokenizer is not None:
             progress.spelled += self.tokenizer.spelled
-        return placed
+        return tokens, placed
+
+
+def _named(error: BadRow) -> dict[int, str]:
+    """What is wrong with each row that an error names."""
+    return dict(error.rows) or {error.row: error.problem}
 
 
 def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
@@ -241,7 +289,7 @@ def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
     return ShardFiller(
         writer, None if given else _with_rule(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
         decode=decode if given and job.tokenizer is not None else None,
-        doubled=Doubled(asked=job.asked and job.shard == 0),
+        doubled=Doubled(asked=job.asked and job.shard == 0, asked_text=job.asked_text and job.shard == 0),
     )  # fmt: skip
 
 

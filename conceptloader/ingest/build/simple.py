@@ -13,7 +13,6 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns, with_labels
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.special_tokens import TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, find_token, load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
@@ -30,7 +29,7 @@ def build(
     eos: str | int | None = None,
     append_eos: bool = True,
     bos: str | int | None = None,
-    special_tokens: str = TEXT,
+    special_tokens: str | None = None,
     vocabularies: Mapping[str, Path | Sequence[str]] | None = None,
     scores: Mapping[str, str] | None = None,
     columns: Columns | None = None,
@@ -58,7 +57,8 @@ def build(
         eos: Token, or id, that ends a document.
         append_eos: Whether the eos ends each document.
         bos: That begins it, None for none.
-        special_tokens: What text is that spells a special token: "text", "control" (that token) or "error".
+        special_tokens: What text is that spells a special token: "text", "control" (that token) or "error"; None: text,
+            unless most of the first documents begin or end with one, which raises.
         vocabularies: Names of the concepts by track, or the file that has them.
         scores: By track, the type "f2" or "f4" of the scores of concepts.
         columns: By default those of the first records (`detect_columns`).

@@ -74,6 +74,8 @@ class RowBatch:
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
     conversations of which turns were dropped. prefixes: texts to put before the documents'. numbers: by track, an
     encoded record per document, None for none. spelled: special tokens that texts of these tokens spell, by name.
+    unprinted: fields of messages that a template left out, by name. framed: documents of these tokens that begin or end
+    with a special token as text, by name.
     """
 
     ids: list[str]
@@ -86,3 +88,5 @@ class RowBatch:
     prefixes: list[str] | None = None
     numbers: dict[str, list[bytes | None]] = field(default_factory=dict)
     spelled: Mapping[str, int] = field(default_factory=dict)
+    unprinted: Mapping[str, int] = field(default_factory=dict)
+    framed: Mapping[str, int] = field(default_factory=dict)

@@ -3,11 +3,12 @@
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.batch import BadRow, RowBatch
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.documents import check_id, each, plain
+from conceptloader.ingest.records.messages import Unprinted, is_trained
 from conceptloader.ingest.records.records import RecordParser, parse_json, read_record
 from conceptloader.ingest.records.special_tokens import ERROR, TEXT, SpecialTokens, refuse
 from conceptloader.ingest.records.table import objects_of
@@ -195,12 +197,15 @@ class ChatParser:
             self._given["strftime_now"] = _today(rules.variables["strftime_now"])
         self._ignored = frozenset(columns.ignored)
         self._truncated = 0
+        self._unprinted, self._left_out = Unprinted(self._render), Counter[str]()
 
     def parse(self, rows: Any) -> RowBatch:
         """rows: lines of JSON, rows of CSV, or a pyarrow table."""
         documents: list[dict[str, Any]] = []
         self._truncated = 0
         self._tokenizer.spelled.clear()
+        self._left_out.clear()
+        self._tokenizer.framed.clear()
         if not isinstance(rows, list):
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
             rows = objects_of(rows.to_struct_array(), lambda row: without_null(plain(row)))
@@ -212,6 +217,7 @@ class ChatParser:
         each(rows, add)
         batch = self._records.parse(documents)
         batch.truncated, batch.spelled = self._truncated, dict(self._tokenizer.spelled)
+        batch.unprinted, batch.framed = dict(self._left_out), dict(self._tokenizer.framed)
         return batch
 
     def _documents(self, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -219,20 +225,39 @@ class ChatParser:
         if unknown:
             known = ", ".join(sorted(_CONTENT))
             raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; omit it (--ignore-column)")
+        record = {column: value for column, value in record.items() if column not in self._ignored}
         tools, prompt, name = _tools(record.get("tools")), record.get("prompt"), check_id(record.get("id"))
         if "chosen" in record and "rejected" in record:
-            start = prompt if isinstance(prompt, list) else []
+            start = self._list(record, "prompt") if isinstance(prompt, list) else []
             return [
-                {**self._chat([*start, *_list(record[side], side)], tools, 0, side), "id": f"{name}/{side}"}
+                {**self._chat([*start, *self._list(record, side)], tools, 0, side), "id": f"{name}/{side}"}
                 for side in ("chosen", "rejected")
             ]
         if isinstance(prompt, str) and isinstance(record.get("completion"), str):
             return [{**self._plain(prompt, record["completion"]), "id": name}]
         if "completion" in record:
-            start = _list(prompt, "prompt")
-            messages = [*start, *_list(record["completion"], "completion")]
+            start = self._list(record, "prompt")
+            messages = [*start, *self._list(record, "completion")]
             return [{**self._chat(messages, tools, len(start), "completion"), "id": name}]
-        return [{**self._chat(_list(record.get("messages"), "messages"), tools, 0, "messages"), "id": name}]
+        return [{**self._chat(self._list(record, "messages"), tools, 0, "messages"), "id": name}]
+
+    def _list(self, record: dict[str, Any], column: str) -> list[tuple[str, Any]]:
+        """The messages of a column, each with its place, without the fields that are ignored."""
+        found = record.get(column)
+        if not isinstance(found, list) or not found:
+            raise ValueError(
+                f"{column}: found {found!r:.100}, expected messages, each with role and content (CSV, which has no "
+                "lists, may have texts: prompt and completion)"
+            )
+        unwanted = {name for name in self._ignored if name.startswith(f"{column}.")}
+        if unwanted:
+            found = [
+                {name: value for name, value in message.items() if f"{column}.{name}" not in unwanted}
+                if isinstance(message, dict)
+                else message
+                for message in found
+            ]
+        return [(f"{column}[{k}]", message) for k, message in enumerate(found)]
 
     def _filled(self, document: dict[str, Any]) -> dict[str, Any]:
         eos, room = self._tokenizer.tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
@@ -261,30 +286,38 @@ class ChatParser:
             raise ValueError(error.problem) from error
         if not second:
             raise ValueError("completion: found no token, expected what is to be trained on")
+        self._tokenizer.look([prompt, completion])
         eos = [] if second[-1:] == eos else eos
         tokens, limit = [*first, *second, *eos], self._rules.max_tokens or len(first) + len(second) + 1
         if len(tokens) > limit:
             raise ValueError(f"found {len(tokens)} tokens without turns, expected at most {limit} (--max-tokens)")
         return {"tokens": np.array(tokens), "loss_mask": [0] * len(first) + [1] * (len(second) + len(eos))}
 
-    def _chat(self, messages: list[Any], tools: Any, learnt: int, where: str) -> dict[str, Any]:
-        """A conversation, cut to whole turns. `learnt`: the first message that may be trained on."""
-        messages = [_joined(message, f"{where}[{k}]", self._takes_parts) for k, message in enumerate(messages)]
+    def _chat(self, given: list[tuple[str, Any]], tools: Any, learnt: int, where: str) -> dict[str, Any]:
+        """A conversation, cut to whole turns. given: (place, message); learnt: the first that may be trained on."""
+        messages = [_joined(message, place, self._takes_parts) for place, message in given]
         _check(messages, where)
-        ends = [k + 1 for k, message in enumerate(messages) if message["role"] == "assistant" and k >= learnt]
+        said = [message["role"] == "assistant" and k >= learnt for k, message in enumerate(messages)]
+        ends = [k + 1 for k, is_said in enumerate(said) if is_said]
         if not ends or ends[-1] != len(messages):
             raise ValueError(f"{where}: found {messages[-1]['role']!r} as the last role, expected assistant")
+        flags = [is_trained(message, place) for (place, _), message in zip(given, messages, strict=True)]
+        trained = [is_said and flag for is_said, flag in zip(said, flags, strict=True)]
         for end in reversed(ends):
-            found = self._rendered(messages[:end], tools, learnt, where)
+            found = self._rendered(messages[:end], tools, trained[:end], where)
             spelled = found.pop("spelled")
             if self._rules.max_tokens is None or len(found["tokens"]) <= self._rules.max_tokens:
                 self._truncated += end < len(messages)
                 self._tokenizer.spelled.update(spelled)
+                if spelled:
+                    texts = [message.get("content") for message in messages]
+                    self._tokenizer.look([text for text in texts if isinstance(text, str)])
+                self._left_out.update(self._unprinted.names(messages[:end], tools))
                 return found
         found_tokens, limit = len(found["tokens"]), self._rules.max_tokens
         raise ValueError(f"{where}: found {found_tokens} tokens in the first turn, expected at most {limit}")
 
-    def _rendered(self, messages: list[Any], tools: Any, learnt: int, where: str) -> dict[str, Any]:
+    def _rendered(self, messages: list[Any], tools: Any, trained: list[bool], where: str) -> dict[str, Any]:
         render, encode = self._render, self._encode
         if spelled := self._tokenizer.names_in([messages, tools]):
             if self._tokenizer.rule == ERROR:
@@ -299,10 +332,12 @@ class ChatParser:
             spans = list(zip(places[::2], places[1::2], strict=True))
             if len(spans) != sum(message["role"] == "assistant" for message in messages):
                 raise ValueError(f"{where}: the template marks {len(spans)} generations, expected one for each answer")
-            earlier = sum(message["role"] == "assistant" for message in messages[:learnt])
-            spans, text = spans[earlier:], re.sub(f"[{_BEGIN}{_END}]", "", text)
+            of_answers = [
+                flag for flag, message in zip(trained, messages, strict=True) if message["role"] == "assistant"
+            ]
+            spans, text = list(compress(spans, of_answers)), re.sub(f"[{_BEGIN}{_END}]", "", text)
         else:
-            spans = list(self._by_increments(render, messages, tools, text, learnt, where))
+            spans = self._by_increments(render, messages, tools, text, trained, where)
         tokens, found = encode(text)
         mask = np.zeros(len(tokens), np.int64)
         for start, end in spans:
@@ -316,12 +351,12 @@ class ChatParser:
         return tokens.values, places
 
     def _by_increments(
-        self, render: Callable[..., str], messages: list[Any], tools: Any, text: str, learnt: int, where: str
+        self, render: Callable[..., str], messages: list[Any], tools: Any, text: str, trained: list[bool], where: str
     ) -> list[tuple[int, int]]:
-        """What each answer adds to the text of the messages before it, with the prompt for one."""
+        """What each answer that is trained on adds to the text of the messages before it, with the prompt for one."""
         spans = []
-        for k, message in enumerate(messages):
-            if message["role"] == "assistant" and k >= learnt:
+        for k, is_trained_on in enumerate(trained):
+            if is_trained_on:
                 before = render(messages[:k], tools, add_generation_prompt=True)
                 after = render(messages[: k + 1], tools)
                 if not (after.startswith(before) and text.startswith(after)):
@@ -392,15 +427,6 @@ def _tools(found: Any) -> Any:
         found = parse_json(f'{{"tools": {found}}}'.encode())["tools"]
     if found is not None and not isinstance(found, list):
         raise ValueError(f"tools: found {found!r:.100}, expected a list of objects")
-    return found
-
-
-def _list(found: Any, where: str) -> list[Any]:
-    if not isinstance(found, list) or not found:
-        raise ValueError(
-            f"{where}: found {found!r:.100}, expected messages, each with role and content (CSV, which has no lists, "
-            "may have texts: prompt and completion)"
-        )
     return found
 
 

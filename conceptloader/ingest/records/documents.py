@@ -59,12 +59,15 @@ class Documents:
 
 
 def each(rows: Iterable[Any], check: Callable[[Any], Any]) -> None:
-    """`check` of every row. Raises: BadRow for a ValueError of it."""
+    """`check` of every row. Raises: BadRow with those of which it raises ValueError."""
+    bad: dict[int, str] = {}
     for row, value in enumerate(rows):
         try:
             check(value)
         except ValueError as error:
-            raise BadRow(row, str(error)) from error
+            bad[row] = str(error)
+    if bad:
+        raise BadRow(next(iter(bad)), next(iter(bad.values())), bad)
 
 
 def check_id(value: Any) -> str:

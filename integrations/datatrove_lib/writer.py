@@ -108,7 +108,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             assert options.tokenizer is not None
-            tokenizer = SpecialTokens(options.tokenizer, options.special_tokens, self.prefix)
+            tokenizer = SpecialTokens(options.tokenizer, options.spelled, self.prefix)
             filler = ShardFiller(writer, tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)
             while documents := list(islice(rest, self.batch_documents)):
                 names = [f"document {document.id!r:.100}" for document in documents]

@@ -373,7 +373,7 @@ def _write_shards(
 
     Returns: counts of documents, tokens (prefix: of prefixes), bad records, truncated conversations and documents with
     a second eos or bos, and that were compared with tokenizers; losses; special tokens that texts spell, and fields of
-    messages that the chat template left out, by name; why gigatoken was not used.
+    messages that the chat template omitted, by name; why gigatoken was not used.
     """
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]

@@ -54,7 +54,7 @@ class Summary:
     ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
     each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
     ids were compared with those of tokenizers; slow: why it was not used. unprinted: fields of messages that the chat
-    template left out, by name. These, bad records, truncated
+    template omitted, by name. These, bad records, truncated
     conversations and tokens of prefixes are those of this run, all else is of the whole dataset.
     """
 

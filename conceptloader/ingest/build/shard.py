@@ -69,7 +69,7 @@ class Progress:
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
     without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
     doubled: documents that had the eos, or the bos, which they got, already; unprinted: fields of messages that a chat
-    template left out, by name. compared: documents whose ids were
+    template omitted, by name. compared: documents whose ids were
     compared with those of tokenizers; slow: why gigatoken was not used.
     """
 

@@ -144,7 +144,7 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
         left = [name for name in files if name != chosen and (not name or usual_split(name) == usual_split(chosen))]
         for name in left:
             shown = f"split {name!r}" if name else "no split"
-            log.warning("%s: left out %d files of %s, such as %s", folder, len(files[name]), shown, files[name][0])
+            log.warning("%s: skipped %d files of %s, such as %s", folder, len(files[name]), shown, files[name][0])
         return known[chosen]
     if not named and usual_split(split) == "train":  # what is of no split, `datasets` calls so
         return files.get("", [])

@@ -74,7 +74,7 @@ class RowBatch:
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
     conversations of which turns were dropped. prefixes: texts to put before the documents'. numbers: by track, an
     encoded record per document, None for none. spelled: special tokens that texts of these tokens spell, by name.
-    unprinted: fields of messages that a template left out, by name. framed: documents of these tokens that begin or end
+    unprinted: fields of messages that a template omitted, by name. framed: documents of these tokens that begin or end
     with a special token as text, by name.
     """
 

@@ -30,7 +30,9 @@ def features_of(path: str, schema: Any) -> dict[str, Any]:
             with open(beside, "rb") as file:
                 found |= json.loads(file.read()).get("features") or {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(where, f"no readable features of datasets ({error})", "them", "write it again") from error
+        raise InputError(
+            where, f"no readable features of datasets ({error})", "the features that datasets writes", "write it again"
+        ) from error
     return {name: found[name] for name in schema.names if name in found}
 
 

@@ -1,4 +1,4 @@
-"""What the fields of a message say besides who says what: whether it is trained on, and what a template leaves out."""
+"""What the fields of a message say besides who says what: whether it is trained on, and what a template omits."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def _omit(name: str, where: str) -> str:
 
 
 class Unprinted:
-    """Which fields of messages a template leaves out, by rendering conversations without them.
+    """Which fields of messages a template omits, by rendering conversations without them.
 
     What it prints depends on which roles have which fields one after the other: each such sequence is tried once.
     """

@@ -81,7 +81,9 @@ def _check_single(path: str, meta: Any) -> None:
         before = at + len(_MAGIC) <= free and _is_footer(head[: at + len(_MAGIC)])
         if at and (at == free or before):
             fix = "name the files that were joined one by one"
-            raise InputError(path, f"several parquet files in one (byte {at})", "one, whose footer has all rows", fix)
+            raise InputError(
+                path, f"several parquet files in one (byte {at})", "one file, whose footer has all rows", fix
+            )
 
 
 def _begin(chunk: Any) -> int:

@@ -293,11 +293,11 @@ class ChatParser:
             raise ValueError(f"found {len(tokens)} tokens without turns, expected at most {limit} (--max-tokens)")
         return {"tokens": np.array(tokens), "loss_mask": [0] * len(first) + [1] * (len(second) + len(eos))}
 
-    def _chat(self, given: list[tuple[str, Any]], tools: Any, trained: int, where: str) -> dict[str, Any]:
-        """A conversation, cut to whole turns. given: (place, message); trained: the first that may be trained on."""
+    def _chat(self, given: list[tuple[str, Any]], tools: Any, since: int, where: str) -> dict[str, Any]:
+        """A conversation, cut to whole turns. given: (place, message); since: the first that may be trained on."""
         messages = [_joined(message, place, self._takes_parts) for place, message in given]
         _check(messages, where)
-        said = [message["role"] == "assistant" and k >= trained for k, message in enumerate(messages)]
+        said = [message["role"] == "assistant" and k >= since for k, message in enumerate(messages)]
         ends = [k + 1 for k, is_said in enumerate(said) if is_said]
         if not ends or ends[-1] != len(messages):
             raise ValueError(f"{where}: found {messages[-1]['role']!r} as the last role, expected assistant")

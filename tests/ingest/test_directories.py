@@ -253,6 +253,24 @@ def test_configs_that_are_ambiguous_or_wrong(tmp_path: Path, head: str, problem:
         find_sources([repository(tmp_path, head)])
 
 
+def test_why_nothing_is_read(tmp_path: Path) -> None:
+    for name, files in [("a", ["part-00000", "x/_y.jsonl"]), ("c", []), ("b", [])]:
+        (tmp_path / name).mkdir()
+        tree(tmp_path / name, *files)
+    saved(tmp_path / "b")
+    whys = {"a": ["part-00000 has another ending", "_y.jsonl is hidden"], "c": ["no file is there"]}
+    for name, some in {**whys, "b": ["dataset_info.json lists no files"]}.items():
+        for why in some:
+            with raises(InputError, name, why):
+                find_sources([tmp_path / name])
+
+
+def test_an_unfinished_file_beside_numbered_ones_is_named(tmp_path: Path) -> None:
+    tree(tmp_path, "a-00000-of-00002.jsonl.incomplete", "a-00001-of-00002.jsonl")
+    with raises(InputError, found="1 of 2 files, without 0; a-00000-of-00002.jsonl.incomplete is not complete"):
+        find_sources([tmp_path])
+
+
 def test_options_of_a_config_that_is_not_read(tmp_path: Path) -> None:
     """Another one may have some, but is not to be had."""
     head = "configs:\n- {config_name: default, data_files: c/*}\n- {config_name: x, data_files: a/*, sep: ;}"

@@ -113,7 +113,7 @@ def _fetch(hub: HubName, tree: Tree, files: Sequence[str]) -> None:
 def _of_tree(tree: Tree, split: str | None) -> list[str]:
     found = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
     files = _choose(tree.root, found, split)
-    check_numbered(tree.root, files)
+    check_numbered(tree.root, files, [name for name in tree.names if name.endswith(".incomplete")])
     _say_what_is_skipped(tree, found)
     return files
 
@@ -162,6 +162,23 @@ def _say_what_is_skipped(tree: Tree, found: Found) -> None:
     for kind, names in (("that are no data of this directory", records), ("of other kinds", others)):
         if names:
             log.warning("%s: skipped %d files %s, such as %s", tree.root, len(names), kind, tree.path(names[0]))
+
+
+def skipped_files(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """An example of the files that directories hold, for each reason why it is none of records."""
+    found: dict[str, str] = {}
+    for path in (path for one in map(os.fspath, inputs) if os.path.isdir(one) for path in files_below(one)):
+        name = os.path.relpath(path, next(one for one in map(os.fspath, inputs) if path.startswith(one)))
+        if os.path.basename(path) in _KNOWN:
+            why = "lists no files"
+        elif is_hidden(name):
+            why = "is hidden by its name"
+        elif path.endswith(".json"):
+            why = "is read where it is named itself"
+        else:
+            why = "is not listed" if kind_of(path)[0] else "has another ending"
+        found.setdefault(why, f"{path} {why}")
+    return [*found.values()]
 
 
 def files_below(folder: str) -> list[str]:

@@ -243,7 +243,10 @@ def test_configs_of_a_repository(tmp_path: Path, head: str, split: str | None, w
         (f"{HEAD} 7", "configs with 7"),
         ("configs: [a]", "configs with ['a']"),
         (f"{HEAD} a/*\n  filters: [[n, '>', 1]]", "the option 'filters' of config 'default'"),
-        ("configs:\n- {config_name: a, data_files: a/*, sep: ;}\n- {config_name: c, data_dir: c}", "'sep' of config 'a'"),
+        (
+            "configs:\n- {config_name: a, data_files: a/*, sep: ;}\n- {config_name: c, data_dir: c}",
+            "'sep' of config 'a'",
+        ),
         ("configs:\n - [", "not valid YAML"),
         (f"{HEAD} README.md", "an unknown file name"),
     ],
@@ -251,6 +254,27 @@ def test_configs_of_a_repository(tmp_path: Path, head: str, split: str | None, w
 def test_configs_that_are_ambiguous_or_wrong(tmp_path: Path, head: str, problem: str) -> None:
     with raises(ConceptloaderError, found=problem):
         find_sources([repository(tmp_path, head)])
+
+
+@pytest.mark.parametrize("manifest", ["dataset_info.json", "README.md"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_as_many_rows_as_a_manifest_says(tmp_path: Path, manifest: str, listed: bool) -> None:
+    arrow(tmp_path / "csv-train.arrow", "a", "b")
+    arrow(tmp_path / "csv-test.arrow", "c")
+    for rows in (2, 3):
+        if manifest == "README.md":
+            info = [{"config_name": "default", "splits": [{"name": "train", "num_examples": rows}]}]
+            more = json.dumps(info if listed else info[0])
+            head = "configs:\n- {config_name: default, data_files: csv-train.arrow}\ndataset_info: " + more
+            (tmp_path / manifest).write_text(f"---\n{head}\n---\n")
+        else:
+            splits = {"train": {"num_examples": rows}, "test": {"num_examples": 9 if listed else None}}
+            (tmp_path / manifest).write_text(json.dumps({"splits": splits}))
+        if rows == 2:
+            assert texts(tmp_path, "train") == ["a", "b"]
+        else:
+            with raises(InputError, "train", "2 rows", f"3, as {tmp_path / manifest} says"):
+                find_sources([tmp_path], "train")
 
 
 def test_why_nothing_is_read(tmp_path: Path) -> None:
@@ -286,7 +310,8 @@ def test_what_a_split_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCaptu
     assert "left out 1 files of no split, such as more.jsonl" in caplog.text
     caplog.clear()
     assert texts(tmp_path, "train") == ["train.jsonl"]
-    assert "of no split" in caplog.text and "eval" not in caplog.text
+    assert "of no split" in caplog.text
+    assert "eval" not in caplog.text
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
@@ -307,7 +332,7 @@ def test_a_column_of_which_path_and_rows_say_other_values(tmp_path: Path, suffix
         if good:
             cl.build(source, out, tokenizer="bytes", columns=columns)
             continue
-        with pytest.raises(InputError, match="lang: found .*, expected 'en', as the name of its folder says"):
+        with pytest.raises(InputError, match=r"lang: found .*, expected 'en', as the name of its folder says"):
             cl.build(source, out, tokenizer="bytes", columns=columns)
         with pytest.raises(InputError, match="lang: found"):
             [*read_rows(find_sources([source])[0], 1 << 20)]

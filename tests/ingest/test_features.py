@@ -127,7 +127,7 @@ def test_json_in_conversations_is_decoded(tmp_path: Path, suffix: str, extension
         pq.write_table(table, path)
     wanted = 'a|b{"city": "Z", "limit": null}7|'
     if extension:
-        wanted = 'a|b' + "".join(json.dumps(call) for call in said["calls"]) + "|"
+        wanted = "a|b" + "".join(json.dumps(call) for call in said["calls"]) + "|"
     bad: list[str] = []
     rules = ChatRules(template=CALLS, specials={})
     cl.build(path, tmp_path / "out", tokenizer="bytes", chat=rules, on_bad=lambda *one: bad.append(one[2]))
@@ -139,7 +139,7 @@ def test_json_in_conversations_is_decoded(tmp_path: Path, suffix: str, extension
 def test_json_that_is_none_is_an_error(tmp_path: Path) -> None:
     rows = [{"text": "a", "metadata": {"a": "{"}}]
     path = write(tmp_path / "in", "parquet", rows, FEATURES, "schema")
-    with pytest.raises(InputError, match="row 0: found '{' in a column of Json"):
+    with pytest.raises(InputError, match=r"row 0: found '{' in a column of Json"):
         cl.build(path, tmp_path / "out", tokenizer="bytes")
 
 

@@ -20,6 +20,7 @@ from conceptloader.ingest.layouts.names import (
     unknown_kind,
     usual_split,
 )
+from conceptloader.ingest.records.table import row_count
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +58,11 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
             found.append(InputFile(_checked(given if hub is None else hub.fetch(hub.below(())))))
         else:
             directories += 1
-            files = _of_tree(tree, own or split)
+            layout = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
+            files = _of_tree(tree, layout, own or split)
             if hub is not None:
                 _fetch(hub, tree, files)
+            _check_rows(tree, layout, files)
             found += [InputFile(tree.path(name), columns_of(name)) for name in files]
     if split is not None and not directories:
         raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
@@ -110,8 +113,23 @@ def _fetch(hub: HubName, tree: Tree, files: Sequence[str]) -> None:
         hub.fetch(hub.below({re.sub(r"\d", "[0-9]", glob.escape(name)): None for name in missing}))
 
 
-def _of_tree(tree: Tree, split: str | None) -> list[str]:
-    found = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
+def _check_rows(tree: Tree, found: Found, chosen: Sequence[str]) -> None:
+    """Tables of each split that is read whole have as many rows as a manifest says. Raises: InputError."""
+    for split, rows in found.rows.items():
+        files = found.files.get(split, ())
+        if not files or not {*files} <= {*chosen} or any(kind_of(name)[0] != "table" for name in files):
+            continue
+        count = sum(row_count(tree.path(name)) for name in files)
+        if count != rows:
+            raise InputError(
+                f"{tree.root}: {split}" if split else tree.root,
+                f"{count:,} rows",
+                f"{rows:,}, as {tree.path(found.said)} says",
+                "complete the copy, or name the files that are meant one by one",
+            )
+
+
+def _of_tree(tree: Tree, found: Found, split: str | None) -> list[str]:
     files = _choose(tree.root, found, split)
     check_numbered(tree.root, files, [name for name in tree.names if name.endswith(".incomplete")])
     _say_what_is_skipped(tree, found)
@@ -141,7 +159,7 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
         left = [name for name in files if name != chosen and (not name or usual_split(name) == usual_split(chosen))]
         for name in left:
             shown = f"split {name!r}" if name else "no split"
-            log.warning("%s: left out %d files of %s, such as %s", folder, len(files[name]), shown, files[name][0])
+            log.warning("%s: skipped %d files of %s, such as %s", folder, len(files[name]), shown, files[name][0])
         return known[chosen]
     if not named and usual_split(split) == "train":  # what is of no split, `datasets` calls so
         return files.get("", [])

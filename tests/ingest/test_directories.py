@@ -306,8 +306,8 @@ def test_options_of_a_config_that_is_not_read(tmp_path: Path) -> None:
 def test_what_a_split_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tree(tmp_path, "train.jsonl", "test.jsonl", "eval.jsonl", "more.jsonl")
     assert texts(tmp_path, "test") == ["test.jsonl"]
-    assert "left out 1 files of split 'eval', such as eval.jsonl" in caplog.text
-    assert "left out 1 files of no split, such as more.jsonl" in caplog.text
+    assert "skipped 1 files of split 'eval', such as eval.jsonl" in caplog.text
+    assert "skipped 1 files of no split, such as more.jsonl" in caplog.text
     caplog.clear()
     assert texts(tmp_path, "train") == ["train.jsonl"]
     assert "of no split" in caplog.text

@@ -1,11 +1,15 @@
 """Flat token files against numpy, and which paths stand for which files."""
 
+import gzip
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,3 +115,20 @@ def test_bad_paths(tmp_path: Path) -> None:
         adopt([tmp_path / "empty"], tmp_path / "ds")
     with raises(ConfigError, "paths"):
         adopt([], tmp_path / "ds")
+
+
+@pytest.mark.parametrize("kind", ["llm.c", "llm.c of 2024-08", "npz", "parquet", "gzip", "zstd", "megatron"])
+def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
+    tokens, path = np.arange(1000, dtype="<u2"), tmp_path / "x.bin"
+    head = np.zeros(256, "<i4")
+    head[0] = 20240801 if "08" in kind else 20240520
+    if kind == "npz":
+        np.savez(path.with_suffix(".npz"), a=tokens)
+        path = path.with_suffix(".npz")
+    elif kind == "parquet":
+        pq.write_table(pa.table({"tokens": tokens}), path)
+    else:
+        data = {"gzip": gzip.compress(bytes(tokens)), "zstd": zstandard.compress(bytes(tokens)), "megatron": b"MMIDIDX"}
+        path.write_bytes(data.get(kind, head.tobytes() + bytes(tokens)))
+    with raises(InputError, path, "a file of another kind", "tokens and nothing else"):
+        adopt([path], tmp_path / "ds", kind="flat", dtype="uint8")

@@ -120,6 +120,8 @@ USER, ANSWER = TALK[1], TALK[2]
         ({"messages": []}, r"messages: found \[\], expected messages"),
         ({}, "messages: found None"),
         ({"messages": [USER, ANSWER], "extra": 1}, "found column 'extra', expected some of"),
+        ({"conversations": [{"from": "human", "value": "a"}]}, '"human" or "gpt", "value": TEXT} becomes {"role"'),
+        ({"messages": [USER, ANSWER], "system": "be nice"}, r"found column .*system.*, expected messages; convert it"),
         ({"messages": [USER, {"role": "bot", "content": "x"}]}, "found role 'bot', expected one of system"),
         ({"messages": [ANSWER]}, "found role 'assistant' at the beginning, expected it after tool or user"),
         ({"messages": [USER, ANSWER, TALK[0]]}, "found role 'system' after 'assistant'"),

@@ -256,6 +256,45 @@ def test_configs_that_are_ambiguous_or_wrong(tmp_path: Path, head: str, problem:
         find_sources([repository(tmp_path, head)])
 
 
+@pytest.mark.parametrize("manifest", ["dataset_info.json", "README.md"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_as_many_rows_as_a_manifest_says(tmp_path: Path, manifest: str, listed: bool) -> None:
+    arrow(tmp_path / "csv-train.arrow", "a", "b")
+    arrow(tmp_path / "csv-test.arrow", "c")
+    for rows in (2, 3):
+        if manifest == "README.md":
+            info = [{"config_name": "default", "splits": [{"name": "train", "num_examples": rows}]}]
+            more = json.dumps(info if listed else info[0])
+            head = "configs:\n- {config_name: default, data_files: csv-train.arrow}\ndataset_info: " + more
+            (tmp_path / manifest).write_text(f"---\n{head}\n---\n")
+        else:
+            splits = {"train": {"num_examples": rows}, "test": {"num_examples": 9 if listed else None}}
+            (tmp_path / manifest).write_text(json.dumps({"splits": splits}))
+        if rows == 2:
+            assert texts(tmp_path, "train") == ["a", "b"]
+        else:
+            with raises(InputError, "train", "2 rows", f"3, as {tmp_path / manifest} says"):
+                find_sources([tmp_path], "train")
+
+
+def test_why_nothing_is_read(tmp_path: Path) -> None:
+    for name, files in [("a", ["part-00000", "x/_y.jsonl"]), ("c", []), ("b", [])]:
+        (tmp_path / name).mkdir()
+        tree(tmp_path / name, *files)
+    saved(tmp_path / "b")
+    whys = {"a": ["part-00000 has another ending", "_y.jsonl is hidden"], "c": ["no file is there"]}
+    for name, some in {**whys, "b": ["dataset_info.json lists no files"]}.items():
+        for why in some:
+            with raises(InputError, name, why):
+                find_sources([tmp_path / name])
+
+
+def test_an_unfinished_file_beside_numbered_ones_is_named(tmp_path: Path) -> None:
+    tree(tmp_path, "a-00000-of-00002.jsonl.incomplete", "a-00001-of-00002.jsonl")
+    with raises(InputError, found="1 of 2 files, without 0; a-00000-of-00002.jsonl.incomplete is not complete"):
+        find_sources([tmp_path])
+
+
 def test_options_of_a_config_that_is_not_read(tmp_path: Path) -> None:
     """Another one may have some, but is not to be had."""
     head = "configs:\n- {config_name: default, data_files: c/*}\n- {config_name: x, data_files: a/*, sep: ;}"
@@ -267,8 +306,8 @@ def test_options_of_a_config_that_is_not_read(tmp_path: Path) -> None:
 def test_what_a_split_leaves_out_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tree(tmp_path, "train.jsonl", "test.jsonl", "eval.jsonl", "more.jsonl")
     assert texts(tmp_path, "test") == ["test.jsonl"]
-    assert "left out 1 files of split 'eval', such as eval.jsonl" in caplog.text
-    assert "left out 1 files of no split, such as more.jsonl" in caplog.text
+    assert "skipped 1 files of split 'eval', such as eval.jsonl" in caplog.text
+    assert "skipped 1 files of no split, such as more.jsonl" in caplog.text
     caplog.clear()
     assert texts(tmp_path, "train") == ["train.jsonl"]
     assert "of no split" in caplog.text

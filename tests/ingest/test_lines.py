@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+import conceptloader as cl
 from conceptloader.errors import InputError
 from conceptloader.ingest.records import lines as module
 from conceptloader.ingest.records.lines import lines_before, read_lines
@@ -113,3 +114,14 @@ def test_what_little_input_expands_to_is_never_held_at_once(
 def _compressed(kind: str, data: bytes, times: int) -> bytes:
     stream: Any = zlib.compressobj(wbits=31) if kind == "gz" else zstandard.ZstdCompressor().compressobj()
     return b"".join([*(stream.compress(data) for _ in range(times)), stream.flush()])
+
+
+@pytest.mark.parametrize("text", ["id,text\n1,a\nid,text\n2,b\n", "text\na\ntext\n"])
+def test_names_of_columns_again_are_no_record(tmp_path: Path, text: str) -> None:
+    """As after `cat a.csv b.csv`."""
+    path, bad = tmp_path / "a.csv", list[tuple[str, str, str]]()
+    path.write_text(text)
+    with pytest.raises(InputError, match="found the names of the columns again"):
+        cl.build(path, tmp_path / "out", tokenizer="bytes")
+    cl.build(path, tmp_path / "out", tokenizer="bytes", on_bad=lambda *one: bad.append(one))
+    assert [where for _, where, _ in bad] == ["line 3"]

@@ -1,9 +1,12 @@
 """`--number NAME:TYPE`: a number per document becomes a track, which weighs the loss and selects documents."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
@@ -89,3 +92,21 @@ def test_names_and_types_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFi
     assert build(tmp_path, "jsonl", rows, "--number", "metadata:f4", "--metadata-column", "quality") == 2
     assert "'metadata', expected no name of another track" in capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_annotations_without_a_number_are_none(tmp_path: Path, suffix: str) -> None:
+    """As in a build."""
+    assert build(tmp_path, "jsonl", [{"id": str(n), "text": "ab"} for n in range(3)]) == 0
+    path = tmp_path / f"scores.{suffix}"
+    rows = [{"id": "0", "score": 0.5}, {"id": "1", "score": None}, {"id": "2", "score": 1.0}]
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == "csv":
+        path.write_text("id,score\n0,0.5\n1,null\n2,1.0\n")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--number", "score:f4", "--out", str(tmp_path / "new"), "--quiet"]
+    assert main(["annotate", str(tmp_path / "out"), str(path), *words]) == 0
+    with cl.open_dataset(tmp_path / "new") as dataset:
+        assert [one.tolist() for one in dataset.spans("score", 0, dataset.num_tokens).decode()] == [[0.5], [1.0]]

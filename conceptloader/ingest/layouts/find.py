@@ -21,6 +21,7 @@ from conceptloader.ingest.layouts.names import (
     unknown_kind,
     usual_split,
 )
+from conceptloader.ingest.records.table import row_count
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,11 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
             found.append(InputFile(_checked(given if hub is None else hub.fetch(hub.below(())))))
         else:
             directories += 1
-            files = _of_tree(tree, own or split)
+            layout = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
+            files = _of_tree(tree, layout, own or split)
             if hub is not None:
                 _fetch(hub, tree, files)
+            _check_rows(tree, layout, files)
             found += [InputFile(tree.path(name), columns_of(name)) for name in files]
     if split is not None and not directories:
         raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
@@ -113,10 +116,25 @@ def _fetch(hub: HubName, tree: Tree, files: Sequence[str]) -> None:
         hub.fetch(hub.below({re.sub(r"\d", "[0-9]", glob.escape(name)): None for name in missing}))
 
 
-def _of_tree(tree: Tree, split: str | None) -> list[str]:
-    found = next(layout for layout in LAYOUTS if layout.holds(tree)).find(tree)
+def _check_rows(tree: Tree, found: Found, chosen: Sequence[str]) -> None:
+    """Tables of each split that is read whole have as many rows as a manifest says. Raises: InputError."""
+    for split, rows in found.rows.items():
+        files = found.files.get(split, ())
+        if not files or not {*files} <= {*chosen} or any(kind_of(name)[0] != "table" for name in files):
+            continue
+        count = sum(row_count(tree.path(name)) for name in files)
+        if count != rows:
+            raise InputError(
+                f"{tree.root}: {split}" if split else tree.root,
+                f"{count:,} rows",
+                f"{rows:,}, as {tree.path(found.said)} says",
+                "complete the copy, or name the files that are meant one by one",
+            )
+
+
+def _of_tree(tree: Tree, found: Found, split: str | None) -> list[str]:
     files = _choose(tree.root, found, split)
-    check_numbered(tree.root, files)
+    check_numbered(tree.root, files, [name for name in tree.names if name.endswith(".incomplete")])
     _say_what_is_skipped(tree, found)
     return files
 
@@ -167,6 +185,23 @@ def _say_what_is_skipped(tree: Tree, found: Found) -> None:
     for kind, names in (("that are no data of this directory", records), ("of other kinds", others)):
         if names:
             log.warning("%s: skipped %d files %s, such as %s", tree.root, len(names), kind, tree.path(names[0]))
+
+
+def skipped_files(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """An example of the files that directories hold, for each reason why it is none of records."""
+    found: dict[str, str] = {}
+    for path in (path for one in map(os.fspath, inputs) if os.path.isdir(one) for path in files_below(one)):
+        name = os.path.relpath(path, next(one for one in map(os.fspath, inputs) if path.startswith(one)))
+        if os.path.basename(path) in _KNOWN:
+            why = "lists no files"
+        elif is_hidden(name):
+            why = "is hidden by its name"
+        elif path.endswith(".json"):
+            why = "is read where it is named itself"
+        else:
+            why = "is not listed" if kind_of(path)[0] else "has another ending"
+        found.setdefault(why, f"{path} {why}")
+    return [*found.values()]
 
 
 def files_below(folder: str) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,10 +63,15 @@ class Tree:
 
 @dataclass
 class Found:
-    """files: by split. more: those that are meant only where they are named."""
+    """files: by split. more: those that are meant only where they are named.
+
+    rows: how many a manifest, `said`, says there are in a split of either.
+    """
 
     files: Files
     more: Files = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    said: str = ""
 
     def names(self) -> Iterator[str]:
         for files in (*self.files.values(), *self.more.values()):
@@ -188,7 +193,9 @@ class Prepared(Layout):
 
     def find(self, tree: Tree) -> Found:
         wanted = self._files(tree)
-        return Found({split: _present(tree, files, "dataset_info.json") for split, files in wanted.items()})
+        files = {split: _present(tree, files, "dataset_info.json") for split, files in wanted.items()}
+        splits = tree.json("dataset_info.json")["splits"]
+        return Found(files, rows=_rows(splits.items()), said="dataset_info.json")
 
 
 class Repository(Layout):
@@ -197,14 +204,7 @@ class Repository(Layout):
     _KEYS = frozenset({"config_name", "data_files", "data_dir", "default", "description", "version"})
 
     def _configs(self, tree: Tree) -> list[Any]:
-        text = tree.text("README.md") if tree.has("README.md") else ""
-        head = re.match(r"---[ \t]*\r?\n(.*?\n)---[ \t]*(\r?\n|$)", text, re.DOTALL)
-        if head is None or not re.search(r"^configs:", head[1], re.MULTILINE):
-            return []
-        try:
-            found = parse_yaml(head[1])["configs"] or []
-        except ConfigError as error:
-            raise error.within(tree.path("README.md")) from error
+        found = self._head(tree).get("configs") or []
         if not isinstance(found, list) or not all(isinstance(one, dict) and "config_name" in one for one in found):
             raise self._bad(tree, found)
         return [one for one in found if "data_files" in one or "data_dir" in one]
@@ -225,9 +225,33 @@ class Repository(Layout):
             for name, one in configs.items()
             for split, files in self._files(tree, one).items()
         }
+        rows = self._rows(tree, configs)
         if len(usual) == 1:
-            return Found(self._files(tree, configs[usual[0]]), named)
-        return Found(named)
+            own = {name.partition("/")[2]: count for name, count in rows.items() if name.startswith(f"{usual[0]}/")}
+            return Found(self._files(tree, configs[usual[0]]), named, {**rows, **own}, "README.md")
+        return Found(named, rows=rows, said="README.md")
+
+    def _rows(self, tree: Tree, configs: Collection[str]) -> dict[str, int]:
+        """How many rows each split of each configuration has, as far as the head says it."""
+        info = self._head(tree).get("dataset_info") or []
+        found: dict[str, int] = {}
+        for one in info if isinstance(info, list) else [info]:
+            splits = one.get("splits") if isinstance(one, dict) else None
+            name = str(one.get("config_name", "default" if "default" in configs else "")) if splits else ""
+            pairs = [(f"{name}/{split.get('name')}", split) for split in splits or () if isinstance(split, dict)]
+            found |= _rows(pairs)
+        return found
+
+    def _head(self, tree: Tree) -> dict[str, Any]:
+        text = tree.text("README.md") if tree.has("README.md") else ""
+        head = re.match(r"---[ \t]*\r?\n(.*?\n)---[ \t]*(\r?\n|$)", text, re.DOTALL)
+        if head is None or not re.search(r"^configs:", head[1], re.MULTILINE):
+            return {}
+        try:
+            found: dict[str, Any] = parse_yaml(head[1])
+            return found
+        except ConfigError as error:
+            raise error.within(tree.path("README.md")) from error
 
     def _files(self, tree: Tree, config: Mapping[str, Any]) -> Files:
         """Of one of the configurations."""
@@ -334,6 +358,12 @@ LAYOUTS: Sequence[Layout] = (
     SparkOutput(),
     Plain(),
 )
+
+
+def _rows(splits: Iterable[tuple[str, Any]]) -> dict[str, int]:
+    """The num_examples of splits."""
+    counts = {name: facts.get("num_examples") for name, facts in splits if isinstance(facts, dict)}
+    return {name: count for name, count in counts.items() if type(count) is int}
 
 
 def plain(tree: Tree, json_parts: bool = False) -> Files:

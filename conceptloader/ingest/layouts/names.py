@@ -133,8 +133,11 @@ def columns_of(name: str) -> dict[str, str | None]:
     }
 
 
-def check_numbered(folder: str, names: Iterable[str]) -> None:
-    """Of files NAME-i-of-n all n are there, once. Raises: InputError."""
+def check_numbered(folder: str, names: Iterable[str], unfinished: Iterable[str] = ()) -> None:
+    """Of files NAME-i-of-n all n are there, once. unfinished: others, which a library did not complete.
+
+    Raises: InputError.
+    """
     found: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for name in names:
         head, _, last = name.rpartition("/")
@@ -154,6 +157,8 @@ def check_numbered(folder: str, names: Iterable[str]) -> None:
             shown = ", ".join(map(str, lacking[:5])) + (", ..." if lacking[5:] else "")
             problem = f"{len(numbers)} of {total} files, without {shown}" if lacking else f"number {numbers[-1]}"
         if problem:
+            begun = next((name for name in unfinished if name.startswith(stem)), None)
+            problem += f"; {begun} is not complete" if begun else ""
             raise InputError(
                 os.path.join(folder, f"{stem}-*-of-*"),
                 problem,

@@ -38,6 +38,11 @@ _AFTER = {
     "assistant": {"user", "tool"}, "tool": {"assistant", "tool"},
 }  # fmt: skip
 _CONTENT = {"messages", "prompt", "completion", "chosen", "rejected", "tools", "id"}
+_CONVERTED = {
+    "conversations": 'each {"from": "human" or "gpt", "value": TEXT} becomes {"role": "user" or "assistant", '
+    '"content": TEXT} of messages',
+    "system": 'it becomes the first of messages, {"role": "system", "content": TEXT}; or omit it (--ignore-column)',
+}  # columns of other formats
 CHAT_COLUMNS = Columns(text=None, tokens="tokens", tracks={}, fields={"loss_mask": "u1"})
 
 
@@ -223,6 +228,8 @@ class ChatParser:
     def _documents(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         unknown = sorted(record.keys() - _CONTENT - self._ignored)
         if unknown:
+            for name in _CONVERTED.keys() & unknown:
+                raise ValueError(f"found column {name!r}, expected messages; convert it first: {_CONVERTED[name]}")
             known = ", ".join(sorted(_CONTENT))
             raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; omit it (--ignore-column)")
         record = {column: value for column, value in record.items() if column not in self._ignored}

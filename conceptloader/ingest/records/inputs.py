@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.layouts.find import input_files
+from conceptloader.ingest.layouts.find import input_files, skipped_files
 from conceptloader.ingest.layouts.names import EXPECTED, kind_of
 from conceptloader.ingest.records.lines import is_csv, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, read_record, with_values
@@ -120,7 +120,9 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = N
     paths = [file.path for file in files]
     if not paths:
         named = ", ".join(os.fspath(one) for one in inputs)
-        raise InputError(f"inputs {named}", "an empty corpus", f"files that end in {EXPECTED}", "check the inputs")
+        skipped = "; ".join(skipped_files(inputs)) or "no file is there"
+        expected = f"files that end in {EXPECTED}"
+        raise InputError(f"inputs {named}", f"an empty corpus ({skipped})", expected, "check the inputs")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import conceptloader as cl
 from conceptloader.cli import main
+from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatParser, ChatRules
+from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, kept_tokenizer
 from tests.ingest.test_chat import CHATML, MARKED, model, write
 
@@ -133,3 +136,52 @@ def test_what_was_read_again_is_counted_once(tmp_path: Path, capsys: pytest.Capt
     rows = [{"messages": [USER, {**GOOD, "tool_calls": [CALL]}]}, {"messages": []}] * 3
     summary = build(tmp_path, capsys, *rows, more=["--bad-records", str(tmp_path / "bad")])
     assert (summary["unprinted"], summary["bad_records"]) == ({"assistant.tool_calls": 3}, 3)
+
+
+def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:
+    """Of one Dataset, in each format that datasets itself writes, and of the rows that it was made of."""
+    datasets = pytest.importorskip("datasets")
+    shown = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
+    rows = [
+        {"messages": [USER, {**GOOD, "tool_calls": [{"name": "f", "arguments": arguments}]}]}
+        for arguments in ({"city": "Z", "limit": None}, {"n": 1})
+    ]
+    made = datasets.Dataset.from_list(rows)
+    made.save_to_disk(tmp_path / "saved")
+    made.to_parquet(tmp_path / "rows.parquet")
+    made.to_json(tmp_path / "rows.jsonl")
+    words = command(tmp_path, *rows, template=shown)
+    found = []
+    for number, path in enumerate(["in.jsonl", "saved", "rows.parquet", "rows.jsonl"]):
+        given = [str(tmp_path / path) if word.endswith("in.jsonl") else word for word in words]
+        assert main([str(tmp_path / f"o{number}") if word == str(tmp_path / "out") else word for word in given]) == 0
+        found.append(learnt(tmp_path / f"o{number}"))
+    assert found == [found[0]] * 4
+    assert "null" not in str(found)
+
+
+def test_a_token_over_the_beginning_of_an_answer_is_of_the_prompt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/datasets.md says, by both ways to know what the assistant says."""
+    made = Tokenizer(
+        models.BPE({"\u010a": 0, "\u010a\u010a": 1, "a": 2, "!": 3, "a!": 4}, [("\u010a", "\u010a"), ("a", "!")])
+    )
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        decoders.ByteLevel(),
+    )
+    using = SpecialTokens(FileTokenizer(made.to_str().encode(), "tokenizer", None), "text")
+    for begin, end in (("", ""), ("{% generation %}", "{% endgeneration %}")):
+        template = (
+            "{% for m in messages %}{% if m.role == 'user' %}a{{ '\\n' }}{% else %}"
+            + begin
+            + "{{ m.content }}"
+            + end
+            + "{{ '!' }}{% endif %}{% endfor %}"
+        )
+        parser = ChatParser(ChatRules(template=template, specials={}), using, CHAT_COLUMNS)
+        batch = parser.parse([json.dumps({"messages": [USER, {"role": "assistant", "content": "\na"}]}).encode()])
+        assert batch.tokens is not None
+        assert batch.tokens.values.tolist() == [2, 1, 4]
+        assert batch.fields["loss_mask"].tolist() == [0, 0, 1]

@@ -26,7 +26,7 @@ FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": F
 
 def saved(folder: Path, made: Tokenizer, kind: str = "PreTrainedTokenizerFast", **given: Any) -> Path:
     """As transformers saves it."""
-    fast = getattr(transformers, kind)(tokenizer_object=made, eos_token=END, **given)
+    fast = getattr(transformers, kind)(tokenizer_object=made, **{"eos_token": END, **given})
     fast.save_pretrained(folder)
     return folder
 
@@ -195,3 +195,31 @@ def test_what_the_tokenizer_would_put_around_a_text_is_said(
     caplog.clear()
     cl.build(tmp_path / "in.jsonl", tmp_path / "with", tokenizer=str(folder), bos="<s>")
     assert "begin each text" not in caplog.text
+
+
+def test_an_eos_that_is_guessed_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "model", byte_level(), eos_token=None)
+    (tmp_path / "in.jsonl").write_text('{"text": "red"}\n')
+    said = f"names no eos: {END} is taken for it"
+    words = ["build", str(tmp_path / "in.jsonl"), "--tokenizer", str(folder), "--out"]
+    for more in ([], ["--no-eos"]):
+        caplog.clear()
+        assert main([*words, str(tmp_path / f"out{len(more)}"), *more]) == 0
+        assert said in capsys.readouterr().out
+        assert said in caplog.text
+    caplog.clear()
+    assert main([*words, str(tmp_path / "named"), "--eos", END]) == 0
+    assert said not in capsys.readouterr().out + caplog.text
+    summary = cl.build(tmp_path / "in.jsonl", tmp_path / "file", tokenizer=str(folder / "tokenizer.json"))
+    assert summary.guessed_eos == END
+
+
+@pytest.mark.parametrize("role", ["pad_token", "bos_token", "unk_token"])
+def test_a_guess_with_another_use_is_none(tmp_path: Path, role: str) -> None:
+    folder = saved(tmp_path / "model", byte_level(), **{"eos_token": None, role: END})
+    with raises(ConfigError, "eos", f"which is the {role}", fix="name it (--eos)"):
+        load_tokenizer(str(folder))
+    assert load_tokenizer(str(folder), ends=False).eos_id is None
+    assert load_tokenizer(str(folder), END).eos_id == 0

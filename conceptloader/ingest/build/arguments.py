@@ -149,6 +149,8 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     if summary.special_tokens:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.special_tokens.items()))
         lines.append(f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens): {names}")
+    if summary.guessed_eos:
+        lines.append(f"the tokenizer names no eos: {summary.guessed_eos} is taken for it, by its name (--eos)")
     if summary.unprinted:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.unprinted.items()))
         lines.append(f"the chat template does not print what these fields of messages say, so it is lost: {names}")

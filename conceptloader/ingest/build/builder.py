@@ -192,6 +192,7 @@ def build_dataset(
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
         summary.special_tokens, summary.doubled = dict(spelled), did["doubled"]
         summary.compared, summary.slow, summary.unprinted = did["compared"], slow, dict(unprinted)
+        summary.guessed_eos = getattr(options.tokenizer, "guessed", "")
         summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)

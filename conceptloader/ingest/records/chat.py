@@ -216,7 +216,8 @@ class ChatParser:
             rows = objects_of(rows.to_struct_array(), lambda row: without_null(plain(row)))
 
         def add(row: Any) -> None:
-            found = self._documents(row if isinstance(row, dict) else read_record(row))
+            # A table cannot say whether a key is null or not there: so neither may JSON.
+            found = self._documents(without_null(plain(row) if isinstance(row, dict) else read_record(row)))
             documents.extend(map(self._filled, found) if self._rules.multiple > 1 else found)
 
         each(rows, add)

@@ -78,6 +78,8 @@ class BytesTokenizer:
 class FileTokenizer:
     """A tokenizer.json of the `tokenizers` package. eos: name or id of the token that ends a document, None for none.
 
+    guessed: the name of the eos if nothing but its name says that it is one.
+
     Truncation, padding, dropout and the post-processor are switched off: a build needs all of the text and nothing
     else, the same each time. The post-processor adds special tokens (`template`: those before and after), or takes the
     whitespace out of tokens' offsets, so that those of whitespace alone would stand nowhere.
@@ -103,6 +105,7 @@ class FileTokenizer:
         if not self.vocab_size:
             raise InputError(path, "an empty vocabulary", "a trained tokenizer", "name another tokenizer (--tokenizer)")
         self.eos_id = None if eos is None else find_eos(vocabulary, eos, path)
+        self.guessed = ""
         self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
         if _cuts_bytes(definition):
             added = {i: len(token.content.encode()) for i, token in self._tokenizer.get_added_tokens_decoder().items()}
@@ -167,14 +170,25 @@ class FileTokenizer:
             places[:, 0], places[:, 1] = characters[ends - sizes] - 1, characters[ends - 1]
         return True
 
-    def usual_eos(self, path: str, ends: bool) -> int | None:
-        """The id of the usual name that the vocabulary has. Raises: ConfigError for several of them, if it `ends`."""
+    def guess_eos(self, path: str, folder: TokenizerFolder | None, ends: bool) -> None:
+        """Take the usual name that the vocabulary has for the eos. folder: that names none, but may name it otherwise.
+
+        Raises: ConfigError for several of them, or one that the folder has another use for, if it `ends`.
+        """
         usual = [name for name in EOS_NAMES if self.id_of(name) is not None]
         if len(usual) > 1 and ends:
             raise ConfigError(
                 f"{path}: eos", ", ".join(usual), "a single token for the end of a document", "name it (--eos)"
             )
-        return self.id_of(usual[0]) if len(usual) == 1 else None
+        name = usual[0] if len(usual) == 1 else ""
+        role = next((role for role, token in folder.tokens.items() if token == name), "") if folder else ""
+        if role and ends:
+            found = f"none, but {name!r}, which is the {role}, has a usual name of one"
+            raise ConfigError(f"{path}: eos", found, "the token that ends documents", "name it (--eos)")
+        if name and not role:
+            self.eos_id, self.guessed = self.id_of(name), name
+            if folder:
+                log.warning("%s names no eos: %s is taken for it, by its name (--eos)", folder.path, name)
 
     def unknown_id(self) -> int | None:
         """The id of characters that the model does not know, if it has one for them."""
@@ -260,7 +274,7 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
         definition, path = _convert(source), source
     found = FileTokenizer(_without_dropout(definition, path), path, eos)
     if eos is None:
-        found.eos_id = found.usual_eos(path, ends)
+        found.guess_eos(path, folder, ends)
     if folder is not None and path != source:
         folder.complete(found.template)
         folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)

@@ -23,6 +23,7 @@ ALL = [
     "size",
     "build",
     "text",
+    "annotate",
     "megatron_startup",
     "packing",
 ]

@@ -80,7 +80,7 @@ class BatchParser(RowParser):
             start, stop, records, own, _ = ranges
             if len(which) < len(start):
                 start, stop, records = start[which], stop[which], records.take(which)
-                own = own and own.take(which)
+                own = None if own is None else own.take(which)
             return Found(documents.take(row), ids.take(row), start, stop, row, part, content[row], records, own)
 
         spans, found = given.get("spans"), []
@@ -155,8 +155,9 @@ class BatchParser(RowParser):
         if odd.any():
             lengths, some = np.where(odd, 0, np.diff(offsets)), np.flatnonzero(~odd)
             concepts, offsets = concepts.take(some), offsets_of(lengths)
-            scores = scores and scores.take(some)
-        return Ragged(self._concepts.pairs(concepts.values, scores and scores.values), offsets), odd
+            scores = None if scores is None else scores.take(some)
+        pairs = self._concepts.pairs(concepts.values, None if scores is None else scores.values)
+        return Ragged(pairs, offsets), odd
 
 
 def _bools(column: Any) -> Bools:
@@ -221,7 +222,6 @@ def _concept_ids(values: Any, concepts: Concepts) -> tuple[NDArray[Any], Bools]:
     import pyarrow as pa
 
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    limit = min(concepts.limit, 1 << 8 * concepts.id_type.itemsize)
     if _is_text(kind):
         coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         table = np.array([*(concepts.ids.get(name, -1) for name in coded.dictionary.to_pylist()), -1], np.int64)
@@ -229,7 +229,7 @@ def _concept_ids(values: Any, concepts: Concepts) -> tuple[NDArray[Any], Bools]:
     else:
         found, there = _integers(values, len(values))
         found = np.where(there, found, -1)
-    wrong = (found < 0) | (found >= limit)
+    wrong = (found < 0) | (found >= concepts.limit)
     return np.where(wrong, 0, found).astype(concepts.id_type), wrong
 
 

@@ -43,7 +43,7 @@ class Items:
     def __getitem__(self, part: slice) -> "Items":
         offsets = self.records.offsets[part.start : part.stop + 1]
         records = Ragged(self.records.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-        numbers: Any = {name: getattr(self, name)[part] for name in _NUMBERS}
+        numbers: dict[str, Ints] = {name: getattr(self, name)[part] for name in _NUMBERS}
         return Items(**numbers, records=records, own=self.own and self.own[part])
 
 
@@ -180,11 +180,13 @@ def _by_document(query: Any) -> Iterator[Items]:
 def _items(table: Any) -> Items:
     table = table.combine_chunks()
     none = np.zeros(len(table), np.int64)
-    numbers: Any = {name: table[name].to_numpy() if name in table.column_names else none for name in _NUMBERS}
+    numbers: dict[str, Ints] = {
+        name: table[name].to_numpy() if name in table.column_names else none for name in _NUMBERS
+    }
     record = table["record"].cast("large_binary").chunk(0)
     _, places, data = record.buffers()
     offsets = np.frombuffer(places, np.int64)[record.offset : record.offset + len(record) + 1]
     values = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
     own = table["own"].to_pylist() if "own" in table.column_names else None
     records = Ragged(values, offsets - offsets[0])
-    return Items(**numbers, records=records, own=own if own and any(own) else None)
+    return Items(**numbers, records=records, own=own if own and any(text is not None for text in own) else None)

@@ -75,11 +75,12 @@ class Concepts:
         self.highest = None if codec.scores is None else float(np.finfo(codec.scores).max)
         self.keys = {"start", "end", "concepts"} | ({"scores"} if codec.scores is not None else set())
         self.ids: Mapping[str, int] = {name: i for i, name in enumerate(names)} if names else {}
-        self.limit = len(names) if names else 1 << 32
+        bits = 8 * codec.ids.itemsize
+        self.limit = len(names) if names else 1 << bits
         self._expected = (
             f"one of the {self.limit} names of the vocabulary or an id below {self.limit}"
             if names
-            else "an id in [0, 2**32), since no vocabulary was given (--vocabulary)"
+            else f"an id in [0, 2**{bits}), since no vocabulary was given (--vocabulary)"
         )
 
     def id(self, value: object) -> int:

@@ -1,0 +1,102 @@
+"""Rows of parquet files by column: those that are right are not looked at singly, and the others mean what they do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import InputError
+from conceptloader.format.read import ids
+from conceptloader.ingest.annotate import rows as parsing
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from tests.annotate.test_annotate import build, owners, write_rows
+from tests.raises import raises
+
+Rows = list[dict[str, Any]]
+TRACKS: dict[str, tuple[dict[str, Any], Rows]] = {
+    "names": (
+        {"vocabulary": ["a", "b"]},
+        [{"concepts": ["b", "a"]}, {"concepts": []}, {"concepts": ["x"]}, {"concepts": None}, {"concepts": ["a"]}],
+    ),
+    "scores": (
+        {"parameters": {"scores": "f4"}},
+        [
+            {"concepts": [], "scores": []}, {"concepts": [3, 4], "scores": [0.5, 1.0]},
+            {"concepts": [5], "scores": [0.5, 1.0]}, {"concepts": [5], "scores": [1e39]},
+            {"concepts": [6], "scores": None}, {"concepts": [1 << 32], "scores": [1.0]},
+        ],
+    ),
+    "labels": (
+        {"columns": {"concepts": "label", "scores": "score"}, "parameters": {"ids": "u2", "scores": "f2"}},
+        [
+            {"label": 7, "score": 0.5}, {"label": None, "score": 0.5}, {"label": 8, "score": 1e9},
+            {"label": 9, "score": None},
+        ],
+    ),
+    "numbers": (
+        {"codec": "numpy", "parameters": {"dtype": "f4"}},
+        [{"value": 0.1}, {"value": 1e300}, {"value": None}],
+    ),
+    "integers": (
+        {"codec": "numpy", "parameters": {"dtype": "i2"}},
+        [{"value": 3}, {"value": 40_000}, {"value": None}, {"value": -3}],
+    ),
+    "objects": ({"codec": "json"}, [{"value": {"a": 1}}, {"value": {"a": 2}}]),
+}  # fmt: skip
+PLACES: Rows = [
+    {"id": "d0", "start": 1, "end": 2}, {"id": "d1", "start": None, "end": None}, {"id": "d2", "start": 0, "end": None},
+    {"id": None, "start": 0, "end": 1}, {"id": "d\0", "start": 0, "end": 1}, {"id": "d2", "start": 2, "end": 2},
+    {"id": "", "start": 1, "end": 2}, {"id": "d3", "start": 0, "end": 3}, {"id": "d4", "start": -1, "end": 3},
+]  # fmt: skip
+
+
+def attach(folder: Path, rows: Rows, suffix: str, **options: Any) -> tuple[list[Any], Any, list[tuple[str, str]]]:
+    """(what each token has; what is known of the track; what is wrong, where)."""
+    bad: list[tuple[str, str]] = []
+    out = folder / f"out{suffix}"
+    annotate(
+        folder / "ds", [write_rows(folder / f"rows{suffix}", rows)], out,
+        AnnotateOptions(track="new", unit="tokens", overlap="levels", levels=16, **options),
+        on_bad=lambda _, place, problem: bad.append((place.split()[-1], problem)),
+    )  # fmt: skip
+    ds = cl.open_dataset(out)
+    return owners(ds, "new"), ds.manifest.tracks["new"], bad
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("name", TRACKS)
+def test_columns_mean_what_rows_do(name: str, nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, values = TRACKS[name]
+    build(tmp_path / "ds", [[[1, 2, 3]] * 3, [[4, 5, 6]] * 27])
+    rows: Rows = [{**place, **value} for place in PLACES for value in values]
+    rows += [{"id": f"d{5 + k}", "start": 0, "end": 2, **value} for k, value in enumerate(values)]
+    if nested:
+        rows = [{"id": row.pop("id"), "spans": [row, {**row, "start": 2, "end": 3}]} for row in rows]
+    looked: list[Any] = []
+    real = parsing.RowParser.parse
+    monkeypatch.setattr(parsing.RowParser, "parse", lambda self, row: looked.append(row) or real(self, row))
+    found, track, bad = attach(tmp_path, rows, ".parquet", **options)
+    singly = len(looked)
+    expected, known, problems = attach(tmp_path, rows, ".jsonl", **options)
+    assert (found, track) == (expected, known)
+    numbers = [(str(int(line) - 1), problem) for line, problem in problems]  # lines count from 1, rows from 0
+    assert bad == numbers
+    assert found.count(None) < len(found)
+    assert singly == (len(rows) if name == "objects" else len(bad)), "rows were looked at for nothing"
+
+
+def test_ids_beyond_their_type(tmp_path: Path) -> None:
+    build(tmp_path / "ds", [[[1, 2, 3]]])
+    for suffix in (".parquet", ".jsonl"):
+        rows = write_rows(tmp_path / f"rows{suffix}", [{"id": "d0", "concepts": [70_000]}])
+        with raises(InputError, f"rows{suffix}", "found the concept 70000, expected an id in [0, 2**16)"):
+            annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", parameters={"ids": "u2"}))
+
+
+def test_ids_of_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path / "ds", [[[1], [2]], [[3]]])
+    ds = cl.open_dataset(tmp_path / "ds")
+    real = ids._hashes
+    monkeypatch.setattr(ids, "_hashes", lambda data: real([b"d0" if one == b"other" else one for one in data]))
+    assert ids.find_many(ds, ["other", "d0", "d2", "d0", ""]).tolist() == [ids.MISSING, 0, 2, 0, ids.MISSING]

@@ -123,8 +123,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
-    vocabularies = with_labels(vocabularies, sources, columns)
-    options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
+    named = with_labels(vocabularies, sources, columns)
+    options = replace(building.ingest_options(arguments, columns, named), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:
         room = estimate(sources, arguments.out, options, arguments.bad_records is not None)

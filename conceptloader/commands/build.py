@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
     named = with_labels(vocabularies, sources, columns)
-    options = replace(building.ingest_options(arguments, columns, dict(named)), scores=dict(arguments.scores))
+    options = replace(building.ingest_options(arguments, columns, named), scores=dict(arguments.scores))
     options = with_chat(options, rules)
     if arguments.dry_run:
         room = estimate(sources, arguments.out, options, arguments.bad_records is not None)

@@ -190,9 +190,8 @@ def _say_what_is_skipped(tree: Tree, found: Found) -> None:
 def skipped_files(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
     """An example of the files that directories hold, for each reason why it is none of records."""
     found: dict[str, str] = {}
-    folders = [os.fspath(one) for one in inputs if os.path.isdir(one)]
-    for path in (path for one in folders for path in files_below(one)):
-        name = os.path.relpath(path, next(one for one in folders if path.startswith(one)))
+    for folder, path in ((one, path) for one in inputs if os.path.isdir(one) for path in files_below(os.fspath(one))):
+        name = os.path.relpath(path, folder)
         if os.path.basename(path) in _KNOWN:
             why = "lists no files"
         elif is_hidden(name):

@@ -48,7 +48,7 @@ def label_names(feature: Any) -> Sequence[str] | None:
     return label_names(_item(feature)) if "feature" in feature else None
 
 
-def meant(table: Any, features: Mapping[str, Any], numbers: Collection[str]) -> Any:
+def meant(table: Any, features: Mapping[str, Any], numbers: Collection[str | None]) -> Any:
     """A record batch with names in place of numbers of labels, and JSON as such, but for columns of `numbers`.
 
     Raises: ValueError.

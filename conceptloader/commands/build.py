@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pairs(group, "--template-variable", "NAME=VALUE", meaning)
 
     building.add_build_arguments(parser)
-    meaning = "say what there will be, by the first rows"
+    meaning = "say what there will be, by some of the rows"
     add("--dry-run", action="store_true", help=meaning)
     other_builds.add_arguments(parser)
     add_recipe(parser)

@@ -32,7 +32,7 @@ class Room:
         fate = "enough" if self.enough else "not enough"
         return (
             f"{self.path}: about {self.documents:,} documents, {self.tokens:,} tokens and {_shown(self.bytes)} to "
-            f"write, by the first rows; {_shown(self.free)} are free: {fate}"
+            f"write, by some of the rows; {_shown(self.free)} are free: {fate}"
         )
 
     def check(self) -> None:
@@ -41,7 +41,7 @@ class Room:
             raise ReadError(
                 self.path,
                 f"{_shown(self.free)} free",
-                f"about {_shown(self.bytes)} for the dataset, by the first rows",
+                f"about {_shown(self.bytes)} for the dataset, by some of the rows",
                 "no shard was begun: make room, or choose another disk (--out)",
             )
 
@@ -53,9 +53,14 @@ def is_ample(path: str, total: int) -> bool:
 
 def room_of(path: str, trial: Trial, total: int) -> Room:
     """For a build in `path` of `total` bytes of input, of which a trial took some."""
-    done = trial.done
-    parts = total / max(1, done.bytes)
-    documents, tokens, written = (round(count * parts) for count in (done.documents, done.tokens, trial.written))
+    parts = total / max(1, sum(part.done.bytes * times for part, times in trial.parts))
+    documents, tokens, written = (
+        round(parts * sum(count * times for count, times in counts))
+        for counts in zip(
+            *(((p.done.documents, times), (p.done.tokens, times), (p.written, times)) for p, times in trial.parts),
+            strict=True,
+        )
+    )
     return Room(path, documents, tokens, written, _free(path))
 
 

@@ -1,29 +1,44 @@
-"""The first rows of some inputs, placed as a build would place them: what most rows have wrong shows in seconds."""
+"""Some rows of some inputs, placed as a build would place them: what most rows have wrong shows in seconds."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from tempfile import TemporaryDirectory
 
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.write.build import create_writer
-from conceptloader.ingest.build.plan import Piece
+from conceptloader.format.write.build import Build, create_writer
+from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.shard import Progress, Rows, ShardJob, filler_of, read_piece
 from conceptloader.ingest.records.inputs import Source
 
 _BLOCKS = 32
 
 
+_PLACES, _WIDTH = 15, 1 << 18  # of an input after its first block, and the bytes that are read at each
+
+
 @dataclass
 class Trial:
-    """done: what was placed, lost and skipped, with the stored bytes of input; written: bytes that it took on disk."""
+    """done: what was placed, lost and skipped, with the stored bytes of input; written: bytes that it took on disk.
 
-    done: Progress
+    parts: of inputs, with how many times each is there by its size; the first block of an input stands for itself.
+    """
+
+    done: Progress = field(default_factory=Progress)
     written: int = 0
+    parts: list[tuple["Trial", float]] = field(default_factory=list)
+
+    def add(self, part: "Trial", times: float) -> None:
+        self.done.add(part.done)
+        self.written += part.written
+        self.parts.append((part, times))
 
 
 def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) -> Trial:
-    """Place the first block of rows of up to three inputs, in a directory that is removed again.
+    """Place the first block of rows of up to three inputs and rows of later places, in directories that are removed.
 
     Args:
         job: What a worker would be given; of its directory and shard nothing is read or written.
@@ -37,29 +52,68 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
         BadRecord: A record cannot be ingested, unless the job skips them.
         InputError: A file cannot.
     """
-    count = len(job.sources)
-    numbers = sorted({0, count // 2, count - 1}) if rows is None else [*range(count)]
-    trial = Trial(Progress())
+    last = len(job.sources) - 1
+    numbers = sorted({0, (last + 1) // 2, last}) if rows is None else [*range(last + 1)]
+    trial = Trial()
     for number in numbers:
+        piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
             build = create_writer(directory, options)  # for the options; what is written is in one for each block
-            for block, (some, consumed) in enumerate(read_piece(job, build, whole(job.sources, number))):
+            first = Trial()
+            for block, (some, consumed) in enumerate(read_piece(job, build, piece)):
                 if rows is None and block and (consumed or block == _BLOCKS):
                     break  # what was decompressed for the first block is at an end
-                trial.done.add(_place(job, options, some, consumed, trial))
-                if rows is not None and trial.done.documents + len(trial.done.bad) >= rows:
+                _place(job, options, some, consumed, first)
+                tried = sum(part.done.documents + len(part.done.bad) for part in (trial, first))
+                if rows is not None and tried >= rows:
+                    trial.add(first, 1)
                     return trial
+            left = piece_bytes(job.sources[number], piece) - first.done.bytes
+            later = _later(job.sources[number], number, first.done.bytes) if rows is None else {}
+            # Without later places, the first block stands for the whole input.
+            trial.add(first, 1 if later else 1 + left / max(1, first.done.bytes))
+            for place, count in later.items():
+                part = Trial()
+                _try_place(job, options, build, place, part)
+                trial.add(part, left * count / sum(later.values()) / max(1, part.done.bytes))
     return trial
 
 
-def _place(job: ShardJob, options: BuildOptions, rows: Rows, consumed: int, trial: Trial) -> Progress:
-    """One block, whose bytes are added to `trial`."""
+def _later(source: Source, number: int, begin: int) -> Mapping[Piece, int]:
+    """Parts of an input at equal distances after its first `begin` bytes, with how many of these are in each.
+
+    None of an input that is read as a whole.
+    """
+    if source.row_groups is not None:
+        ends = [*accumulate(source.row_groups)]
+        places = (begin + (ends[-1] - begin) * (2 * k + 1) // (2 * _PLACES) for k in range(_PLACES))
+        groups = (min(bisect_right(ends, at), len(ends) - 1) for at in places)
+        return Counter(Piece(number, group, group + 1) for group in groups)
+    if source.whole:
+        return {}
+    step = max(_WIDTH, -(-(source.size - begin) // _PLACES))
+    return {Piece(number, at, min(at + _WIDTH, source.size)): 1 for at in range(begin, source.size, step)}
+
+
+def _try_place(job: ShardJob, options: BuildOptions, build: Build, piece: Piece, trial: Trial) -> None:
+    """The lines of a part, or the first rows of a row group."""
+    lines, before = job.sources[piece.source].row_groups is None, trial.done.bytes
+    for some, consumed in read_piece(job, build, piece):
+        _place(job, options, some, consumed, trial)
+        if not lines:
+            break
+    if lines:  # also where none begins, as within a long document
+        trial.done.bytes = before + piece.end - piece.begin
+
+
+def _place(job: ShardJob, options: BuildOptions, rows: Rows, consumed: int, trial: Trial) -> None:
+    """One block, which is added to `trial`."""
     with TemporaryDirectory() as directory:
         with create_writer(directory, options).shard(0) as writer:
             done = filler_of(replace(job, directory=directory, shard=0), writer).add(rows, consumed)
         shard = f"{writer.name}."  # not what there is once: vocabularies, for instance
         trial.written += sum(file.stat().st_size for file in os.scandir(directory) if file.name.startswith(shard))
-    return done
+    trial.done.add(done)
 
 
 def whole(sources: Sequence[Source], number: int) -> Piece:

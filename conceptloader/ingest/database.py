@@ -25,6 +25,7 @@ def database(directory: str, memory: str, failed: Callable[[str], Exception]) ->
     }  # fmt: skip
     try:
         with duckdb.connect(config=settings) as opened:
+            opened.execute("SET enable_progress_bar = false")  # which notebooks and `python -c` have on their stdout
             yield opened
     except duckdb.Error as error:
         raise failed(str(error).splitlines()[0]) from error

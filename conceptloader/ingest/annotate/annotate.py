@@ -285,7 +285,9 @@ class _Rows:
         """Of a parquet file: what can be by columns, and the other rows."""
         ignored = self._parser.ignored
         for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored):
-            some = table if self._first is None else table.slice(0, max(0, self._first - first))
+            if self._first is not None and first >= self._first:
+                break
+            some = table if self._first is None else table.slice(0, self._first - first)
             found, odd = self._parser.parse_batch(some)
             for one in found:
                 yield found_batch(one, k, first)

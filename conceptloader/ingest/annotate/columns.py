@@ -52,12 +52,14 @@ class BatchParser(RowParser):
         Nothing is wrong with the other ones. Those that have to are all where a column is of no type that is looked at
         here, or a codec takes objects of Python.
         """
+        import pyarrow as pa
+
         try:
             table.validate(full=True)  # texts are UTF-8
             found = self._renamed(dict(zip(table.schema.names, table.columns, strict=True)), self.ignored)
             if found.keys() <= self._known:
                 return self._parse(found, table.num_rows)
-        except ValueError:  # as Arrow's errors are, too; `parse` says what is wrong, if anything is
+        except (ValueError, pa.ArrowException):  # `parse` says what is wrong, if anything is
             pass
         return [], np.ones(table.num_rows, bool)
 

@@ -128,7 +128,11 @@ class Annotations:
             f"SELECT coalesce(document, found) AS document, {', '.join(chosen)} FROM annotations LEFT JOIN named "
             f"USING (id) ORDER BY {', '.join(keys)}",
         )
-        return _by_document(joined)
+        return self._sorted(joined)
+
+    def _sorted(self, joined: Any) -> Iterator[Items]:
+        with self._file:
+            yield from _by_document(joined)
 
     def _check(self, ds: Ranges, sources: Sequence[Source]) -> None:
         documents = ds.manifest.num_documents

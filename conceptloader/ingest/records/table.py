@@ -177,7 +177,10 @@ def rows_of(path: str, table: Any, wanted: Ints, first: int) -> Iterator[tuple[i
     for i in range(0, len(wanted), 1 << 10):
         some = wanted[i : i + (1 << 10)]
         try:
-            values = table.take(some).to_pylist()
+            # Slices, since not every type can be taken by number.
+            together = int(some[-1] - some[0]) + 1 == len(some)
+            places = [(int(some[0]), len(some))] if together else [(k, 1) for k in some.tolist()]
+            values = [row for k, count in places for row in table.slice(k, count).to_pylist()]
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
             raise _unreadable(path, first + int(some[0]), error) from error
         for number, value in zip((first + some).tolist(), values, strict=True):

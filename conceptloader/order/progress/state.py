@@ -60,7 +60,7 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             where,
-            f"a state that is corrupt, or was edited, as its checksum is not that of the content: {state.get('checksum')!r}",
+            f"a state that is corrupt, or was edited: its checksum, {state.get('checksum')!r}, is of other content",
             "the state as it was saved",
             _ELSEWHERE,
         )

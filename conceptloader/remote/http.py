@@ -63,7 +63,6 @@ class Http(Client):
                     raise ReadError(
                         url,
                         message,
-                        fix="run the same command again; if it stays so, use another server",
                         errno=errno.EIO,
                     )
                 return Part(data, int(found[2]), _version(answer))
@@ -71,9 +70,7 @@ class Http(Client):
                 return Part(data, len(data), _version(answer))
         if self._ranges:  # it has them: one machine of several, or a cache on the way, may not for once
             message = f"cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before"
-            raise ReadError(
-                url, message, fix="run the same command again; if it stays so, use another server", errno=errno.EIO
-            )
+            raise ReadError(url, message, errno=errno.EIO)
         message = "the server answers without ranges of bytes"
         raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
 

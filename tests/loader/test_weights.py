@@ -244,7 +244,7 @@ def test_a_configuration_that_contradicts_them(config: Any) -> None:
     with raises(ResumeError, "set from global sample 40 on", expected="the saved weights"):
         make(other).load_state_dict(state)
     fewer = {**config, "datasets": {name: config["datasets"][name] for name in "ac"}}
-    with raises(ResumeError, found="no datasets ['b']"):
+    with raises(ResumeError, found="without the datasets ['b']"):
         make(fewer).load_state_dict(state)
 
 

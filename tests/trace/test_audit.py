@@ -106,7 +106,7 @@ def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
         read_record(record)
     (record / "000003.000003.jsonl").unlink()
     BatchRecorder(record, 3, 3, replace(starts()[2], micro_batch_size=2)).close()
-    with raises(FormatError, fix="expected the same start"):
+    with raises(FormatError, expected="the same start"):
         read_record(record)
 
 

@@ -60,11 +60,7 @@ class Http(Client):
                 self._ranges = True
                 if int(found[1]) != offset:  # a cache between may be wrong for once
                     message = f"cannot be read at offset {offset}: the server answers with {part:.99}"
-                    raise ReadError(
-                        url,
-                        message,
-                        errno=errno.EIO,
-                    )
+                    raise ReadError(url, message, errno=errno.EIO)
                 return Part(data, int(found[2]), _version(answer))
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
                 return Part(data, len(data), _version(answer))

@@ -203,9 +203,7 @@ class BatchReader:
                     if error < 0:
                         fix = "it was truncated after it was opened: restore it"
                         raise ReadError(message, "the file ends there", fix=fix, errno=errno.ENODATA)
-                    raise ReadError(
-                        message, os.strerror(error), fix="check the permissions, and the disk or mount", errno=error
-                    )
+                    raise ReadError(message, os.strerror(error), errno=error)
                 else:
                     sample = int(state["sample"])
                     raise explain(state, files, self.layout, self.views[work.members[sample]], self._who(work, sample))

@@ -60,20 +60,13 @@ class Http(Client):
                 self._ranges = True
                 if int(found[1]) != offset:  # a cache between may be wrong for once
                     message = f"cannot be read at offset {offset}: the server answers with {part:.99}"
-                    raise ReadError(
-                        url,
-                        message,
-                        fix="run the same command again; if it stays so, use another server",
-                        errno=errno.EIO,
-                    )
+                    raise ReadError(url, message, errno=errno.EIO)
                 return Part(data, int(found[2]), _version(answer))
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
                 return Part(data, len(data), _version(answer))
         if self._ranges:  # it has them: one machine of several, or a cache on the way, may not for once
             message = f"cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before"
-            raise ReadError(
-                url, message, fix="run the same command again; if it stays so, use another server", errno=errno.EIO
-            )
+            raise ReadError(url, message, errno=errno.EIO)
         message = "the server answers without ranges of bytes"
         raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
 

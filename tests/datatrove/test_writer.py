@@ -102,7 +102,7 @@ def test_lost_spans_are_counted_over_all_tasks(tmp_path: Path) -> None:
     for rank in range(2):
         rows = [Document("some text", f"d{rank}{i}", metadata={"marks": lost if i < 2 else []}) for i in range(5)]
         steps.writer(out, batch_documents=rank + 1).run(iter(rows), rank=rank, world_size=2)
-    with pytest.raises(InputError, match=r"track 'concepts': 4 of 4 spans .* document 'd00' .*'d01' .*'d10'"):
+    with pytest.raises(InputError, match=r"track 'concepts': found 4 of 4 spans .* document 'd00' .*'d01' .*'d10'"):
         ConceptStreamFinalize(out).run()
     assert not (out / "manifest.json").exists()
     ConceptStreamFinalize(out, max_unaligned_spans=1).run()

@@ -41,9 +41,8 @@ def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: in
     source = write(tmp_path / "in", records(), kind)
     out = tmp_path / "out"
     message = (
-        r"out: track 'concepts': found 10 of 40 spans \(25.00%\) got no token, such as \[2, 2\) of document 0 of shard "
-        r"00000 "
-        r"\(''\), \[2, 2\) of document 'd1' .*, expected at most 24.00%; .*--max-unaligned-spans.*"
+        r"out: track 'concepts': found 10 of 40 spans \(25.00%\) got no token, such as \[2, 2\) of document 0 of "
+        r"shard 00000 \(''\), \[2, 2\) of document 'd1' .*, expected at most 24.00%; .*--max-unaligned-spans.*"
         r"finished shards are kept"
     )
     for _ in range(2):  # also when nothing is left to be written

@@ -132,7 +132,7 @@ def test_ranks_that_agree_read(outcomes: Path) -> None:
 )
 def test_every_rank_says_which_ranks_differ_in_what(outcomes: Path, case: str, path: str) -> None:
     for text in texts(outcomes, case):
-        assert text.startswith("training data: ranks differ")
+        assert text.startswith("training data: found values that differ between the ranks")
         assert re.search(path, text)
 
 

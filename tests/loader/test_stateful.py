@@ -112,7 +112,7 @@ def test_states_are_one_string_and_an_edited_one_is_refused():
         assert list(state) == ["conceptloader"]
         edited = {"conceptloader": state["conceptloader"].replace(*edit)}
         assert edited != state
-        with raises(ResumeError, "sampler", "it was edited"):
+        with raises(ResumeError, "sampler", "was edited"):
             thing.load_state_dict(edited)
 
 
@@ -124,5 +124,5 @@ def test_an_iterator_of_an_epoch_of_another_size_is_refused():
 
 def test_the_state_of_another_kind_of_sampler_is_refused():
     mixed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0).state_dict()
-    with raises(ResumeError, found="order_version: saved 1, now None"):
+    with raises(ResumeError, path="order_version", found="None", expected="1, as saved"):
         cl.EpochSampler(SIZE, 1, 0).load_state_dict(mixed)

@@ -169,7 +169,7 @@ def test_what_was_not_handed_out_cannot_be_acknowledged(config: Any) -> None:
 
 
 def test_a_trainer_that_acknowledges_nothing_is_refused_early(config: Any) -> None:
-    with raises(ConfigError, found="this loader is not told what is trained"):
+    with raises(ConfigError, expected="this loader is not told what is trained"):
         list(itertools.islice(loader_of(config), 30))
 
 

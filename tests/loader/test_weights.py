@@ -241,10 +241,10 @@ def test_a_configuration_that_contradicts_them(config: Any) -> None:
     same = {**config, "phases": [{"start": 40, "weights": {"a": 2, "b": 6}}]}
     make(same).load_state_dict(state)
     other = {**config, "phases": [{"start": 40, "weights": {"a": 2, "b": 5}}]}
-    with raises(ResumeError, "set from global sample 40 on", "saved"):
+    with raises(ResumeError, "set from global sample 40 on", expected="the saved weights"):
         make(other).load_state_dict(state)
     fewer = {**config, "datasets": {name: config["datasets"][name] for name in "ac"}}
-    with raises(ResumeError, found="no datasets ['b']"):
+    with raises(ResumeError, found="without the datasets ['b']"):
         make(fewer).load_state_dict(state)
 
 

@@ -444,7 +444,7 @@ def test_metadata_of_other_documents_or_of_none(path: Path, tmp_path: Path) -> N
         ([{"id": 1.5, "v": 1}], "", strings),
         ([{"id": True, "v": 1}], "", strings),
         ([{"id": 10**19, "v": 1}], "", strings),
-        ([{"key": "doc-1", "v": 1}], "the columns", "one called id"),
+        ([{"key": "doc-1", "v": 1}], "the columns", "a column id"),
     ):
         (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         with raises(ConfigError, "metadata", found, expected):

@@ -99,14 +99,14 @@ def test_a_rank_that_is_not_in_the_plan(run: Run, record: Path) -> None:
 def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="found no record"):
         read_record(tmp_path / "nothing")
-    with raises(ReadError, "each start needs a new number"):
+    with raises(ReadError, fix="each start needs a new number"):
         BatchRecorder(record, 1, 0, starts()[0])
     (record / "000003.000003.jsonl").write_text('{"step": 1}\n')
     with raises(FormatError, "line 1", "no line of a record"):
         read_record(record)
     (record / "000003.000003.jsonl").unlink()
     BatchRecorder(record, 3, 3, replace(starts()[2], micro_batch_size=2)).close()
-    with raises(FormatError, fix="expected the same start"):
+    with raises(FormatError, expected="the same start"):
         read_record(record)
 
 

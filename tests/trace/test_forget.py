@@ -233,7 +233,7 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], tmp_p
     assert "1 of 1 ids" in refused(folder, capsys, "--allow-unknown", ids="none.txt")
     assert "No such file" in refused(folder, capsys, "--checkpoints", str(tmp_path / "gone"))
     (tmp_path / "empty").mkdir()
-    assert "none of its 0 entries" in refused(folder, capsys, "--checkpoints", str(tmp_path / "empty"), code=1)
+    assert "among its 0 entries" in refused(folder, capsys, "--checkpoints", str(tmp_path / "empty"), code=1)
     assert "relative paths" in refused(folder, capsys, "--out", str(tmp_path / "new.yaml"))
     assert not (tmp_path / "new.yaml").exists()
     (folder / "taken.yaml").write_text("")

@@ -84,7 +84,7 @@ def test_in_other_forms(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["--by", "source,concepts"], "'topic-0, topic-1' in a document"),
         (["--by", "tokens"], "none called documents, samples, tokens"),
         (["--by", "source", "--metadata", "{folder}/licenses.jsonl"], "--by source and --metadata"),
-        (["--by", "license", "--metadata", "{folder}/licenses.jsonl"], "one called id"),
+        (["--by", "license", "--metadata", "{folder}/licenses.jsonl"], "a column id"),
         (["--by", "license", "--metadata", "{folder}/other.jsonl"], "none of its 1 ids"),
         (["--by", "source,id", "--on", "name"], "--on without --metadata"),
         (["--by", "source,id", "--documents", "{folder}/ids"], "found with --by source,id, expected --by document"),

@@ -202,7 +202,7 @@ def create_writer(
     if found.parse(_BuildFile, BUILD_FORMAT, fmt.VERSION).options_hash != options_hash:
         raise OtherBuild(
             f"{target}",
-            f"a build of {difference(found.value, content)}",
+            f"found a build of {difference(found.value, content)}",
             fix="continue with the same options, build into another directory, or remove this one",
         )
     for name, data in files.items():

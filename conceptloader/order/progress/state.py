@@ -60,7 +60,7 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             where,
-            f"a corrupt or edited state: its checksum {state.get('checksum')!r} is not that of the content",
+            f"a state that is corrupt, or was edited: its checksum, {state.get('checksum')!r}, is of other content",
             "the state as it was saved",
             _ELSEWHERE,
         )

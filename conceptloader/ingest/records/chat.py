@@ -211,13 +211,16 @@ class ChatParser:
         self._tokenizer.spelled.clear()
         self._left_out.clear()
         self._tokenizer.framed.clear()
-        if not isinstance(rows, list):
+        of_table = not isinstance(rows, list)
+        if of_table:
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
             rows = objects_of(rows.to_struct_array(), lambda row: without_null(plain(row)))
 
         def add(row: Any) -> None:
-            # A table cannot say whether a key is null or not there: so neither may JSON.
-            found = self._documents(without_null(plain(row) if isinstance(row, dict) else read_record(row)))
+            # A table cannot say whether a key is null or not there: so neither may JSON, but in a column of Json.
+            if not of_table:
+                row = without_null(plain(row) if isinstance(row, dict) else read_record(row))
+            found = self._documents(row)
             documents.extend(map(self._filled, found) if self._rules.multiple > 1 else found)
 
         each(rows, add)

@@ -98,7 +98,8 @@ class RowParser:
             raise ValueError(f"document: found {number!r:.100}, expected the number of a document, from 0")
         spans = row.get("spans")
         content = digest(row["content"]) if "content" in row else 0
-        if spans is None and self._scalars and row.get(self._value, row) is None and row.get("end") is None:
+        nothing = row.get("value", row) is None and row.get("start") is None and row.get("end") is None
+        if spans is None and self._scalars and self._concepts is None and nothing:
             return number, external, [], content  # no number, as in a build
         if spans is None:
             return number, external, [self._annotation(row, True)], content

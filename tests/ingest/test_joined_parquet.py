@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conceptloader.errors import InputError
-from conceptloader.ingest.records.table import row_group_sizes
+from conceptloader.ingest.parquet import row_group_sizes
 
 FILES: dict[str, Any] = {
     "small": {"rows": 2},

@@ -90,6 +90,7 @@ ELSEWHERE = {
     "ingest/annotate": "annotate",
     "ingest/annotate/rows": "annotate cli/test_first_hour.py",
     "ingest/recipe": "cli/test_init_recipe.py cli/test_init_survey.py",
+    "ingest/parquet": "ingest/test_joined_parquet.py",
     "ingest/records/features": "ingest/test_features.py",
     "ingest/records/names": "cli/test_init_recipe.py ingest/test_changed_inputs.py",
     "ingest/build/room": "ingest/test_room.py",

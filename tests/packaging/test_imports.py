@@ -59,7 +59,7 @@ WITHOUT = [
     ("torch", "import conceptloader; conceptloader.make_dataloader"),
     ("torch", "from conceptloader import EpochSampler"),
     ("tokenizers", "from conceptloader.ingest.records.tokenizer import load_tokenizer; load_tokenizer('setup.py')"),
-    ("pyarrow", "from conceptloader.ingest.records.table import open_parquet; open_parquet('x.parquet')"),
+    ("pyarrow", "from conceptloader.ingest.parquet import open_parquet; open_parquet('x.parquet')"),
     (
         "zstandard",
         "from conceptloader.ingest.records.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]",

@@ -21,7 +21,7 @@ from conceptloader.ingest.layouts.names import (
     unknown_kind,
     usual_split,
 )
-from conceptloader.ingest.records.table import row_count
+from conceptloader.ingest.parquet import row_count
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,10 @@ from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.layouts.find import input_files, skipped_files
 from conceptloader.ingest.layouts.names import EXPECTED, kind_of
+from conceptloader.ingest.parquet import row_group_sizes
 from conceptloader.ingest.records.lines import is_csv, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, read_record, with_values
-from conceptloader.ingest.records.table import read_objects, row_group_sizes
+from conceptloader.ingest.records.table import read_objects
 from conceptloader.storage.durable import write_file
 
 log = logging.getLogger(__name__)

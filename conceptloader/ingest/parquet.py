@@ -1,0 +1,107 @@
+"""Parquet and Arrow files of others: opened, and refused where their rows are not all of them."""
+
+import os
+import re
+from typing import Any
+
+from conceptloader.base.packages import need
+from conceptloader.errors import InputError
+from conceptloader.ingest.hub import ArrowFile
+
+_MAGIC = b"PAR1"
+_SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
+
+
+def open_parquet(path: str) -> Any:
+    """A pyarrow ParquetFile that reads a page at a time, not a column chunk; or an ArrowFile, for .arrow."""
+    problem = f"{path}: found a parquet file but no pyarrow package to read it"
+    arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
+    try:
+        if path.endswith(".arrow"):
+            file: Any = ArrowFile(path)
+        else:
+            file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
+            _check_plain(path, file.metadata.serialized_size)
+        names = file.schema_arrow.names
+    except (arrow.ArrowException, OSError) as error:
+        kind = os.path.splitext(path)[1].removeprefix(".")
+        raise InputError(
+            path, f"bytes that cannot be read as {kind} ({error})", f"a {kind} file", "write it again"
+        ) from error
+    if len(set(names)) < len(names):
+        raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
+    return file
+
+
+def _check_plain(path: str, size: int) -> None:
+    """Raises: OSError for encrypted columns. pyarrow ends the process where it is asked for what their metadata say.
+
+    A footer in plain text ends with a signature then. size: of the footer without it.
+    """
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        if int.from_bytes(file.read(4), "little") == size + _SIGNATURE:
+            raise OSError("it has encrypted columns; decrypt it first")
+
+
+def _check_single(path: str, meta: Any) -> None:
+    """No other file stands before this one in it, whose rows the footer does not know, as after `cat a b`.
+
+    Positions in the footer count from the beginning of the last file. So it begins within the first bytes, as many
+    as follow its last column chunk, which a writer may use for indexes, bloom filters and padding.
+
+    Raises: InputError.
+    """
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
+    end = max((_begin(chunk) + chunk.total_compressed_size for chunk in chunks), default=len(_MAGIC))
+    with open(path, "rb") as file:
+        size = file.seek(-8, os.SEEK_END)
+        free = size - int.from_bytes(file.read(4), "little") - end
+        file.seek(0)
+        head = file.read(max(0, free) + len(_MAGIC))
+    for found in re.finditer(_MAGIC, head):
+        at = found.start()
+        before = at + len(_MAGIC) <= free and _is_footer(head[: at + len(_MAGIC)])
+        if at and (at == free or before):
+            fix = "name the files that were joined one by one"
+            raise InputError(
+                path, f"several parquet files in one (byte {at})", "one file, whose footer has all rows", fix
+            )
+
+
+def _begin(chunk: Any) -> int:
+    return min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
+
+
+def _is_footer(data: bytes) -> bool:
+    """Whether these bytes end as a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    if not 8 < length <= len(data) - len(_MAGIC):
+        return False
+    try:
+        pq.read_metadata(pa.BufferReader(_MAGIC + data[-length:]))
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def row_group_sizes(path: str) -> tuple[int, ...]:
+    """Stored bytes of each row group."""
+    with open_parquet(path) as file:
+        meta = file.metadata
+        if not isinstance(file, ArrowFile):
+            _check_single(path, meta)
+        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+        return tuple(
+            max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups
+        )
+
+
+def row_count(path: str) -> int:
+    """The rows of a file, as it says itself."""
+    with open_parquet(path) as file:
+        return sum(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))

@@ -27,7 +27,6 @@ from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
-from conceptloader.format.spec.codecs import unknown_as_bytes
 
 # Name -> its module, a line for `conceptloader --help`. Only the module of the command that is given is imported; those
 # of add-ons, whose folders may be missing, are then not listed.
@@ -93,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
+    from conceptloader.format.spec.codecs import unknown_as_bytes  # numpy, which --help has no use for
+
     try:
         with unknown_as_bytes():
             code: int = arguments.run(arguments, output) or 0

@@ -81,5 +81,5 @@ class Sequential(Shown):
                 "num_samples",
                 f"{num_samples} with order sequential",
                 f"at most {self.num_samples}, which it has",
-                "lower num_samples, or set order: shuffled",
+                "lower the number of samples",
             )

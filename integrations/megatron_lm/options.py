@@ -90,7 +90,7 @@ class Stage:
             raise ConfigError(
                 "concept stage",
                 f"{wanted}",
-                f"0 to {ranks * chunks - 1}, the stages of the pipeline",
+                f"0 to {ranks * chunks - 1}, since the pipeline has {ranks * chunks} stages",
                 "choose another stage",
             )
         if chunks > 1 and vp_stage is None:
@@ -127,7 +127,12 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         for option, name in OPTIONS.items():
             alone = name in ("valid", "test") or not has_paths
             if alone and given[name] != parser.get_default(name):
-                raise ConfigError(option, "it alone", "--conceptloader-config as well", "add --conceptloader-config")
+                raise ConfigError(
+                    option,
+                    f"no --conceptloader-config with {option}",
+                    "--conceptloader-config as well",
+                    "add --conceptloader-config",
+                )
         if not has_paths:
             return None, rest
     Stage(found.stage)

@@ -168,3 +168,18 @@ def test_two_recipes_and_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "r.yaml").write_text("workers: 1")
     assert "found 2 files, expected one file" in told("--recipe", tmp_path / "r.yaml", "--recipe", tmp_path / "r.yaml")
     assert "none.yaml" in told("--recipe", tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["locate", "x.yaml", "--docment", "a"], "--docment: did you mean --document?"),  # it is required
+        (["inspect", "x", "--windw=3"], "unrecognized arguments: --windw=3; --windw: did you mean --window?"),
+        (["inspect", "x", "--zzz", "--seq", "8"], "unrecognized arguments: --zzz\n"),
+    ],
+)
+def test_a_misspelt_option_is_told_the_nearest(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conceptloader.base.terminal import printable, printable_json
+from conceptloader.base.terminal import counted, printable, printable_json
 from conceptloader.cli import main
 from conceptloader.cli.output import Output, configure_logging
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
@@ -166,3 +166,7 @@ def test_joiners_within_words_stay(word: str) -> None:
         outside = f"{joiner}{word}", f"{word}{joiner}", f"a{joiner}b", f"{word}{joiner * 2}{word}", f"{word}{joiner} "
         for text in outside:
             assert joiner.encode("unicode_escape").decode() in printable(text)
+
+
+def test_a_number_agrees_with_its_noun() -> None:
+    assert [counted(number, "shard") for number in (0, 1, 1024)] == ["0 shards", "1 shard", "1,024 shards"]

@@ -25,10 +25,12 @@ FIXES = {"remedy": "fix", "where": "path"}
 SHARES = {"expected": 0.9, "fix": 0.8}
 # "found no loader, expected one": a reader has to look for the noun. "one of a, b" names the choices, and is none.
 _AFTER = (
-    r"(?=$|[,;:.]| (?:that|which|in|for|with|from|called|after|below|as|within|to|per|before|above|at|sorted|only)\b)"
+    r"(?=$|[,;:.]| or none\b| (?:that|which|in|for|with|from|called|after|below|as|within|to|per|before|"
+    r"above|at|sorted|only)\b)"
 )
 PRONOUN = re.compile(
-    rf"^(?:[\w-]+ ){{0,2}}ones?{_AFTER}|^(?:[\w-]+ )?(?:it|them|some|such|those|that|none|all|both|others?){_AFTER}"
+    rf"^(?:[\w-]+ ){{0,2}}ones?{_AFTER}"
+    rf"|^(?:at (?:least|most) |[\w-]+ )?(?:it|them|some|such|those|that|none|all|both|others?){_AFTER}"
     r"|^(?:one|all|none|both|some|each|either) of (?:them|these|those)\b|^(?:one|some) at (?:most|least)\b|^such\b"
 )
 

@@ -48,7 +48,7 @@ def test_how_many_shards_have_errors(tmp_path: Path) -> None:
             (tmp_path / f"{number}.jsonl").write_text(line)
         with pytest.raises(InputError) as caught:
             build_dataset(find_sources(sorted(tmp_path.glob("*.jsonl"))), tmp_path / f"ds{bad}", options)
-        assert (f"and {bad - 1} other shards" in str(caught.value)) == (bad > 1)
+        assert (f"and errors in {bad - 1} other shard" in str(caught.value)) == (bad > 1)
 
 
 def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:

@@ -58,7 +58,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
     assert {file: file.stat().st_mtime_ns for file in cache.iterdir()} == before
     assert OrderState.read(data.state(), "state").spec.order == "megatron"
 
-    with raises(ConfigError, found="index files hold"):
+    with raises(ConfigError, expected="index files hold"):
         data.datasets(first=10**6)
     with pytest.raises(ConfigError, match=r"expected the index files of the run; files for other arguments: .*train"):
         data_of(path, config, [91, 8, 0])
@@ -116,5 +116,5 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     with raises(ConfigError, "max_epochs"):
         data.datasets()
     path = write_config(path, order="sequential", datasets={"code": {"path": "code"}})
-    with raises(ConfigError, "a run of 100000 samples"):
+    with raises(ConfigError, "num_samples", "100000"):
         data_of(path, dataset_config(16), [10**5, 0, 0]).datasets()

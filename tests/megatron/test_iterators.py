@@ -71,7 +71,7 @@ def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch
         theirs = get_batch_on_this_cp_rank(given, **dict.fromkeys(newer, False))
         assert torch.equal(context_slice(tokens, 1, rank, size), theirs["tokens"])
         assert torch.equal(context_slice(mask, 2, rank, size), theirs["attention_mask"])
-    with raises(ConfigError, found="multiple of 2"):
+    with raises(ConfigError, expected="multiple of 2"):
         context_slice(tokens[:, :15], 1, 0, 2)
 
 
@@ -125,7 +125,7 @@ def test_concepts_belong_to_the_micro_batch(asks: list[bool]) -> None:
             assert int(iterator.take_concepts()["topic_ids"][0, 0]) == k
     if asks and not asks[-1]:
         iterator.take_concepts()
-    with raises(ConfigError, found="after get_batch"):
+    with raises(ConfigError, expected="after get_batch"):
         iterator.take_concepts()
 
 
@@ -203,7 +203,7 @@ def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_rank", lambda rank=rank: rank)
         found += [v * 3 + rank for v in range(2) if Stage(name).here(v)]
     assert sorted(found) == list(ranks)
-    with raises(ConfigError, found="6 stages"):
+    with raises(ConfigError, expected="6 stages"):
         Stage("6").here(0)
     with raises(ConfigError, "concept stage"):
         Stage("middle")

@@ -89,8 +89,8 @@ def test_states_of_checkpoints(folder: Path) -> None:
     assert data_of(config, rules, consumed=32, saved=plain).spec == data.spec
     edited = {"conceptloader": state["conceptloader"].replace('"seed":11', '"seed":5')}
     for damaged, message in (
-        (edited, "it was edited"),
-        ({**plain, "spec": {**plain["spec"], "seed": 5}}, "it was edited"),
+        (edited, "was edited"),
+        ({**plain, "spec": {**plain["spec"], "seed": 5}}, "was edited"),
         ({**plain, "version": 9}, "found version 9"),
         (data.state(24), "a state of 24 consumed samples, expected 32"),
     ):

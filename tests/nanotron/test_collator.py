@@ -115,7 +115,7 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
     ("model_inputs", "path", "found"),
     [
         ({"concept_ids": "last"}, "nanotron.model_inputs.concept_ids", "unknown key of a batch 'concept_ids'"),
-        ({"max_seqlen": "last"}, "nanotron.model_inputs.max_seqlen", "holds a int"),
+        ({"max_seqlen": "last"}, "nanotron.model_inputs.max_seqlen", "a int"),
         ({"concepts_ids": "3"}, "nanotron.model_inputs", "pipeline rank 3"),
     ],
 )

@@ -142,7 +142,7 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     state = trained(stage(dataset), 24).state()
     with raises(ResumeError, "data stage 'first'", "16 consumed samples", "24, as conceptloader.json says"):
         stage(dataset, state, consumed=16)
-    with raises(ResumeError, "data stage 'second'", "consumed 16 samples"):
+    with raises(ResumeError, "data stage 'second'", "16 consumed samples"):
         stage(dataset, state, name="second", consumed=16)
     with raises(ResumeError, "checkpoint", "24 samples of this data stage, without"):
         stage(dataset, None, consumed=24)
@@ -191,7 +191,7 @@ def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) 
             path, seq_len=16, micro_batch_size=2, global_batch_size=4, parallel_context=context(), input_pp_rank=0,
             output_pp_rank=0,
         )  # fmt: skip
-    with raises(ConfigError, "datasets.code", "250 tokens, expected at most the 128 of the model"):
+    with raises(ConfigError, "datasets.code", "250 tokens", "at most the 128 of the model"):
         stage(dataset, vocabulary=128)
     members = dataset["datasets"]
     limited = {**dataset, "datasets": {**members, "math": {**members["math"], "max_epochs": 1}}}

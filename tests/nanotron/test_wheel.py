@@ -80,7 +80,7 @@ def test_ranks_that_differ_are_refused(tmp_path: Path, mixture: dict[str, Any], 
     result = support.torchrun(tmp_path, 2, [str(tmp_path / "script.py"), str(config), ""], env={"NANOTRON_SRC": ""})
     assert result.returncode != 0, result.output[-4000:]
     assert "REFUSED cannot hook into nanotron at nanotron." in result.output
-    assert "open the training data: ranks differ" in result.output
+    assert "open the training data: found values that differ between the ranks" in result.output
     assert "configuration.datasets.web.weight: rank(s) 0: 0.6; rank(s) 1: 0.5" in result.output
     assert "order.members.web.stream_fingerprint: rank(s) 0:" in result.output
     assert not (tmp_path / "c" / RUN_LOG).exists()

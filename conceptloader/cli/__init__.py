@@ -94,7 +94,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
-    from conceptloader.format.spec.codecs import unknown_as_bytes  # numpy, which --help has no use for
 
     try:
         with unknown_as_bytes():

@@ -26,7 +26,7 @@ def open_parquet(path: str) -> Any:
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
         raise InputError(
-            path, f"bytes that cannot be read as {kind} ({error})", f"a {kind} file", "write it again"
+            path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", "write it again"
         ) from error
     if len(set(names)) < len(names):
         raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")

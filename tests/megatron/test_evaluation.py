@@ -145,7 +145,7 @@ def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest
     with raises(ConfigError, "datasets.wide", "300 tokens", "at most the 299 of the model's"):
         data("wide").check_tokenizer(299)
     with pytest.raises(
-        ConfigError, match=rf"datasets\.other: .* end with 9, expected {EOD} .*--conceptloader-allow-changed tok"
+        ConfigError, match=rf"datasets\.other: .* end with 9, expected {EOD}, .*--conceptloader-allow-changed tok"
     ):
         data("other").check_tokenizer(300)
     data("other", accept=["tokenizer"]).check_tokenizer(300)

@@ -64,7 +64,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
             [{**ONE, "options": {"limit": 5}}],
             "limit_train_batches: found epochs of 5 micro batches, expected a multiple of the 2 of a step",
         ),
-        "the number left out": ([{**ONE, "options": {"drop": True}}], "holds no 'consumed_samples' any more"),
+        "the number left out": ([{**ONE, "options": {"drop": True}}], "found no 'consumed_samples' in it any more"),
     },
     "transformers": {
         "another batch": ([{}, {"accumulate": 2}], "found 24 samples a step, expected what the run began with"),

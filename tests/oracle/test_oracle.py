@@ -6,8 +6,9 @@ On few descriptors, with late storage, into memory that was written to; the plai
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -410,12 +411,18 @@ def observe(learned: Greedy, oracle: Oracle, loaders: list[Any], at: int, rule: 
     for loader in loaders:
         loader.observe(losses)
     weights = learned.observe([last for _, last in steps].index(at), losses)
-    if weights is None:
+    _, in_force = max(oracle.order.phases, key=lambda phase: phase[0])
+    if weights is None or shares(weights) == shares(in_force):  # which begin no phase
         return oracle
     after, taken = oracle.live[-1][0] if oracle.live else 0, [start for start, _ in oracle.order.phases]
     starts = [oracle.order.global_sample(first) for first, _ in steps if first >= at]
     start = next(start for start in starts if start not in taken and start > after)
     return Oracle(oracle.config, [*oracle.live, (start, weights)])
+
+
+def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
+    exact = {name: Fraction(reference.exact_weight(weight)) for name, weight in weights.items()}
+    return {name: weight / sum(exact.values()) for name, weight in exact.items()}
 
 
 def samples_to(end: int, tail: str, rule: Sequence[tuple[int, int]]) -> list[int]:

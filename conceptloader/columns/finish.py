@@ -1,5 +1,6 @@
 """From what writers logged to the column: every range is compared with its hash, and what lacks is named."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from conceptloader.columns.unfinished import Plan, Unfinished
+from conceptloader.columns.unfinished import Plan, Unfinished, require_local, taken
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -34,7 +35,7 @@ from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import open_sample
 
 _CHUNK = 1 << 22  # bytes, or tokens of a file of holes
-_TAKEN = "another process finishes this column ({holder}), expected one"
+_TAKEN = "another process finishes or removes this column ({holder}), expected a single one; wait for its end"
 
 
 def finish(
@@ -46,7 +47,10 @@ def finish(
 ) -> ColumnFile:
     """Make the column of what was logged; see ColumnWriter.finish. keep: of what was written twice, either counts."""
     with open_dataset(path, roots) as dataset:
+        require_local(dataset.path)
         unfinished = Unfinished(dataset.path, name)
+        if os.path.lexists(os.path.join(dataset.path, column_file(name))):
+            return _finished(dataset, name, unfinished)
         plan = unfinished.agree(None)
         if dataset.stream_fingerprint != plan.stream_fingerprint:
             raise FormatError(
@@ -55,12 +59,31 @@ def finish(
                 f"{plan.stream_fingerprint}, of the tokens whose values were written",
                 f"restore it; {unfinished.path} stays as it is",
             )
-        lock = hold(os.path.join(unfinished.path, "finish.lock"), _TAKEN)
+        lock = hold(unfinished.lock, _TAKEN)
         try:
             unfinished.require_no_writer()
             return _Finishing(dataset, name, plan, unfinished, keep).run(partial)
         finally:
             release(lock)
+
+
+def _finished(dataset: Dataset, name: str, unfinished: Unfinished) -> ColumnFile:
+    """The column, if it was finished and the process killed before the folder was removed; else ConfigError."""
+    if not os.path.isdir(unfinished.path) or any(unfinished.has_items(k) for k in range(dataset.num_shards)):
+        raise taken(dataset.path, name)
+    column = dataset.files.columns[name]
+    shutil.rmtree(unfinished.path, ignore_errors=True)
+    return column
+
+
+def give_back(dataset: Dataset, name: str, unfinished: Unfinished) -> None:
+    """Let writers go on where `finish` was interrupted, or refused, when some files had their final names."""
+    unfinished.require_not_finishing()
+    for shard in range(dataset.num_shards if len(unfinished.records()) else 0):
+        kind = own_file(dataset.manifest, items_kind(name), shard)
+        if not unfinished.has_items(shard):
+            with contextlib.suppress(FileNotFoundError):  # another rank was first, or it has none
+                os.rename(dataset.files.roots.resolve(kind), unfinished.items(shard))
 
 
 class _Finishing:
@@ -69,10 +92,11 @@ class _Finishing:
         self.column = plan.described(dataset.num_shards)
         records = unfinished.records()
         self.records = records[np.lexsort((records["stop"], records["start"]))]
-        self.borders: Ints = np.array(dataset.shard_starts)
+        self.starts: Ints = self.records["start"].astype(np.int64)
+        self.boundaries: Ints = np.array(dataset.shard_starts)
         # What no record covers: tokens [start, stop) of the dataset, ascending, none of them empty.
         stops = np.maximum.accumulate(np.append(0, self.records["stop"].astype(np.int64)))
-        starts = np.append(self.records["start"].astype(np.int64), dataset.num_tokens)
+        starts = np.append(self.starts, dataset.num_tokens)
         self.gap_start, self.gap_stop = stops[stops < starts], starts[stops < starts]
 
     def run(self, partial: bool) -> ColumnFile:
@@ -92,13 +116,14 @@ class _Finishing:
                 os.rename(source, target)
         for folder in {os.path.dirname(self._target(items_kind(self.name), shard)) for shard in written}:
             sync_directory(folder)
-        write_file(os.path.join(self.dataset.path, column_file(self.name)), column.dump())
+        if not write_file(os.path.join(self.dataset.path, column_file(self.name)), column.dump(), exclusive=True):
+            raise taken(self.dataset.path, self.name)
         shutil.rmtree(self.unfinished.path, ignore_errors=True)
         return column
 
     def _gaps(self, shard: int) -> tuple[Ints, Ints]:
         """Tokens [start, stop) of a shard without a value."""
-        first, end = self.borders[shard : shard + 2]
+        first, end = self.boundaries[shard : shard + 2]
         low, high = np.searchsorted(self.gap_stop, first, side="right"), np.searchsorted(self.gap_start, end)
         start, stop = self.gap_start[low:high] - first, self.gap_stop[low:high] - first
         return np.maximum(start, 0), np.minimum(stop, end - first)
@@ -125,11 +150,11 @@ class _Finishing:
         tail = int(tokens - self.gap_start[-1]) if self.gap_stop[-1] == tokens else 0
         more = self.gap_stop - self.gap_start > 1
         first = int((self.gap_start + 1)[more][0] if more.any() else self.gap_start[0])
-        shard = int(np.searchsorted(self.borders, first, side="right")) - 1
+        shard = int(np.searchsorted(self.boundaries, first, side="right")) - 1
         raise ConfigError(
             f"{self.unfinished.path}",
             f"{missing:,} of {tokens:,} tokens without a value: {starts:,} begin documents, which may; the last "
-            f"{tail:,} of the dataset; token {first - self.borders[shard]:,} of shard {shard}, for one",
+            f"{tail:,} of the dataset; token {first - self.boundaries[shard]:,} of shard {shard}, for one",
             "a value for each token that does not begin a document",
             "write the rest, of which `has` knows what is there. The end that fills no window is in samples of "
             "documents and packs alone (mode document, packing). Or finish(partial=True): readers then need `missing`",
@@ -137,8 +162,8 @@ class _Finishing:
 
     def _items(self, shard: int, files: ItemFiles, partial: bool) -> bool:
         """Check the items of a shard, and say what they are. Returns: whether there are any."""
-        first, end = self.borders[shard : shard + 2].tolist()
-        low, high = np.searchsorted(self.records["start"], [first, end])
+        first, end = self.boundaries[shard : shard + 2].tolist()
+        low, high = np.searchsorted(self.starts, [first, end])
         if first == end or (partial and low == high):
             return False
         item, path = self.column.itemsize, self._source(shard)
@@ -200,7 +225,7 @@ class _Finishing:
         start, stop = self._gaps(shard)
         if not len(start):
             return
-        tokens = int(self.borders[shard + 1] - self.borders[shard])
+        tokens = int(self.boundaries[shard + 1] - self.boundaries[shard])
         with Spool(self._target(holes_kind(self.name), shard)) as spool:
             for low in range(0, tokens, _CHUNK):
                 missing = np.zeros(min(_CHUNK, tokens - low), np.bool_)
@@ -225,7 +250,7 @@ class _Finishing:
     def _source(self, shard: int) -> str:
         """Where the items are: at their final place if this was interrupted."""
         path, target = self.unfinished.items(shard), self._target(items_kind(self.name), shard)
-        return path if os.path.exists(path) or not os.path.exists(target) else target
+        return path if self.unfinished.has_items(shard) or not os.path.exists(target) else target
 
 
 def own_file(manifest: Manifest, kind: str, shard: int) -> str:
@@ -246,23 +271,28 @@ def remove(path: str | os.PathLike[str], name: str, roots: Sequence[str | os.Pat
 
     Arrays that were left in place stay.
 
-    Returns: the files that it had. Raises: ConfigError if there is neither, FormatError, ReadError.
+    Returns: the files that it had. Raises: ConfigError if there is nothing of it, or while somebody writes it;
+    FormatError, ReadError.
     """
     manifest, allowed = load_manifest(path, roots)
-    head, folder = (os.path.join(allowed.directory, one) for one in (column_file(name), f"{name}.column.unfinished"))
-    if not os.path.lexists(head) and not os.path.isdir(folder):
-        rule = "NAME.column.json of a column, or NAME.column.unfinished"
-        raise ConfigError(allowed.directory, f"no column {name!r}", rule, "check the name")
-    shards = range(len(manifest.shards))
-    kinds = items_kind(name), holes_kind(name)
+    require_local(allowed.directory)
+    unfinished, shards = Unfinished(allowed.directory, name), range(len(manifest.shards))
+    head, kinds = os.path.join(allowed.directory, column_file(name)), (items_kind(name), holes_kind(name))
     files = [allowed.resolve(own_file(manifest, kind, shard)) for kind in kinds for shard in shards]
     found = [file for file in (head, *files) if os.path.lexists(file)]
-    for file in found:
-        with named(file, "removed"):
-            os.unlink(file)
-            if file == head:
-                sync_directory(allowed.directory)
-    if os.path.isdir(folder):
-        with named(folder, "removed"):
-            shutil.rmtree(folder)
+    is_written = os.path.isdir(unfinished.path)
+    if not found and not is_written:
+        rule = "NAME.column.json of a column, or NAME.column.unfinished"
+        raise ConfigError(allowed.directory, f"no column {name!r}", rule, "check the name")
+    with hold(unfinished.lock, _TAKEN) if is_written else contextlib.nullcontext():
+        if is_written:
+            unfinished.require_no_writer()
+        for file in found:
+            with named(file, "removed"):
+                os.unlink(file)
+                if file == head:
+                    sync_directory(allowed.directory)
+        if is_written:
+            with named(unfinished.path, "removed"):
+                shutil.rmtree(unfinished.path)
     return found

@@ -11,7 +11,7 @@ import xxhash
 
 from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
-from conceptloader.columns.unfinished import Plan
+from conceptloader.columns.unfinished import Plan, Unfinished, taken
 from conceptloader.columns.values import Array, as_stored
 from conceptloader.columns.writer import begin, column_writer, require_fitting
 from conceptloader.errors import ConfigError, InputError
@@ -71,6 +71,9 @@ def add_column(
     if isinstance(source, _Npy):
         dataset, plan = begin(path, name, *kind, roots=roots)
         source.check(dataset.num_tokens)
+        if in_place and os.path.isdir(Unfinished(dataset.path, name).path):
+            fix = f"finish it, or remove what was written: conceptloader column {dataset.path} {name} --remove"
+            raise ConfigError(f"column {name}", "a column that is being written", "a new name", fix)
         if in_place:
             return _left_in_place(dataset, name, plan, source)
     with column_writer(path, name, *kind, roots=roots) as writer:
@@ -125,7 +128,7 @@ class _Npy:
 def _left_in_place(dataset: Dataset, name: str, plan: Plan, source: _Npy) -> ColumnFile:
     if (plan.dtype, plan.shape) != (source.dtype, source.shape):
         found, rule = f"{plan.dtype} {list(plan.shape)}", f"{source.dtype} {list(source.shape)}, as the file has"
-        raise ConfigError("--in-place", found, rule, "copy it: leave --in-place out")
+        raise ConfigError("--in-place", found, rule, "copy it: omit --in-place")
     relative = os.path.relpath(os.path.abspath(source.path), dataset.path)
     dataset.files.roots.check([relative], "--in-place")
     whole = xxhash.xxh3_64()
@@ -146,7 +149,8 @@ def _left_in_place(dataset: Dataset, name: str, plan: Plan, source: _Npy) -> Col
     )
     column = replace(column, files=files)
     column.check(name, dataset.manifest)
-    write_file(os.path.join(dataset.path, column_file(name)), column.dump(), exclusive=True)
+    if not write_file(os.path.join(dataset.path, column_file(name)), column.dump(), exclusive=True):
+        raise taken(dataset.path, name)
     return column
 
 
@@ -202,9 +206,10 @@ class _Tables:
             for batch in self._open(file).iter_batches(64, columns=[self._key, self._value]):
                 keys, lists = batch[self._key].to_pylist(), batch[self._value]
                 if lists.null_count:
-                    raise InputError(f"{file}: {self._value}", "null", "a list for each row", "leave such rows out")
+                    raise InputError(f"{file}: {self._value}", "null", "a list for each row", "skip such rows")
                 flat = lists.flatten()
-                while self._arrow.types.is_fixed_size_list(flat.type):
+                # Before each level: flattening drops what is null, and all values after it would move.
+                while not flat.null_count and self._arrow.types.is_fixed_size_list(flat.type):
                     flat = flat.flatten()
                 if flat.null_count:
                     raise InputError(f"{file}: {self._value}", "null in a list", "numbers", "fill or omit them")

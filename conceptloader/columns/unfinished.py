@@ -7,6 +7,7 @@ of these bytes; so a writer that is killed loses what was written since, and not
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import secrets
 from collections.abc import Sequence
@@ -19,12 +20,15 @@ from numpy.typing import NDArray
 
 from conceptloader.columns.places import At
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles
+from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.spec.manifest import CREATED_BY
 from conceptloader.format.spec.shardtable import FileColumn
 from conceptloader.storage.durable import make_directories, sync_directory, write_file
+from conceptloader.storage.lock import NO_LOCKS
 from conceptloader.storage.reads import named, opened, read_file
+
+log = logging.getLogger(__name__)
 
 RECORD = np.dtype([("start", "<u8"), ("stop", "<u8"), ("hash", "<u8"), ("check", "<u8")])
 """Tokens [start, stop) of the dataset's files, XXH3-64 of their items; check: the three and _CHECK by exclusive or."""
@@ -33,6 +37,7 @@ _LIMIT = 1 << 40
 _MOST_OPEN = 64
 _PLAN = "column.json"
 _FORMAT = "conceptstream-column-unfinished"
+_FINISHING = "finish.lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,19 @@ class Plan:
         )
 
 
+def taken(directory: str, name: str) -> ConfigError:
+    """The error for a column that is there already."""
+    fix = f"choose another name, or remove it: conceptloader column {directory} {name} --remove"
+    return ConfigError(os.path.join(directory, column_file(name)), "a column", "a name that no column has", fix)
+
+
+def require_local(path: str) -> None:
+    """Raise ConfigError for a URL."""
+    if "://" in path:
+        fix = "write into a copy, and upload the column's files"
+        raise ConfigError(path, "a URL", "a local directory", fix)
+
+
 class Unfinished:
     """The folder. Raises everywhere: ReadError naming the file, for a disk that is full too."""
 
@@ -64,7 +82,8 @@ class Unfinished:
         self.path = os.path.join(directory, f"{name}.column.unfinished")
         self._log: int | None = None
         self._log_path = ""
-        self._files: dict[int, int] = {}
+        self._files: dict[int, int] = {}  # descriptors, the one that was opened first in front
+        self._dirty = set[int]()  # shards to be synced
         self._records: list[tuple[int, int, int]] = []
         self.waiting = 0  # bytes that are written and not in the log
 
@@ -90,10 +109,15 @@ class Unfinished:
         """The file of a shard's items."""
         return os.path.join(self.path, f"{shard:05}.items")
 
+    def has_items(self, shard: int) -> bool:
+        """Whether that file is there."""
+        return os.path.exists(self.items(shard))
+
     def put(self, shard: int, offset: int, data: memoryview, tokens: tuple[int, int], known: int) -> None:
         """Write the items of some tokens, of hash `known`, at their place in the file of their shard."""
         self._open_log()
         descriptor, done = self._file(shard), 0
+        self._dirty.add(shard)
         try:
             with named(self.items(shard), "written"):
                 while done < len(data):
@@ -108,9 +132,10 @@ class Unfinished:
         """Sync what was written, and then log it: from now on it counts."""
         if not self._records:
             return
-        for shard, descriptor in self._files.items():
+        for shard in sorted(self._dirty):
             with named(self.items(shard), "synced"):
-                os.fsync(descriptor)
+                os.fsync(self._file(shard))
+        self._dirty.clear()
         found = np.zeros(len(self._records), RECORD)
         found["start"], found["stop"], found["hash"] = np.array(self._records, np.uint64).T
         found["check"] = _check(found)
@@ -150,14 +175,39 @@ class Unfinished:
         """Raise ConfigError if somebody has a log open."""
         for path in self._logs():
             with opened(path) as descriptor:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:
-                    if error.errno in (errno.EAGAIN, errno.EACCES):
-                        fix = "close all of them first: finish() is for one process, when all ranks are done"
-                        raise ConfigError(
-                            self.path, "a writer that is still open", "a column without an open writer", fix
-                        ) from error
+                if self._is_held(descriptor):
+                    fix = "close all of them first: finish() is for one process, when all ranks are done"
+                    raise ConfigError(self.path, "a writer that is still open", "a column without an open writer", fix)
+
+    def require_not_finishing(self) -> None:
+        """Raise ConfigError if the column is being finished."""
+        with contextlib.suppress(FileNotFoundError), open(self.lock, "rb") as file:
+            if self._is_held(file.fileno()):
+                fix = "write all values before finish(), which is for one process"
+                raise ConfigError(self.path, "a column that is being finished", "one that is being written", fix)
+
+    @property
+    def lock(self) -> str:
+        """The file that is locked while the column is finished or removed."""
+        return os.path.join(self.path, _FINISHING)
+
+    def _is_held(self, descriptor: int) -> bool:
+        """Whether somebody else has a file locked. Shared, since servers of NFS lock nothing else for readers."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                self._say_without_locks(error)
+                return False
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+
+    def _say_without_locks(self, error: OSError) -> None:
+        if error.errno not in NO_LOCKS:
+            raise ReadError(self.path, f"cannot be locked: {error.strerror}", errno=error.errno) from error
+        problem = "the file system has no locks"
+        log.warning("%s: %s; make sure that all writers are closed before it is finished", self.path, problem)
 
     def _logs(self) -> Sequence[str]:
         with named(self.path, "looked at"):
@@ -168,8 +218,7 @@ class Unfinished:
         found = self._files.get(shard)
         if found is None:
             if len(self._files) >= _MOST_OPEN:
-                self.flush()
-                self._close_files()
+                os.close(self._files.pop(next(iter(self._files))))
             with named(self.items(shard), "written"):
                 found = os.open(self.items(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._files[shard] = found
@@ -186,9 +235,12 @@ class Unfinished:
             self._log_path = os.path.join(self.path, f"{secrets.token_hex(8)}.log")
             with named(self._log_path, "written"):
                 self._log = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-                with contextlib.suppress(OSError):  # a file system without locks
+                try:
                     fcntl.flock(self._log, fcntl.LOCK_EX)
+                except OSError as error:
+                    self._say_without_locks(error)
                 sync_directory(self.path)
+            self.require_not_finishing()  # who begins to finish from now on finds this log
         return self._log
 
 

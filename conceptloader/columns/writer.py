@@ -10,9 +10,9 @@ import numpy as np
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend, open_blend
-from conceptloader.columns.finish import finish
+from conceptloader.columns.finish import finish, give_back
 from conceptloader.columns.places import At, Pieces, pieces_of
-from conceptloader.columns.unfinished import Plan, Unfinished, hash_of
+from conceptloader.columns.unfinished import Plan, Unfinished, hash_of, require_local, taken
 from conceptloader.columns.values import Array, Stored, as_stored
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, ragged
@@ -49,6 +49,7 @@ class ColumnWriter:
         self.tokens = self.known = self.others = 0
         self._unfinished, self._source = unfinished, source
         unfinished.agree(plan)
+        give_back(dataset, name, unfinished)
         self._prints = dataset.source_fingerprints[0]
         self._itemsize = plan.described().itemsize
         self._starts = np.array(dataset.shard_starts)
@@ -276,10 +277,7 @@ def begin(
 ) -> tuple[Dataset, Plan]:
     """A dataset that can get such a column. Raises: see column_writer."""
     dataset = open_dataset(path, roots)
-    if "://" in dataset.path:
-        raise ConfigError(
-            dataset.path, "a URL", "a local directory", "write into a copy, and upload the column's files"
-        )
+    require_local(dataset.path)
     if dataset.viewed is not None:
         fix = f"write into its source, whose columns it has: {dataset.source}"
         raise ConfigError(dataset.path, "a subset", "a dataset with files of its own", fix)
@@ -288,10 +286,8 @@ def begin(
     if dtype not in TYPES:
         raise unknown(f"column {name}: dtype", dtype, TYPES, "type")
     plan.described(dataset.num_shards).check(name, dataset.manifest)
-    target = os.path.join(dataset.path, column_file(name))
-    if os.path.lexists(target):
-        fix = f"choose another name, or remove it: conceptloader column {dataset.path} {name} --remove"
-        raise ConfigError(target, "a column", "none of this name", fix)
+    if os.path.lexists(os.path.join(dataset.path, column_file(name))):
+        raise taken(dataset.path, name)
     return dataset, plan
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 LOCK = ".build.lock.tmp"  # temporary: a complete dataset has none, or one that means nothing
 _RUNNING = "another build is running there ({holder}), expected none; wait for its end, or build into another directory"
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                     return file
         except OSError as error:
-            if error.errno in _NO_LOCKS:
+            if error.errno in NO_LOCKS:
                 problem = "the file system has no locks"
                 log.warning("%s: %s (%s); make sure that nobody else writes there", directory, problem, error.strerror)
                 return file

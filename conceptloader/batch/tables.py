@@ -52,8 +52,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     first_runs: dict[int, int] = {}
     runs, num_runs = [np.zeros(0, RUN)], 0
     shards, layouts = [np.zeros(0, SHARD)], [np.zeros(0, LAYOUT)]
-    with_documents, tracks = [np.zeros(0, np.bool_)], [np.zeros((0, len(names)), TRACK)]
-    fields = [np.zeros((0, len(layout.fields)), FIELD)]
+    tracks, fields = [np.zeros((0, len(names)), TRACK)], [np.zeros((0, len(layout.fields)), FIELD)]
     members = np.zeros(len(views), MEMBER)
     left_out, num_ranges = [np.zeros(0, LEFT_OUT)], 0
     count = num_layouts = 0
@@ -69,7 +68,6 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             shards.append(_shard_rows(view.dataset, num_layouts))
             layouts.append(_layout_rows(view.dataset))
             num_layouts += len(layouts[-1])
-            with_documents.append((shards[-1]["documents"] > 0) & bool(member["documents"]))
             tracks.append(_track_rows(view, layout.read_tracks))
             fields.append(_field_rows(view, layout.fields, [*kinds, *of_columns]))
             count += len(shards[-1])
@@ -95,7 +93,10 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             member["overflow"] = OVERFLOWS.index(packing.overflow)
     all_shards, all_tracks, all_fields = map(_joined, (shards, tracks, fields))
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
-    needed[:, DOCUMENTS] = _joined(with_documents)
+    needed[:, DOCUMENTS] = False
+    for member in members[members["documents"] > 0]:  # any of those that share the shards
+        some = slice(member["first_shard"], member["first_shard"] + member["shards"])
+        needed[some, DOCUMENTS] = all_shards["documents"][some] > 0
     for column, file in enumerate(FILES, int(DOCUMENTS) + 1):
         needed[:, column :: len(FILES)] = all_tracks["kind"] >= (SPANS if file == "spans" else DENSE)
     read = [

@@ -106,6 +106,21 @@ def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, store: Any) -
     assert passes.begun == {"windows": 5, "packs": 7}[kind]
 
 
+def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Path) -> None:
+    """As in a run that goes on with another sequence length and packs: what it read before is still a member."""
+    write_dataset(tmp_path / "a", random_documents(60, seed=2), shards=3)
+    packs = dataclasses.replace(make_packs(tmp_path / "a", SEQ_LEN, 64), tracks=())
+    before = dataclasses.replace(make_view("x", packs.dataset, 0, 0, 20, SEQ_LEN), tracks=())
+    samples = np.arange(20, dtype=np.uint64)
+    for views in ([before, packs], [packs, before]):
+        layout = decide_layout(views, SEQ_LEN, Outputs(), {})
+        assert not layout.outputs.needs_documents
+        for member in (0, 1):
+            picked = np.full(20, member), samples
+            found = BatchReader(NO_ORDER, views, layout).read(samples, picked=picked)
+            assert_same(found, PlainReader(None, views, layout).read(samples, picked=picked))
+
+
 def test_records_far_apart_are_asked_for_in_one_round(tmp_path: Path, store: Any) -> None:
     write_scattered(tmp_path / "a", 1600)
     near = make_view("x", cl.open_dataset(tmp_path / "a"), 0, 0, 5, SEQ_LEN)

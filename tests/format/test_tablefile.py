@@ -21,6 +21,7 @@ from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import tablefile
 from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.packed import Packed
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.write.build import check_alone
 from conceptloader.testing import sparse_dataset
@@ -143,6 +144,8 @@ LIES = {
     "documents elsewhere": put("first_documents", 3, at=8),
     "a size": put("documents.bin.size", 1),
     "a folder that is not there": put("path.folder", 9, "<u4"),
+    "names that end elsewhere": put("path.ends", 1 << 40, "<u8"),
+    "fewer names than it says": put("path.ends", 1, "<u8", at=24),
     "a folder in a name": put("path.names", ord("/"), "<u1"),
     "a word that is no folder": say("words", "path", value=["../a/00", "../b/"]),
     "an array behind the end": say("arrays", "rows", "at", value=1 << 40),
@@ -156,7 +159,7 @@ LIES = {
     "tracks of another type": say("value", "tracks", value=3),
     "other totals": say("value", "num_tokens", value=3),
     "an unknown key": say("more", value=3),
-    "an identity of another type": say("identity", value="x"),
+    "a checksum of another type": say("checksum", value="x"),
 }
 
 
@@ -204,6 +207,52 @@ def test_where_it_cannot_be_written_the_manifest_is_read(
     with caplog.at_level(logging.WARNING):
         assert everything(path) == content
     assert fmt.TABLE in caplog.text
+
+
+def test_of_processes_that_open_at_a_time_the_first_makes_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.unlink(path / fmt.TABLE)
+    read, first = reading._read_manifest, list[int]()
+
+    def slowly(*arguments: Any) -> Any:
+        found = read(*arguments)
+        monkeypatch.undo()
+        monkeypatch.setattr(tablefile, "LEAST", 0)
+        everything(path)  # as another process does
+        first.append((path / fmt.TABLE).stat().st_ino)
+        return found
+
+    monkeypatch.setattr(reading, "_read_manifest", slowly)
+    manifest = cl.open_dataset(path).manifest
+    assert [(path / fmt.TABLE).stat().st_ino] == first
+    assert isinstance(manifest.shards.path, Packed)  # and it maps that one
+
+
+def test_a_table_of_another_manifest_is_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for again in (cl.open_dataset, lambda path: cl.writing.finalize(path)):
+        monkeypatch.setattr(tablefile, "LEAST", 1 << 40)
+        (path.parent / "a" / fmt.TABLE).write_bytes(b"of a manifest that was larger")
+        if again is not cl.open_dataset:
+            os.unlink(path.parent / "a" / fmt.MANIFEST)
+        again(path.parent / "a")
+        assert not (path.parent / "a" / fmt.TABLE).exists()
+
+
+def test_it_says_nothing_that_releases_differ_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, dump = cl.open_dataset(path), Manifest.dump
+    monkeypatch.setattr(Manifest, "dump", lambda self: dump(self).replace(b"extra", b"other"))
+    os.utime(path / fmt.MANIFEST)
+    dataset.files.require_unchanged()
+    os.unlink(path / fmt.TABLE)
+    monkeypatch.setattr(tablefile, "LEAST", 1 << 40)
+    assert cl.open_dataset(path).identity == dataset.identity
+
+
+def test_what_cannot_be_a_table_has_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("a name that is no text")
+
+    monkeypatch.setattr(tablefile._Writer, "paths", fail)
+    assert [(one.file, one.message) for one in cl.verify(path)] == [(str(path / fmt.TABLE), "a name that is no text")]
 
 
 def test_builds_know_it(path: Path) -> None:

@@ -213,11 +213,14 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     path = _local(path)
     allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
     guard = ManifestGuard(allowed) if check else None
-    manifest = _mapped_manifest(allowed)
+    manifest = None if isinstance(allowed, UrlRoots) else _mapped_manifest(allowed)
     if manifest is None:
-        manifest, head = _read_manifest(allowed)
-        if not isinstance(allowed, UrlRoots) and keep_table(manifest, head, allowed.directory):
-            manifest = _mapped_manifest(allowed) or manifest  # it takes less memory
+        manifest = _read_manifest(allowed)
+        if not isinstance(allowed, UrlRoots):  # mapped it takes less memory
+            found = _mapped_manifest(allowed, manifest.seal)  # of another process, which has made it in the meantime
+            if found is None and keep_table(manifest, allowed.directory):
+                found = _mapped_manifest(allowed, manifest.seal)
+            manifest = found or manifest
     return Files(manifest, allowed, allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check), guard)
 
 
@@ -246,19 +249,20 @@ def load_manifest(
     if "://" in os.fspath(path):
         raise ConfigError(path, "a URL", "a local directory", "only open_dataset and loaders read others")
     allowed = Roots(os.fspath(path), roots)
-    return _read_manifest(allowed)[0], allowed
+    return _read_manifest(allowed), allowed
 
 
-def _mapped_manifest(allowed: Roots) -> Manifest | None:
+def _mapped_manifest(allowed: Roots, seal: tuple[int, str] | None = None) -> Manifest | None:
     """A large manifest out of its table, which processes of a machine share; None without one that fits.
 
-    Raises: FormatError for paths outside the roots.
+    seal: of manifest.json, if it is known, since this is not the first look. Raises: FormatError for paths outside the
+    roots.
     """
-    file, path = allowed.resolve(fmt.MANIFEST), allowed.resolve(fmt.TABLE)
-    if isinstance(allowed, UrlRoots) or not os.path.exists(path):
+    file, path, first = allowed.resolve(fmt.MANIFEST), allowed.resolve(fmt.TABLE), seal is None
+    if not os.path.exists(path):
         return None
     try:
-        seal = seal_of(file)
+        seal = seal or seal_of(file)
         if seal is None:
             return None  # whoever parses it says why
         with opened(path, allowed.open) as descriptor, named(path, "mapped"):
@@ -266,13 +270,13 @@ def _mapped_manifest(allowed: Roots) -> Manifest | None:
             data = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", np.uint8)
         manifest = parse_table(data, path, seal)
     except (FormatError, ReadError) as error:
-        logger.warning("%s", error)
+        logger.log(logging.WARNING if first else logging.DEBUG, "%s", error)
         return None
     _check_paths(manifest, allowed, file)
     return manifest
 
 
-def _read_manifest(allowed: Roots) -> tuple[Manifest, JsonFile]:
+def _read_manifest(allowed: Roots) -> Manifest:
     file = allowed.resolve(fmt.MANIFEST)
     try:
         head = allowed.load(file)
@@ -285,7 +289,7 @@ def _read_manifest(allowed: Roots) -> tuple[Manifest, JsonFile]:
         raise FoundView(head, allowed)
     manifest = parse_manifest(head)
     _check_paths(manifest, allowed, file)
-    return manifest, head
+    return manifest
 
 
 def _explain(directory: str, file: str, error: ReadError) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
-import xxhash
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
@@ -15,7 +14,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import ConceptsCodec, parameter_problem
 from conceptloader.format.spec.columns import Ints, total
-from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
+from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json, load_sealed
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.shardtable import ShardTable, check_shards
 from conceptloader.format.spec.vocabulary import Vocabulary, groups_problem
@@ -199,28 +198,34 @@ class Manifest:
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, tracks, files])
 
     @lazy
+    def seal(self) -> tuple[int, str]:
+        """Of manifest.json, see JsonFile: that which was read, or will be written."""
+        return load_sealed(self.dump(), "").seal
+
+    @property
     def identity(self) -> str:
         """Of what the manifest says: 16 hexadecimal digits."""
-        return xxhash.xxh3_64_hexdigest(self.dump())
+        return self.seal[1]
+
+    def head(self) -> dict[str, Any]:
+        """What it says, without its shards."""
+        return {
+            "format": fmt.FORMAT,
+            "version": fmt.VERSION,
+            "mode": self.mode,
+            "created_by": self.created_by,
+            "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
+            "num_shards": self.num_shards,
+            "num_tokens": self.num_tokens,
+            "num_documents": self.num_documents,
+            "block_tokens": self.block_tokens,
+            "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
+            "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
+            "extra": dict(self.extra),
+        }
 
     def dump(self) -> bytes:
-        return dump_json(
-            {
-                "format": fmt.FORMAT,
-                "version": fmt.VERSION,
-                "mode": self.mode,
-                "created_by": self.created_by,
-                "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
-                "num_shards": self.num_shards,
-                "num_tokens": self.num_tokens,
-                "num_documents": self.num_documents,
-                "block_tokens": self.block_tokens,
-                "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
-                "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
-                "extra": dict(self.extra),
-                "shards": self.shards.to_json(),
-            }
-        )
+        return dump_json({**self.head(), "shards": self.shards.to_json()})
 
 
 _TOTALS = ("num_shards", "num_tokens", "num_documents")
@@ -239,6 +244,7 @@ def parse_manifest(head: JsonFile) -> Manifest:
             found, total = head.value.get(key), getattr(manifest, key)
             if type(found) is not int or found != total:
                 raise ConfigError(key, describe(found), f"{total}, as in the shard table")
+    vars(manifest)["seal"] = head.seal
     return manifest
 
 

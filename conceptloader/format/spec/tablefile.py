@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,10 +23,10 @@ from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.packed import Coded, Hexes, Packed, Paths, everywhere, is_there, nothing
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
 from conceptloader.kernels.records import SHARD
-from conceptloader.storage.durable import completed
+from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import named
 
-MAGIC = b"conceptshards 1\n"
+MAGIC = b"conceptshards 1\n"  # another one when anything is derived in another way, the fingerprints included
 LEAST = 1 << 18  # bytes of a manifest: smaller ones are parsed in milliseconds
 _HEAD = len(MAGIC) + 16  # bytes before the JSON
 _ENCODINGS = (fmt.DENSE, fmt.SPANS)
@@ -48,7 +49,6 @@ class _Head:
 
     size: Size
     checksum: Checksum
-    identity: Checksum
     stream_fingerprint: str
     tracks_fingerprint: str
     value: Mapping[str, Any]
@@ -125,8 +125,8 @@ class _Writer:
             self.hexes("foreign.index_checksum", [one.index_checksum if one else None for one in foreign])
 
 
-def dump_table(manifest: Manifest, head: JsonFile) -> Iterator[Any]:
-    """The file of a manifest, in pieces. head: what it was parsed of. Raises: ValueError if it cannot be one."""
+def dump_table(manifest: Manifest) -> Iterator[Any]:
+    """The file of a manifest, in pieces. Raises: ValueError if it cannot be one."""
     table, writer = manifest.shards, _Writer()
     writer.arrays = {"rows": table.rows, "starts": table.starts, "first_documents": table.first_documents}
     writer.paths("path", table.path)
@@ -143,7 +143,7 @@ def dump_table(manifest: Manifest, head: JsonFile) -> Iterator[Any]:
         writer.coded(f"{name}.encoding", track.encoding, _ENCODINGS)
         writer.array(f"{name}.records", track.records)
         writer.array(f"{name}.entries", track.entries)
-    size, checksum = head.seal
+    size, checksum = manifest.seal
     places, at = dict[str, _Place](), 0
     for name, values in writer.arrays.items():
         places[name] = _Place(at=at, count=len(values))
@@ -151,10 +151,9 @@ def dump_table(manifest: Manifest, head: JsonFile) -> Iterator[Any]:
     said = _Head(
         size=size,
         checksum=checksum,
-        identity=manifest.identity,
         stream_fingerprint=manifest.stream_fingerprint(),
         tracks_fingerprint=manifest.tracks_fingerprint(),
-        value={key: value for key, value in head.value.items() if key != "shards"},
+        value=manifest.head(),
         kinds=tuple(kinds),
         words={name: tuple(words) for name, words in writer.words.items()},
         arrays=places,
@@ -171,17 +170,23 @@ def dump_table(manifest: Manifest, head: JsonFile) -> Iterator[Any]:
     yield from pieces
 
 
-def keep_table(manifest: Manifest, head: JsonFile, directory: str) -> bool:
+def keep_table(manifest: Manifest, directory: str) -> bool:
     """Write the table of a large manifest next to it, if that can be done: everybody can do without.
 
-    Returns: whether it was.
+    One that is there is of another manifest, or damaged. One that another process writes in the meantime stays, since
+    processes share the memory of one file.
+
+    Returns: whether there is one now.
     """
     path = os.path.join(directory, fmt.TABLE)
-    if head.seal[0] < LEAST or not os.access(directory, os.W_OK):
+    if not os.access(directory, os.W_OK):
         return False
     try:
-        with completed(path) as temporary, named(path, "written"), open(temporary, "xb") as file:
-            file.writelines(dump_table(manifest, head))
+        with named(path, "removed"), suppress(FileNotFoundError):
+            os.unlink(path)
+        if manifest.seal[0] < LEAST:
+            return False
+        write_file(path, b"".join(dump_table(manifest)), exclusive=True)
     except (ReadError, ValueError) as error:
         logger.warning("%s", error)
         return False
@@ -208,7 +213,7 @@ def parse_table(data: Buffer, where: str, seal: tuple[int, str]) -> Manifest:
     with file.named():
         manifest = _Reader(head, data[_HEAD + end :], where).manifest()
     fingerprints = head.stream_fingerprint, head.tracks_fingerprint
-    vars(manifest).update(identity=head.identity, fingerprints=fingerprints)
+    vars(manifest).update(seal=seal, fingerprints=fingerprints)
     return manifest
 
 
@@ -277,17 +282,15 @@ class _Reader:
     def _paths(self, name: str) -> Packed:
         if name not in self._head.words:
             return nothing(self._shards)
-        folders, folder, ends = (
-            self._head.words[name],
-            self._array(f"{name}.folder", "<u4"),
-            self._array(f"{name}.ends", "<u8"),
-        )
+        folders, folder = self._head.words[name], self._array(f"{name}.folder", "<u4")
+        ends = self._exact(f"{name}.ends", np.dtype("<u8"), 0)
         require(folder < len(folders), f"{name}.folder", folder, f"one of {len(folders)}")
         wrong = next((one for one in folders if one and not one.endswith("/")), None)
         if wrong is not None:
             raise ConfigError(f"words.{name}", repr(wrong), "a folder")
         count = self._head.arrays[f"{name}.names"].count if f"{name}.names" in self._head.arrays else 0
         names = self._exact(f"{name}.names", np.dtype("<u1"), count - self._shards)
+        require(ends <= np.append(ends[1:], len(names)), f"{name}.ends", ends, f"ascending to {len(names)}")
         if (names == ord("/")).any():
             raise ConfigError(f"{name}.names", "a folder", "names of files")
         return Paths(folders, folder, ends, names, self._there(name))

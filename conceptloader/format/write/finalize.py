@@ -62,9 +62,8 @@ def write_manifest(manifest: Manifest, directory: str) -> Manifest:
     """Write manifest.json. What readers would refuse is never written: FormatError. Returns: what they will read."""
     target = os.path.join(directory, fmt.MANIFEST)
     data = manifest.dump()
-    head = load_sealed(data, target)
-    manifest = parse_manifest(head)
-    keep_table(manifest, head, directory)
+    manifest = parse_manifest(load_sealed(data, target))
+    keep_table(manifest, directory)
     write_file(target, data)
     return manifest
 

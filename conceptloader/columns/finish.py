@@ -13,7 +13,7 @@ import xxhash
 
 from conceptloader.columns.unfinished import Plan, Unfinished, require_local, taken
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.bulk import read_items
+from conceptloader.format.read.bulk import starts_in
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec.columnfile import (
@@ -26,7 +26,6 @@ from conceptloader.format.spec.columnfile import (
     pack_holes,
 )
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.layout import OFFSET
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.shardtable import FileColumn
 from conceptloader.storage.durable import Spool, sync_directory, write_file
@@ -129,16 +128,12 @@ class _Finishing:
         return np.maximum(start, 0), np.minimum(stop, end - first)
 
     def _starts_in(self, shard: int, start: Ints, stop: Ints) -> int:
-        """How many tokens of a shard without a value begin a document, or the dataset."""
-        documents, at_zero, found = int(self.dataset.manifest.shards.documents[shard]), shard > 0, 0
-        for low in range(0, documents if len(start) else 0, _CHUNK):
-            high = min(low + _CHUNK, documents)
-            edges = read_items(self.dataset.files, "documents.bin", shard, OFFSET, low, high + 1).astype(np.int64)
-            begins = edges[:-1][edges[:-1] < edges[1:]]
-            at_zero = at_zero or bool(len(begins) and not begins[0])
-            at = np.searchsorted(start, begins, side="right") - 1
-            found += int(((at >= 0) & (begins < stop[at])).sum())
-        return found + (not at_zero and len(start) > 0 and start[0] == 0)
+        """How many tokens of a shard without a value begin a document, or a shard without documents."""
+        if not len(start):
+            return 0
+        begins = starts_in(self.dataset.files, shard)
+        at = np.searchsorted(start, begins, side="right") - 1
+        return int(((at >= 0) & (begins < stop[at])).sum())
 
     def _require_whole(self) -> None:
         """Raise ConfigError for tokens without a value, but for those that begin documents."""

@@ -96,6 +96,19 @@ def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
     assert (found == wanted.astype(column.stored))[kept].all()
 
 
+def test_the_first_token_of_a_shard_without_documents_begins_one(tmp_path: Path) -> None:
+    for n, count in enumerate((101, 99)):
+        np.save(tmp_path / f"{n}.npy", np.arange(count, dtype="<u2"))
+    adopt([tmp_path / "0.npy", tmp_path / "1.npy"], tmp_path / "web")
+    with cl.column_writer(tmp_path / "web", "t", "u1") as writer:
+        for start, stop in ((1, 101), (102, 200)):
+            writer.put(start, np.ones(stop - start, np.uint8), "here")
+    column = writer.finish()
+    assert column.holes is not None
+    assert (column.holes.tokens, column.holes.starts) == (2, 2)
+    assert cl.verify(tmp_path / "web", full=True) == []
+
+
 def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path: Path) -> None:
     tokens = np.arange(1, 1 + 40 * S + 5, dtype="<u4")
     for n, part in enumerate(np.split(tokens, [101])):

@@ -84,6 +84,10 @@ def test_a_codec_of_the_users(tmp_path: Path) -> None:
         data.write_bytes(b"hello")
         assert any("found lower case" in str(problem) for problem in verify(path, full=True))
         cl.register_codec("upper", Upper())  # a cell of a notebook that runs again
+        other = Upper()
+        other.accents = True  # type: ignore[attr-defined]
+        with raises(ConfigError, "register_codec: 'upper'", "Upper with {'accents': 'true'}", "{}, as"):
+            cl.register_codec("upper", other)
         with raises(ConfigError, "register_codec: 'upper'", "Lower", "Upper, which is registered"):
             cl.register_codec("upper", type("Lower", (Upper,), {})())
 

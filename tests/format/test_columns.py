@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.columns.from_files import add_column as in_place
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
@@ -149,6 +150,47 @@ def test_a_dataset_of_other_encodings_has_copies(tmp_path: Path) -> None:
     found, known = cl.open_dataset(tmp_path / "dense").column_values("ids", 0, len(items))
     assert np.array_equal(found[known], items[known])
     assert np.array_equal(np.flatnonzero(~known), np.arange(0, len(items), 7))
+
+
+def test_what_cannot_be_copied_is_said_before_the_work(tmp_path: Path) -> None:
+    with_ids(tmp_path / "ds")
+    place, head = tmp_path / "ds" / "00001.ids.column", tmp_path / "ds" / "ids.column.json"
+    data, said = place.read_bytes(), head.read_bytes()
+    options, rows = cl.AnnotateOptions(track="new"), tmp_path / "rows.jsonl"
+    rows.write_text("no row")
+    for path, content in ((place, data[1:]), (head, said[:-9])):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=path.name):
+            cl.reencode(tmp_path / "ds", tmp_path / "out", {})
+        assert not (tmp_path / "out" / "build.json").exists()
+    with pytest.raises(FormatError, match=head.name):
+        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", options)
+
+
+def test_a_copy_has_the_checksum_that_is_known(tmp_path: Path) -> None:
+    items = with_ids(tmp_path / "ds")
+    np.save(tmp_path / "ids.npy", items)
+    in_place(tmp_path / "ds", "there", [tmp_path / "ids.npy"], in_place=True)
+    for name, file in (("ids", "00001.ids.column"), ("there", "ids.npy")):
+        files = load_json(str(tmp_path / "ds" / column_file(name))).value["files"]
+        kept = (tmp_path / "ds" / column_file(name)).read_bytes()
+        edited(tmp_path / "ds", name, files={**files, "checksum": [files["checksum"][0], "0" * 16, "0" * 16]})
+        with raises(FormatError, file, found="checksum", expected="0" * 16):
+            cl.reencode(tmp_path / "ds", tmp_path / "out", {})
+        (tmp_path / "ds" / column_file(name)).write_bytes(kept)
+    cl.reencode(tmp_path / "ds", tmp_path / "out", {})
+    assert cl.verify(tmp_path / "out", full=True) == []
+
+
+def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:
+    for seed, name in enumerate("ab"):
+        with_ids(tmp_path / name, seed)
+        edited(tmp_path / name, "ids", extra={"at": "labels", "teacher": "big", "number": seed})
+    cl.concat([tmp_path / "a", tmp_path / "b"], tmp_path / "ab")
+    assert cl.open_dataset(tmp_path / "ab").columns["ids"].extra == {"at": "labels", "teacher": "big"}
+    edited(tmp_path / "b", "ids", extra={"at": "inputs"})
+    with raises(ConfigError, "concat: column 'ids'", "inputs"):
+        cl.concat([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
 
 
 def test_a_subset_has_the_columns_of_its_source(tmp_path: Path) -> None:

@@ -68,6 +68,14 @@ def read_items(files: Files, kind: str, shard: int, dtype: np.dtype[Any], start:
     return np.frombuffer(files.read(kind, shard, start * dtype.itemsize, (stop - start) * dtype.itemsize), dtype)
 
 
+def starts_in(files: Files, shard: int) -> Ints:
+    """Tokens of a shard that begin a document, ascending; its first one if it has no documents."""
+    documents, first = int(files.table.documents[shard]), np.zeros(1, np.int64)
+    if documents:
+        first = read_items(files, "documents.bin", shard, fmt.OFFSET, 0, documents).astype(np.int64)
+    return np.unique(first[first < files.table.tokens[shard]])
+
+
 def items_of(reader: ShardReader, shard: int, start: Ints, stop: Ints) -> NDArray[np.void]:
     """The items of the stream of token ranges, end to end, as on disk."""
     layout = reader.manifest.layouts[reader.table.layout[shard]]

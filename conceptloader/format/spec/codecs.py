@@ -8,7 +8,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -287,7 +287,8 @@ def register_codec(name: str, codec: Codec) -> None:
         codec: An object with the methods `encode`, `decode` and `check` of `Codec`, for any number of threads.
 
     Raises:
-        ConfigError: For a name that is built in, or that a codec of another class has, and for what is no codec.
+        ConfigError: For a name that is built in, or that a codec of another class or of other attributes has, and for
+            what is no codec.
     """
     where, methods = f"register_codec: {name!r}", ("encode", "decode", "check")
     if not isinstance(name, str) or not name or name in BUILT_IN:
@@ -304,12 +305,25 @@ def register_codec(name: str, codec: Codec) -> None:
             f"an object with the methods {', '.join(methods)}",
             "pass an instance",
         )
-    before, kind = type(_REGISTERED.get(name, codec)), type(codec)
+    other = _REGISTERED.get(name, codec)
+    before, kind = type(other), type(codec)
     if (before.__module__, before.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ConfigError(
             where, f"{kind.__qualname__}", f"{before.__qualname__}, which is registered", "use another name"
         )
+    if _parameters(codec) != (theirs := _parameters(other)):
+        found, rule = f"{kind.__qualname__} with {_parameters(codec)}", f"{theirs}, as the one that is registered"
+        raise ConfigError(where, found, rule, "use another name")
     _REGISTERED[name] = codec
+
+
+def _parameters(codec: Codec) -> dict[str, Any]:
+    """What tells codecs of a class apart, as far as it can be compared: attributes that JSON can hold."""
+    found = {}
+    for key, value in getattr(codec, "__dict__", {}).items():
+        with suppress(TypeError, ValueError):
+            found[key] = canonical_json(value)
+    return found
 
 
 def registered(names: Iterable[str]) -> dict[str, Codec]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -11,28 +12,34 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec.columnfile import ColumnFile, HoleFiles, ItemFiles, column_file
+from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest
 from conceptloader.format.spec.shardtable import FileColumn
 from conceptloader.format.tools.derived import end_to_end, moved_path
+from conceptloader.format.tools.verify import file_checksum
 from conceptloader.storage.durable import Spool, sync_directory, write_file
 
 _CHUNK = 1 << 22
 Kind = TypeVar("Kind", bound=FileColumn)
 
 
-def join_columns(sources: Sequence[Files], manifest: Manifest, target: str) -> dict[str, ColumnFile]:
+def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, target: str) -> dict[str, ColumnFile]:
     """The columns of a dataset in the directory `target` that consists of the shards of others, in that order.
 
-    A shard of one that lacks a column has no values of it. Raises: ConfigError for columns that contradict each other.
+    A shard of one that lacks a column has no values of it. command: what makes the dataset, for messages.
+
+    Raises: ConfigError for columns that contradict each other.
     """
     found = {}
     for name in sorted({name for files in sources for name in files.columns}):
         parts = [(files, files.columns.get(name)) for files in sources]
         having = [(files.roots.directory, column) for files, column in parts if column is not None]
-        types = {(column.dtype, column.shape) for _, column in having}
+        extras = [column.extra for _, column in having]
+        at = [extra["at"] for extra in extras if "at" in extra][:1]  # what values belong to, if it is known
+        types = {(column.dtype, column.shape, *(column.extra.get("at", one) for one in at)) for _, column in having}
         if len(types) > 1:
             raise ConfigError(
-                f"concat: column {name!r}",
+                f"{command}: column {name!r}",
                 f"items of types {sorted(types)} in {', '.join(directory for directory, _ in having)}",
                 "one type",
                 "remove it from some, or write it again",
@@ -46,11 +53,12 @@ def join_columns(sources: Sequence[Files], manifest: Manifest, target: str) -> d
             holes.append(_moved(lacks, directory, target))
         tokens, starts = sum(one.tokens for one in holes), sum(one.starts for one in holes)
         lacking = end_to_end(holes, tokens=tokens, starts=starts) if tokens else None
-        found[name] = _described(having[0][1], manifest, end_to_end(items), lacking)
+        same = {key: one for key, one in extras[0].items() if all(extra.get(key) == one for extra in extras)}
+        found[name] = replace(_described(having[0][1], manifest, end_to_end(items), lacking), extra=same)
         try:
             found[name].check(name, manifest)
         except ConfigError as error:
-            raise error.within(f"concat: column {name!r}") from error
+            raise error.within(f"{command}: column {name!r}") from error
     return found
 
 
@@ -62,6 +70,7 @@ def write_columns(columns: dict[str, ColumnFile], directory: str) -> None:
 
 def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
     """Give a dataset of the same shards copies of the columns. Raises: FormatError, ReadError."""
+    checksum_of = cache(file_checksum)
     for name in source.columns:
         column, copies = source.columns[name], deepcopy(source.columns[name])
         for (kind, files), copy in zip(column.kinds(name).items(), copies.kinds(name).values(), strict=True):
@@ -74,6 +83,10 @@ def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
                 with Spool(os.path.join(directory, f"{manifest.shards.path[shard]}.{kind}")) as spool:
                     for at in range(begin, end, _CHUNK):
                         spool.write(source.read(kind, shard, at, min(_CHUNK, end - at)))
+                    known, path = files.checksum[shard], source.path(kind, shard)
+                    found = spool.checksum if spool.size == files.size[shard] else checksum_of(path)
+                    if known not in (None, found):
+                        raise bad(path, f"checksum {found}", f"{known}, as the column says", DAMAGED)
                     spool.commit()
                 copy.size[shard], copy.checksum[shard], copy.sample[shard] = spool.size, spool.checksum, spool.sample
         copies.files.offset[:] = 0

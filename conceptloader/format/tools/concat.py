@@ -1,7 +1,7 @@
 """Concatenate datasets by reference: a new manifest over the shards of others; nothing is copied or encoded again."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackCo
 from conceptloader.format.tools.columns import join_columns, write_columns
 from conceptloader.format.tools.derived import check_new_directory, end_to_end, moved, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
-from conceptloader.format.write.ladder import with_border_windows
+from conceptloader.format.write.ladder import count_items, with_border_windows
 from conceptloader.storage.durable import make_directories
 
 SOME_BOS = "of some documents"
@@ -52,9 +52,11 @@ def concat(
     if isinstance(paths, (str, os.PathLike)) or not paths:
         raise ConfigError("concat", repr(paths), "a list of at least one dataset", "pass the paths of the datasets")
     target = os.path.abspath(out)
-    loaded = [load_manifest(path, roots) for path in paths]
-    sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
+    files = [Files(*load_manifest(path, roots)) for path in paths]
     check_new_directory(target)
+    known = {name for one in files for name, track in one.manifest.tracks.items() if track.max_items is not None}
+    directories = [one.roots.directory for one in files]
+    sources = [(path, moved(_counted(one, known), path, target)) for path, one in zip(directories, files, strict=True)]
     manifest = _join(sources, allow_mixed_tokenizers)
     joined = [
         {"path": os.path.relpath(directory, target), "stream_fingerprint": source.stream_fingerprint()}
@@ -67,15 +69,25 @@ def concat(
         kept = {"bos": bos[0] if all(one == bos[0] for one in bos) else SOME_BOS}
     kept = next(({"prefix": one["prefix"]} for one in how if one and "prefix" in one), {}) | (kept or {})  # and this
     manifest = replace(manifest, extra={**({"ingest": kept} if kept else {}), "joined": joined})
-    every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
+    every = Roots(target, list({root for one in files for root in one.roots.roots}))
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)
-    columns = join_columns([Files(source, allowed) for source, allowed in loaded], manifest, target)
+    columns = join_columns("concat", files, manifest, target)
     make_directories(target)
     write_columns(columns, target)
     write_manifest(manifest, target)
     warn_of_roots(manifest, target)
     return manifest
+
+
+def _counted(files: Files, known: Collection[str]) -> Manifest:
+    """The manifest, in which `max_items` of tracks of numbers that others know was counted: 0.2.0 did not."""
+    tracks = dict(files.manifest.tracks)
+    for name in tracks.keys() & known:
+        if tracks[name].codec == "numpy" and tracks[name].max_items is None:
+            tracks[name] = replace(tracks[name], max_items=count_items(files, name))
+            files.close()
+    return replace(files.manifest, tracks=tracks)
 
 
 def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:

@@ -72,6 +72,9 @@ def reencode(
         for name, track in manifest.tracks.items()
     }
     source = ShardReader(Files(manifest, allowed))
+    for name in source.files.columns:
+        source.files.columns.get(name)
+    source.files.look()  # those of columns included, which are copied in the end
     fields = manifest.layouts[0].extra_fields(manifest.tracks)
     options = BuildOptions(
         mode=manifest.mode,

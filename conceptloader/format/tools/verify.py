@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from conceptloader.errors import ConceptloaderError, FormatError
-from conceptloader.format.read.bulk import read_items
+from conceptloader.format.read.bulk import starts_in
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.read.files import Files, FoundView, ManifestGuard, load_manifest
 from conceptloader.format.read.kept import tokenizer_problem
@@ -23,14 +23,13 @@ from conceptloader.format.spec.jsonfile import LIMIT, Checksum, Size, dump_json,
 from conceptloader.format.spec.tablefile import dump_table
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
-from conceptloader.format.write.ladder import count_spans
+from conceptloader.format.write.ladder import count_items, count_spans
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import opened, read_file
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
 CHECKSUMS_VERSION = 1
-_RECORDS = 1 << 19  # whose sizes are looked at at a time
 _NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothing to compare with
 
 
@@ -207,7 +206,7 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
         try:
             spans = count_spans(ranges, name, pool.map)
             numbers = track.codec == "numpy" and track.max_items is not None
-            items = _count_items(files, name) if numbers or track.codec == "concepts" else None
+            items = count_items(files, name) if numbers or track.codec == "concepts" else None
         except ConceptloaderError as error:
             yield str(error)
             continue
@@ -228,26 +227,12 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
 def _count_holes(files: Files, name: str) -> tuple[int, int]:
     """Tokens without a value in the files of a column, and how many of these begin a document."""
     tokens = starts = 0
-    kind, documents = holes_kind(name), files.table.documents.tolist()
+    kind = holes_kind(name)
     for shard in np.flatnonzero(files.kinds[kind].size >= 0).tolist():
         lacking = unpack_holes(np.frombuffer(files.read(kind, shard, 0, int(files.kinds[kind].size[shard])), np.uint8))
-        first = np.zeros(1, np.int64)
-        if documents[shard]:
-            first = np.unique(read_items(files, "documents.bin", shard, fmt.OFFSET, 0, documents[shard]))
         tokens += int(lacking.sum())
-        starts += int(lacking[first[first < files.table.tokens[shard]].astype(np.int64)].sum())
+        starts += int(lacking[starts_in(files, shard)].sum())
     return tokens, starts
-
-
-def _count_items(files: Files, track: str) -> int:
-    """The largest number of concepts, or of numbers, in a record."""
-    most, item = 0, files.manifest.tracks[track].item
-    for shard, records in enumerate(files.table.tracks[track].records.tolist()):
-        for i in range(0, records, _RECORDS):
-            stop = min(_RECORDS, records - i) + i + 1
-            offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
-            most = max(most, int(np.diff(offsets).max()) // item)
-    return most
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,17 @@ from functools import partial
 
 import numpy as np
 
+from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.layout import OFFSET
 from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
 from conceptloader.format.spec.paths import Roots
 
 REACH = 1 << (LADDER_STEPS - 1)  # windows up to this many tokens are counted exactly
 PIECE = 1 << 21  # tokens whose windows are counted at a time
+_RECORDS = 1 << 19  # whose sizes are looked at at a time
 
 
 class Ladder:
@@ -80,6 +83,17 @@ def count_spans(ranges: Ranges, track: str, each: Callable[..., Iterable[list[in
     starts = range(0, ranges.num_tokens, PIECE)
     counted = each(partial(count_windows, ranges, track), starts, (start + PIECE for start in starts))
     return list(map(max, zip(*counted, strict=True)))
+
+
+def count_items(files: Files, track: str) -> int:
+    """The largest number of concepts, or of numbers, in a record."""
+    most, item = 0, files.manifest.tracks[track].item
+    for shard, records in enumerate(files.table.tracks[track].records.tolist()):
+        for i in range(0, records, _RECORDS):
+            stop = min(_RECORDS, records - i) + i + 1
+            offsets = read_items(files, f"{track}.index", shard, OFFSET, i, stop).astype(np.int64)
+            most = max(most, int(np.diff(offsets).max()) // item)
+    return most
 
 
 def count_windows(ranges: Ranges, track: str, start: int, stop: int) -> list[int]:

@@ -155,6 +155,8 @@ def annotate(
         database(working, f"{options.sort_bytes}B", partial(_unsorted, os.fspath(out))) as opened,
     ):
         ds = Ranges(files)
+        for name in files.columns:  # which the new dataset gets in the end
+            files.columns.get(name)
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names, *files.columns})
         if taken:
@@ -193,7 +195,7 @@ def annotate(
         new = replace(manifest, tracks={name: manifest.tracks[name] for name in names})
         counted = with_border_windows(new, Roots(working, ds.files.roots.given))
         manifest = replace(manifest, tracks={**manifest.tracks, **counted.tracks})
-        write_columns(join_columns([files], manifest, os.path.abspath(out)), working)
+        write_columns(join_columns("annotate", [files], manifest, os.path.abspath(out)), working)
         write_manifest(manifest, working)
     warn_of_roots(manifest, os.path.abspath(out))
     return manifest

@@ -192,11 +192,8 @@ class Blend(Shown):
         return OrderState(spec=spec, consumed=consumed, more=more)
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """What has to be equal on all ranks that read it, the columns that it asks for included; see `facts_of`."""
-        found = [(key, name, self.datasets[key].columns.get(name))
-                 for name in self.config.outputs.columns for key in self.datasets]  # fmt: skip
-        columns = {f"{key}: {name}": column.fingerprint for key, name, column in found if column is not None}
-        return facts_of(self.config, self.spec, **({"columns": columns} if columns else {}), **more)
+        """What has to be equal on all ranks that read it, see `facts_of`."""
+        return facts_of(self.config, self.spec, self.datasets, **more)
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will.
@@ -213,8 +210,10 @@ class Blend(Shown):
             self.datasets[name].files.look()
 
 
-def facts_of(config: Config, spec: OrderSpec, **more: Any) -> dict[str, Any]:
+def facts_of(config: Config, spec: OrderSpec, datasets: Mapping[str, Dataset], **more: Any) -> dict[str, Any]:
     """What has to be equal on all ranks that read an order: the release, the order, and all that shapes a batch.
+
+    The columns that it asks for are included.
 
     Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what is
     excluded. more: JSON values of the trainer, such as the global batch size.
@@ -222,6 +221,10 @@ def facts_of(config: Config, spec: OrderSpec, **more: Any) -> dict[str, Any]:
     shaping = config.with_paths(lambda path, key: "-").to_dict()
     for key in _LOCAL:
         shaping.pop(key, None)
+    found = [(key, name, datasets[key].columns.get(name)) for name in config.outputs.columns for key in datasets]
+    columns = {f"{key}: {name}": column.fingerprint for key, name, column in found if column is not None}
+    if columns:
+        more["columns"] = columns
     return {"conceptloader": __version__, "order": spec.to_dict(), "configuration": shaping, **more}
 
 

@@ -109,7 +109,7 @@ class StockSplit:
 
     def facts(self) -> dict[str, Any]:
         """As Blend.facts."""
-        return facts_of(self.config, self.spec)
+        return facts_of(self.config, self.spec, self.datasets)
 
     def state(self, consumed: int | None, **more: Any) -> OrderState:
         """What a checkpoint at `consumed` samples keeps of the order, and `more`."""

@@ -173,7 +173,7 @@ def dump_table(manifest: Manifest) -> Iterator[Any]:
 def keep_table(manifest: Manifest, directory: str) -> bool:
     """Write the table of a large manifest next to it, if that can be done: everybody can do without.
 
-    One that is there is of another manifest, or damaged. One that another process writes in the meantime stays, since
+    One that is there is corrupt, or of another manifest. One that another process writes in the meantime stays, since
     processes share the memory of one file.
 
     Returns: whether there is one now.

@@ -27,7 +27,6 @@ from conceptloader.format.spec.columnfile import (
 )
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.spec.shardtable import FileColumn
 from conceptloader.storage.durable import Spool, sync_directory, write_file
 from conceptloader.storage.lock import hold, release
 from conceptloader.storage.reads import named, read_at
@@ -102,8 +101,8 @@ class _Finishing:
         if not partial:
             self._require_whole()
         shards = range(self.dataset.num_shards)
-        files = ItemFiles(**vars(FileColumn.absent(len(shards))))
-        holes = HoleFiles(**vars(FileColumn.absent(len(shards))), tokens=0, starts=0)
+        files = ItemFiles.absent(len(shards))
+        holes = HoleFiles.absent(len(shards), tokens=0, starts=0)
         written = [shard for shard in shards if self._items(shard, files, partial)]
         for shard in written:
             self._holes(shard, holes)
@@ -189,9 +188,9 @@ class _Finishing:
         return True
 
     def _compare(self, path: str, start: int, stop: int, found: int, logged: Sequence[int]) -> None:
-        if found not in logged or (len(set(logged)) > 1 and not self.keep):
+        twice = len(set(logged)) > 1
+        if found not in logged or (twice and not self.keep):
             where = self.dataset.documents_in(start, start + 1).ids.tolist()
-            twice = len(set(logged)) > 1
             said = f"{len(set(logged))} writers wrote different values" if twice else "others than were logged"
             raise ConfigError(
                 f"{path}: tokens [{start:,}, {stop:,}) of the dataset, document {where[0]}",

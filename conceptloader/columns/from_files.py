@@ -188,7 +188,7 @@ class _Tables:
     def _type(self, kind: Any) -> tuple[str, tuple[int, ...]]:
         """(dtype, shape) of the items of lists."""
         shape: list[int] = []
-        types, item = self._arrow.types, kind
+        types = self._arrow.types
         lists = types.is_list(kind) or types.is_large_list(kind)
         item = kind.value_type if lists else kind
         while types.is_fixed_size_list(item):

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.columns.places import At
@@ -23,7 +22,6 @@ from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.spec.manifest import CREATED_BY
-from conceptloader.format.spec.shardtable import FileColumn
 from conceptloader.storage.durable import make_directories, sync_directory, write_file
 from conceptloader.storage.lock import NO_LOCKS
 from conceptloader.storage.reads import named, opened, read_file
@@ -55,7 +53,7 @@ class Plan:
             dtype=self.dtype,
             shape=self.shape,
             stream_fingerprint=self.stream_fingerprint,
-            files=ItemFiles(**vars(FileColumn.absent(shards))),
+            files=ItemFiles.absent(shards),
             created_by=CREATED_BY,
             extra={"at": self.at},
         )
@@ -242,11 +240,6 @@ class Unfinished:
                 sync_directory(self.path)
             self.require_not_finishing()  # who begins to finish from now on finds this log
         return self._log
-
-
-def hash_of(data: Any) -> int:
-    """Of items."""
-    return xxhash.xxh3_64_intdigest(data)
 
 
 def _check(records: NDArray[Any]) -> NDArray[np.uint64]:

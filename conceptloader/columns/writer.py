@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend, open_blend
 from conceptloader.columns.finish import finish, give_back
 from conceptloader.columns.places import At, Pieces, pieces_of
-from conceptloader.columns.unfinished import Plan, Unfinished, hash_of, require_local, taken
+from conceptloader.columns.unfinished import Plan, Unfinished, require_local, taken
 from conceptloader.columns.values import Array, Stored, as_stored
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, ragged
@@ -210,7 +211,7 @@ class ColumnWriter:
             if before is not None and self.keep:
                 continue
             data = values[row, place : place + stop - start].view("u1").reshape(-1).data
-            found = hash_of(data)
+            found = xxhash.xxh3_64_intdigest(data)
             if before is None:
                 new[start] = stop, found, shard, first, data
             elif before != found:

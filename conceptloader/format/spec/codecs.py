@@ -318,7 +318,7 @@ def register_codec(name: str, codec: Codec) -> None:
 
 
 def _parameters(codec: Codec) -> dict[str, Any]:
-    """what distinguishes codecs of a class, as far as it can be compared: attributes that JSON can hold."""
+    """What distinguishes codecs of a class, as far as it can be compared: attributes that JSON can hold."""
     found = {}
     for key, value in getattr(codec, "__dict__", {}).items():
         with suppress(TypeError, ValueError):

@@ -18,7 +18,8 @@ from conceptloader.format.spec.columns import Ints, column_of, int_column, requi
 from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.spec.shardtable import FileColumn
+from conceptloader.format.spec.packed import is_there
+from conceptloader.format.spec.shardtable import FileColumn, holds
 
 FORMAT = "conceptstream-column"
 VERSION = 1
@@ -58,15 +59,11 @@ def unpack_holes(data: Any) -> "NDArray[np.bool_]":
     return np.unpackbits(data, bitorder="little").view(np.bool_)
 
 
-def _offsets(values: Any, where: str) -> Ints:
-    return int_column(values, where) if values is not None else np.zeros(0, np.int64)
-
-
 @dataclass
 class ItemFiles(FileColumn):
     """The files of items, an element for each shard. offset: bytes before the first item."""
 
-    offset: Annotated[Ints, column_of(_offsets)] = field(default_factory=lambda: np.zeros(0, np.int64))
+    offset: Annotated[Ints, column_of(int_column)] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,8 +122,7 @@ class ColumnFile:
     @property
     def itemsize(self) -> int:
         """Bytes of the item of a token."""
-        size: int = np.dtype("u2" if self.dtype == BF16 else self.dtype).itemsize
-        return size * math.prod(self.shape)
+        return self.stored.itemsize * math.prod(self.shape)
 
     @lazy
     def fingerprint(self) -> str:
@@ -171,14 +167,11 @@ class ColumnFile:
                 if column not in ("tokens", "starts") and len(values) != len(tokens):
                     raise ConfigError(f"{key}.{column}", f"{len(values)} elements", f"{len(tokens)}, one per shard")
             if files:
-                sampled = np.array([sample is not None for sample in files.sample])
-                require(sampled == (files.size >= 0), f"{key}.size", files.size, "null exactly where sample is null")
-        size, offset, there = self.files.size, self.files.offset, self.files.size >= 0
-        # Compared by division: a product of two hostile numbers could overflow.
-        room = np.maximum(size - offset, -1)
-        require(~there | (room // self.itemsize >= tokens), "files.size", size, "room for offset + an item per token")
-        exact = (offset == 0) & (room % self.itemsize == 0) & (room // self.itemsize == tokens)
-        elsewhere = np.array([path is not None for path in self.files.path])
+                files.check(key)
+        size, there = self.files.size, self.files.size >= 0
+        enough, exact = holds(size, self.files.offset, self.itemsize, tokens)
+        require(~there | enough, "files.size", size, "room for offset + an item per token")
+        elsewhere = is_there(self.files.path)
         require(~there | exact | elsewhere, "files.size", size, "exactly tokens * itemsize, at offset 0")
         if self.holes:
             size, here = self.holes.size, self.holes.size >= 0

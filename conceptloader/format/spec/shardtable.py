@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,7 @@ def _origins(values: Any, where: str) -> "list[Foreign | None]":
     return list(convert(values, tuple[Foreign | None, ...], where)) if _given(values, where) else []
 
 
+Kind = TypeVar("Kind", bound="FileColumn")
 _Sizes = Annotated[Ints, column_of(int_column)]
 
 
@@ -81,9 +82,14 @@ class FileColumn:
         return cls(everywhere(-1, shards), none, none, none)
 
     @classmethod
-    def absent(cls, shards: int) -> "FileColumn":
+    def absent(cls: type[Kind], shards: int, **more: Any) -> Kind:
         """Of a kind that no shard has so far."""
-        return cls(np.full(shards, -1, np.int64), [None] * shards, [None] * shards)
+        return cls(np.full(shards, -1, np.int64), [None] * shards, [None] * shards, **more)
+
+    def check(self, where: str) -> None:
+        """Raises: ConfigError unless the files that are there have samples."""
+        rule = "null exactly where sample is null"
+        require(is_there(self.sample) == (self.size >= 0), f"{where}.size", self.size, rule)
 
     def to_json(self) -> dict[str, Any]:
         sizes = [None if size < 0 else size for size in self.size.tolist()]
@@ -203,6 +209,15 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
     _check_sizes(table, layouts, block_tokens)
 
 
+def holds(size: Ints, offset: Ints, itemsize: Any, tokens: Ints) -> tuple[Any, Any]:
+    """Whether files of these sizes have room for the items of so many tokens behind the offset, and for nothing else.
+
+    Compared by division: a product of two hostile numbers could overflow.
+    """
+    room = np.maximum(size - offset, -1)
+    return room // itemsize >= tokens, (offset == 0) & (room % itemsize == 0) & (room // itemsize == tokens)
+
+
 def _columns(table: ShardTable) -> Iterator[tuple[str, Any]]:
     """All columns that were read, by their path in the table."""
     for one in fields(table):
@@ -224,10 +239,8 @@ def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_token
     foreign = is_there(table.foreign)
     itemsize = np.array([layout.itemsize for layout in layouts], np.int64)[table.layout]
     stream = table.files["stream.bin"].size
-    # Compared by division: a product of two hostile numbers could overflow.
-    room = np.maximum(stream - table.offset, -1)
-    require(room // itemsize >= table.tokens, "shards.files.stream.bin.size", stream, "room for offset + tokens")
-    exact = (table.offset == 0) & (room % itemsize == 0) & (room // itemsize == table.tokens)
+    enough, exact = holds(stream, table.offset, itemsize, table.tokens)
+    require(enough, "shards.files.stream.bin.size", stream, "room for offset + tokens")
     require(foreign | exact, "shards.files.stream.bin.size", stream, "exactly tokens * itemsize, at offset 0")
 
     documents = table.files["documents.bin"].size >= 0
@@ -259,9 +272,4 @@ def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_token
         rule = "1 to the number of tokens with spans, else 0"
         require(in_range, f"shards.tracks.{name}.entries", column.entries, rule)
     for kind, files in table.files.items():
-        require(
-            is_there(files.sample) == (files.size >= 0),
-            f"shards.files.{kind}.size",
-            files.size,
-            "null exactly where sample is null",
-        )
+        files.check(f"shards.files.{kind}")

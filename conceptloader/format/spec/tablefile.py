@@ -21,7 +21,7 @@ from conceptloader.format.spec.columns import Ints, require
 from conceptloader.format.spec.jsonfile import Checksum, JsonFile, Size, parse_json
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.packed import Coded, Hexes, Packed, Paths, everywhere, is_there, nothing
-from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
+from conceptloader.format.spec.shardtable import Foreign, ShardTable
 from conceptloader.kernels.records import SHARD
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import named
@@ -226,7 +226,7 @@ class _Reader:
 
     def manifest(self) -> Manifest:
         """Raises: ConfigError, FormatError."""
-        rows, kinds, tracks = self._exact("rows", SHARD, 0), self._head.kinds, self._head.value.get("tracks")
+        rows, kinds, tracks = self._exact("rows", SHARD, self._shards), self._head.kinds, self._head.value.get("tracks")
         shards = {
             **{name: rows[name] for name in ("tokens", "layout", "offset", "documents")},
             "path": self._paths("path"),
@@ -243,7 +243,7 @@ class _Reader:
     def _use(self, table: ShardTable, rows: NDArray[Any]) -> None:
         """What the table would compute, if it agrees."""
         for name, first, counts in (("starts", "base", "tokens"), ("first_documents", "first_document", "documents")):
-            found = self._exact(name, np.dtype("<i8"), 1)
+            found = self._exact(name, "<i8", self._shards + 1)
             rule = f"the sum of the {counts} before"
             require(found[:1] == 0, name, found, rule)
             require(found[1:] - found[:-1] == rows[counts], name, found, rule)
@@ -251,10 +251,11 @@ class _Reader:
             vars(table)[name] = found
         vars(table)["rows"] = rows
 
-    def _exact(self, name: str, dtype: "np.dtype[Any]", more: int) -> NDArray[Any]:
-        place = self._head.arrays.get(name)
-        if place is None or place.count != self._shards + more:
-            raise ConfigError(f"arrays.{name}", "none" if place is None else place.count, str(self._shards + more))
+    def _exact(self, name: str, kind: Any, count: int) -> NDArray[Any]:
+        """An array of so many elements."""
+        place, dtype = self._head.arrays.get(name), np.dtype(kind)
+        if place is None or place.count != count:
+            raise ConfigError(f"arrays.{name}", "none" if place is None else place.count, str(count))
         stop = place.at + place.count * dtype.itemsize
         if place.at % 8 or stop > len(self._data):
             raise ConfigError(f"arrays.{name}", f"bytes [{place.at}, {stop})", f"at most {len(self._data)}")
@@ -263,8 +264,8 @@ class _Reader:
     def _array(self, name: str, dtype: str) -> NDArray[Any]:
         place = self._head.arrays.get(name)
         if place is None or place.count != 1:
-            return self._exact(name, np.dtype(dtype), 0)
-        return everywhere(self._exact(name, np.dtype(dtype), 1 - self._shards)[0], self._shards)
+            return self._exact(name, dtype, self._shards)
+        return everywhere(self._exact(name, dtype, 1)[0], self._shards)
 
     def _there(self, name: str) -> NDArray[np.bool_]:
         there = f"{name}.there"
@@ -283,19 +284,18 @@ class _Reader:
         if name not in self._head.words:
             return nothing(self._shards)
         folders, folder = self._head.words[name], self._array(f"{name}.folder", "<u4")
-        ends = self._exact(f"{name}.ends", np.dtype("<u8"), 0)
+        ends = self._exact(f"{name}.ends", "<u8", self._shards)
         require(folder < len(folders), f"{name}.folder", folder, f"one of {len(folders)}")
         wrong = next((one for one in folders if one and not one.endswith("/")), None)
         if wrong is not None:
             raise ConfigError(f"words.{name}", repr(wrong), "a folder")
-        count = self._head.arrays[f"{name}.names"].count if f"{name}.names" in self._head.arrays else 0
-        names = self._exact(f"{name}.names", np.dtype("<u1"), count - self._shards)
-        require(ends <= np.append(ends[1:], len(names)), f"{name}.ends", ends, f"ascending to {len(names)}")
+        names = self._exact(f"{name}.names", "<u1", int(ends.max(initial=0)))
+        require(ends[:-1] <= ends[1:], f"{name}.ends", ends, "numbers that do not decrease")
         if (names == ord("/")).any():
             raise ConfigError(f"{name}.names", "a folder", "names of files")
         return Paths(folders, folder, ends, names, self._there(name))
 
-    def _files(self, kind: str) -> FileColumn | dict[str, Any]:
+    def _files(self, kind: str) -> dict[str, Any]:
         return {
             "size": self._array(f"{kind}.size", "<i8"),
             "checksum": self._hexes(f"{kind}.checksum"),

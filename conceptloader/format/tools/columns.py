@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 
@@ -14,13 +13,12 @@ from conceptloader.format.read.files import Files
 from conceptloader.format.spec.columnfile import ColumnFile, HoleFiles, ItemFiles, column_file
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest
-from conceptloader.format.spec.shardtable import FileColumn
+from conceptloader.format.spec.shardtable import Kind
 from conceptloader.format.tools.derived import end_to_end, moved_path
 from conceptloader.format.tools.verify import file_checksum
 from conceptloader.storage.durable import Spool, sync_directory, write_file
 
 _CHUNK = 1 << 22
-Kind = TypeVar("Kind", bound=FileColumn)
 
 
 def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, target: str) -> dict[str, ColumnFile]:
@@ -44,12 +42,11 @@ def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, tar
                 "one type",
                 "remove it from some, or write it again",
             )
-        counts = [len(files.table) for files, _ in parts]
         items, holes = list[ItemFiles](), list[HoleFiles]()
-        for (files, column), count in zip(parts, counts, strict=True):
-            directory, none = files.roots.directory, vars(FileColumn.absent(count))
-            items.append(_moved(column.files if column else ItemFiles(**none), directory, target))
-            lacks = (column and column.holes) or HoleFiles(**none, tokens=0, starts=0)
+        for files, column in parts:
+            directory, count = files.roots.directory, len(files.table)
+            items.append(_moved(column.files if column else ItemFiles.absent(count), directory, target))
+            lacks = (column and column.holes) or HoleFiles.absent(count, tokens=0, starts=0)
             holes.append(_moved(lacks, directory, target))
         tokens, starts = sum(one.tokens for one in holes), sum(one.starts for one in holes)
         lacking = end_to_end(holes, tokens=tokens, starts=starts) if tokens else None

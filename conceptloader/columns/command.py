@@ -62,9 +62,8 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         options = {key: getattr(arguments, key) for key in ("dtype", "shape", "value", "key", "in_place", "partial")}
         column = add_column(path, name, arguments.files, roots=arguments.root, **options)
     missing = column.holes.tokens if column.holes else 0
-    size = int(column.files.size[column.files.size >= 0].sum())
     value = {
-        "path": path, "column": name, "dtype": column.dtype, "shape": list(column.shape), "bytes": size,
+        "path": path, "column": name, "dtype": column.dtype, "shape": list(column.shape), "bytes": column.files.bytes,
         "missing": missing, "fingerprint": column.fingerprint,
     }  # fmt: skip
     output.result(value, [f"{path}: column {name}, {column.dtype} {list(column.shape)}, {missing:,} tokens without"])

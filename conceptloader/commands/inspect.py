@@ -226,9 +226,7 @@ def _overview(dataset: Dataset) -> dict[str, object]:
         },
         "columns": {name: _column(dataset.columns[name]) for name in dataset.columns},
         "bytes": {
-            kind: int(column.size[column.size > 0].sum())
-            for kind, column in sorted(dataset.files.kinds.items())
-            if (column.size > 0).any()
+            kind: column.bytes for kind, column in sorted(dataset.files.kinds.items()) if (column.size > 0).any()
         },
         "created_by": manifest.created_by,
         "stream_fingerprint": dataset.stream_fingerprint,

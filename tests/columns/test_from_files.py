@@ -54,6 +54,9 @@ def test_an_array(path: str, tmp_path: Path, more: list[str], capsys: pytest.Cap
     assert main(["column", path, "t", file, "--json", *more]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["dtype"], said["shape"], said["missing"]) == ("u4", [K], 0)
+    assert said["bytes"] == (os.path.getsize(file) if more else items().nbytes)
+    assert main(["inspect", path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"]["t.column"] == said["bytes"]
     assert cl.verify(path, full=True) == []
     assert len(list(Path(path).glob("*.t.column"))) == (0 if more else 3)
     loader = cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)

@@ -86,6 +86,14 @@ class FileColumn:
         """Of a kind that no shard has so far."""
         return cls(np.full(shards, -1, np.int64), [None] * shards, [None] * shards, **more)
 
+    @property
+    def bytes(self) -> int:
+        """Of all files; one that several shards have counts once."""
+        there = np.flatnonzero(self.size >= 0).tolist()
+        if not is_there(self.path).any():
+            return int(self.size[there].sum())
+        return sum({self.path[shard] or shard: int(self.size[shard]) for shard in there}.values())
+
     def check(self, where: str) -> None:
         """Raises: ConfigError unless the files that are there have samples."""
         rule = "null exactly where sample is null"

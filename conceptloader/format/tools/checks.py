@@ -18,7 +18,7 @@ from conceptloader.format.read.bulk import gather, read_items
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, is_known, parameter_problem
-from conceptloader.format.spec.columnfile import BF16, holes_kind, holes_size, unpack_holes
+from conceptloader.format.spec.columnfile import BF16, ItemFiles, holes_kind, holes_size, unpack_holes
 from conceptloader.format.spec.columns import offsets_of
 
 _CHUNK = 1 << 22
@@ -39,11 +39,18 @@ class FileCheck:
         self.tokens, self.documents = int(table.tokens[self.shard]), int(table.documents[self.shard])
         self.track = self.kind.rpartition(".")[0]  # if the file is one of a track, or of a column
         self.token_checksum: str | None = None  # of the token column alone
-        self._at, self._hash = 0, xxhash.xxh3_64()
+        column = self.files.kinds[self.kind]
+        self._first = int(column.offset[self.shard]) if isinstance(column, ItemFiles) else 0
+        self._at, self._hash = self._first, xxhash.xxh3_64()
 
-    def check(self) -> str:
-        """The checksum of the file. Raises: FormatError for what it must not contain."""
+    def check(self) -> str | None:
+        """The checksum of the file; None if it is not read from its beginning, since other shards may have it, too.
+
+        Raises: FormatError for what it must not contain.
+        """
         (_CHECKS.get(self.kind) or _OF_TRACKS[self.kind.rpartition(".")[2]])(self)
+        if self._first:
+            return None
         self.skip(self.size_of(self.kind) - self._at)
         return self._hash.hexdigest()
 
@@ -217,7 +224,6 @@ def _items(file: FileCheck) -> None:
     """A column: no NaN, and zeros where a token has no value."""
     column, holes = file.files.columns[file.track], holes_kind(file.track)
     lacks = column.holes is not None and column.holes.size[file.shard] >= 0
-    file.skip(int(column.files.offset[file.shard]))
     step = max(8, _CHUNK // column.itemsize // 8 * 8)
     for i in range(0, file.tokens, step):
         count = min(step, file.tokens - i)

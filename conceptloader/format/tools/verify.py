@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,10 @@ def _count_holes(files: Files, name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Shards:
-    """known: checksums of foreign files by their path in the manifest. fresh: takes those that nothing records yet."""
+    """known: checksums of foreign files by their path in the manifest. fresh: takes those that nothing records yet.
+
+    shared: checksums of files that several shards have.
+    """
 
     files: Files
     source: LocalFiles
@@ -245,6 +249,8 @@ class _Shards:
     full: bool
     known: Mapping[str, Any]
     fresh: dict[str, Any]
+    shared: dict[str, str] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
 
     def check(self, shard: int) -> list[Problem]:
         """Sizes, and if `full` contents, of all files of a shard. After an error comes the next file."""
@@ -282,7 +288,7 @@ class _Shards:
             return
         table, column = self.files.table, self.files.kinds[kind]
         file = FileCheck(self.files, kind, shard)
-        found, expected = file.check(), column.checksum[shard]
+        found, expected = file.check() or self._checksum(path), column.checksum[shard]
         if expected is None:
             name = column.path[shard] or f"{table.path[shard]}.{kind}"
             entry = {"size": file.size_of(kind), "checksum": found}
@@ -292,6 +298,13 @@ class _Shards:
         _equal(found, expected, "the content")
         if file.token_checksum is not None:
             _equal(file.token_checksum, table.token_checksum[shard] or file.token_checksum, "the token column")
+
+    def _checksum(self, path: str) -> str:
+        """Of a file that several shards have."""
+        with self.lock:
+            if path not in self.shared:
+                self.shared[path] = file_checksum(path)
+            return self.shared[path]
 
 
 def _equal(found: str, expected: str, what: str) -> None:

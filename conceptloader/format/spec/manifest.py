@@ -204,7 +204,7 @@ class Manifest:
 
     @property
     def identity(self) -> str:
-        """Of what the manifest says: 16 hexadecimal digits."""
+        """The checksum of manifest.json: 16 hexadecimal digits."""
         return self.seal[1]
 
     def head(self) -> dict[str, Any]:

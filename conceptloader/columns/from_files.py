@@ -13,7 +13,7 @@ from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
 from conceptloader.columns.unfinished import Plan, Unfinished, taken
 from conceptloader.columns.values import Array, as_stored
-from conceptloader.columns.writer import begin, column_writer, require_fitting
+from conceptloader.columns.writer import ColumnWriter, begin, require_fitting
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columnfile import TYPES, ColumnFile, ItemFiles, column_file
@@ -67,17 +67,17 @@ def add_column(
         rule = "one .npy" if in_place else "one .npy, or files of Parquet"
         raise ConfigError(f"column {name}", ", ".join(names[:3]) or "no files", rule, "give one array for all tokens")
     source = _Npy(names[0]) if array else _Tables(names, key, value or name)
-    kind = dtype or source.dtype, source.shape if shape is None else tuple(shape)
+    shape = source.shape if shape is None else shape
+    dataset, plan = begin(path, name, dtype or source.dtype, shape, roots=roots)
     if isinstance(source, _Npy):
-        dataset, plan = begin(path, name, *kind, roots=roots)
         source.check(dataset.num_tokens)
         if in_place and os.path.isdir(Unfinished(dataset.path, name).path):
             fix = f"finish it, or remove what was written: conceptloader column {dataset.path} {name} --remove"
             raise ConfigError(f"column {name}", "a column that is being written", "a new name", fix)
         if in_place:
             return _left_in_place(dataset, name, plan, source)
-    with column_writer(path, name, *kind, roots=roots) as writer:
-        for start, values, where in source.items(writer.dataset):
+    with ColumnWriter(dataset, name, plan) as writer:
+        for start, values, where in source.items(dataset):
             writer.put(start, values, where)
         return writer.finish(partial)
 

@@ -43,20 +43,18 @@ class ColumnWriter:
         others: Rows of other datasets of the blend, which were passed over.
     """
 
-    def __init__(
-        self, dataset: Dataset, name: str, plan: Plan, unfinished: Unfinished, source: Any, keep: bool
-    ) -> None:
+    def __init__(self, dataset: Dataset, name: str, plan: Plan, source: Any = None, keep: bool = False) -> None:
         self.dataset, self.name, self.plan, self.keep = dataset, name, plan, keep
         self.tokens = self.known = self.others = 0
-        self._unfinished, self._source = unfinished, source
-        unfinished.agree(plan)
-        give_back(dataset, name, unfinished)
+        self._unfinished, self._source = Unfinished(dataset.path, name), source
+        self._unfinished.agree(plan)
+        give_back(dataset, name, self._unfinished)
         self._prints = dataset.source_fingerprints[0]
         self._itemsize = plan.described().itemsize
         self._starts = np.array(dataset.shard_starts)
         self._flushed = time.monotonic()
         self._mine: dict[int, tuple[int, int]] = {}  # by the first token: the one after the last, and the hash
-        records = unfinished.records()
+        records = self._unfinished.records()
         records = records[np.unique(records["start"], return_index=True)[1]]
         self._logged = Known(records["start"].astype(np.int64), records["stop"].astype(np.int64), records["hash"])
 
@@ -327,7 +325,7 @@ def column_writer(
     """
     dataset, plan = begin(path, name, dtype, shape, at, roots)
     source = loader if loader is None or hasattr(loader, "blend") else open_blend(loader)
-    writer = ColumnWriter(dataset, name, plan, Unfinished(dataset.path, name), source, keep)
+    writer = ColumnWriter(dataset, name, plan, source, keep)
     if source is not None:
         writer.check_source()
     return writer

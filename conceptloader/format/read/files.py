@@ -214,15 +214,15 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     path = _local(path)
     allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
     guard = ManifestGuard(allowed) if check else None
-    manifest = None if isinstance(allowed, UrlRoots) else _mapped_manifest(allowed)
+    if isinstance(allowed, UrlRoots):
+        return Files(_read_manifest(allowed), allowed, allowed.objects, guard)
+    manifest = _mapped_manifest(allowed)
     if manifest is None:
-        manifest = _read_manifest(allowed)
-        if not isinstance(allowed, UrlRoots):  # mapped it takes less memory
-            found = _mapped_manifest(allowed, manifest.seal)  # of another process, which has made it in the meantime
-            if found is None and keep_table(manifest, allowed.directory):
-                found = _mapped_manifest(allowed, manifest.seal)
-            manifest = found or manifest
-    return Files(manifest, allowed, allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check), guard)
+        read = _read_manifest(allowed)
+        manifest = _mapped_manifest(allowed, read.seal)  # of another process, which has made it in the meantime
+        if manifest is None and keep_table(read, allowed.directory):
+            manifest = _mapped_manifest(allowed, read.seal)  # it takes less memory
+    return Files(manifest or read, allowed, LocalFiles(check), guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -6,7 +6,7 @@ It is made of manifest.json and says of which; the manifest alone is the truth. 
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -125,8 +125,8 @@ class _Writer:
             self.hexes("foreign.index_checksum", [one.index_checksum if one else None for one in foreign])
 
 
-def dump_table(manifest: Manifest) -> Iterator[Any]:
-    """The file of a manifest, in pieces. Raises: ValueError if it cannot be one."""
+def dump_table(manifest: Manifest) -> bytes:
+    """The file of a manifest. Raises: ValueError if it cannot be one."""
     table, writer = manifest.shards, _Writer()
     writer.arrays = {"rows": table.rows, "starts": table.starts, "first_documents": table.first_documents}
     writer.paths("path", table.path)
@@ -163,11 +163,8 @@ def dump_table(manifest: Manifest) -> Iterator[Any]:
     pieces: list[Any] = [len(text).to_bytes(8, "little"), text]
     for values in writer.arrays.values():
         pieces += [np.ascontiguousarray(values).view(np.uint8).data, bytes(-values.nbytes % 8)]
-    found = xxhash.xxh3_64()
-    for piece in pieces:
-        found.update(piece)
-    yield MAGIC + found.intdigest().to_bytes(8, "little")
-    yield from pieces
+    data = b"".join(pieces)
+    return MAGIC + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little") + data
 
 
 def keep_table(manifest: Manifest, directory: str) -> bool:
@@ -186,7 +183,7 @@ def keep_table(manifest: Manifest, directory: str) -> bool:
             os.unlink(path)
         if manifest.seal[0] < LEAST:
             return False
-        write_file(path, b"".join(dump_table(manifest)), exclusive=True)
+        write_file(path, dump_table(manifest), exclusive=True)
     except (ReadError, ValueError) as error:
         logger.warning("%s", error)
         return False

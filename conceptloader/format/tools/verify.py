@@ -190,7 +190,7 @@ def _check_table(files: Files) -> Iterator[Problem]:
         return
     try:
         found = read_file(path, LIMIT, files.roots.open)
-        if found != b"".join(dump_table(files.manifest)):
+        if found != dump_table(files.manifest):
             rule = f"those that {fmt.MANIFEST} gives"
             raise FormatError(path, "other bytes", rule, "remove it: it is made again when the dataset is opened")
     except (ConceptloaderError, ValueError) as error:

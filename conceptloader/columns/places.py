@@ -40,21 +40,20 @@ class Pieces(NamedTuple):
         return Pieces(row, place + shift, shard, first + shift, first + shift + ends - begins)
 
 
-def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], bool]) -> tuple[Pieces, Ints]:
+def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], bool]) -> tuple[Pieces, int]:
     """The tokens that are labels, or inputs, of samples, by the shards of the dataset that has the files.
 
     Only of members whose dataset is `wanted`. Padding, and what is excluded, belongs to no token. A label whose input
     was taken out is omitted too: it was predicted from nothing.
 
-    Returns: and which samples are of other datasets.
+    Returns: and how many samples are of other datasets.
     """
     members, _, windows = blend.order.sample_many(samples)
-    found = [np.zeros((5, 0), np.int64)]
-    others = np.zeros(len(samples), np.bool_)
+    found, others = [np.zeros((5, 0), np.int64)], 0
     for index in np.unique(members).tolist():
         view, rows = present(blend.views, index), np.flatnonzero(members == index)
         if not wanted(view.dataset):
-            others[rows] = True
+            others += len(rows)
             continue
         seq_len = view.member.seq_len or blend.config.seq_len
         if seq_len is None:
@@ -71,4 +70,4 @@ def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], b
         cut = view.dataset.cut(start, stop)
         begins = place[cut.row] + cut.first + cut.base - start[cut.row]
         found.append(np.stack([row[cut.row], begins, cut.shard, cut.first, cut.end]))
-    return Pieces(*np.concatenate(found, 1)), np.flatnonzero(others)
+    return Pieces(*np.concatenate(found, 1)), others

@@ -160,7 +160,7 @@ class ColumnWriter:
         if reach > tokens.shape[1]:
             fix = "gather what ranks of context parallelism have of a sample, and write it on one of them"
             raise ConfigError("batch", f"{tokens.shape[1]} {self.plan.at} a sample", f"whole samples, {reach}", fix)
-        return tokens, samples, pieces.where(tokens >= 0), len(others)
+        return tokens, samples, pieces.where(tokens >= 0), others
 
     def _blend(self) -> Blend:
         """That in force: weights that were set live are in it."""

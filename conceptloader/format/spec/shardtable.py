@@ -218,7 +218,7 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
 
 
 def holds(size: Ints, offset: Ints, itemsize: Any, tokens: Ints) -> tuple[Any, Any]:
-    """Whether files of these sizes have room for the items of so many tokens behind the offset, and for nothing else.
+    """Whether files of these sizes have room for the items of so many tokens after the offset, and for nothing else.
 
     Compared by division: a product of two hostile numbers could overflow.
     """

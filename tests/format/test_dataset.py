@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, FormatError
-from conceptloader.format.tools import verify as verifying
 from conceptloader.format.write import ladder
 from tests.corpora.drawn import Corpus, Token, corpora, expected_documents, expected_spans, explain, found_spans
 from tests.format.golden_build import compare
@@ -93,7 +92,7 @@ def test_any_dataset(
     compare(path, [tuple(sorted(data.draw(st.sets(st.integers(0, n), min_size=2, max_size=2)))), (0, n)])
     with pytest.MonkeyPatch.context() as patch:  # wherever the pieces end in which verify counts
         patch.setattr(ladder, "PIECE", piece)
-        patch.setattr(verifying, "_RECORDS", 2)
+        patch.setattr(ladder, "_RECORDS", 2)
         assert cl.verify(path, full=True, threads=2) == []
     assert cl.verify(path) == []
     other = data.draw(ENCODINGS)

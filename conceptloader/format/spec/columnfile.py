@@ -123,6 +123,11 @@ class ColumnFile:
         return np.dtype("<u2" if self.dtype == BF16 else f"<{self.dtype}")
 
     @property
+    def item(self) -> str:
+        """The type of the item of a token, for people."""
+        return f"{self.dtype}{list(self.shape) if self.shape else ''}"
+
+    @property
     def itemsize(self) -> int:
         """Bytes of the item of a token."""
         size: int = np.dtype("u2" if self.dtype == BF16 else self.dtype).itemsize

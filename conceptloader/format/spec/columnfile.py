@@ -130,8 +130,7 @@ class ColumnFile:
     @property
     def itemsize(self) -> int:
         """Bytes of the item of a token."""
-        size: int = np.dtype("u2" if self.dtype == BF16 else self.dtype).itemsize
-        return size * math.prod(self.shape)
+        return int(self.stored.itemsize) * math.prod(self.shape)
 
     @lazy
     def fingerprint(self) -> str:

@@ -332,12 +332,12 @@ def _warn(saved: OrderSpec, current: OrderSpec) -> None:
             )  # fmt: skip
     names = {one.dataset for one in saved.members.values()} & {one.dataset for one in current.members.values()}
     for column in sorted(saved.columns.keys() & current.columns.keys()):
+        was, now = saved.columns[column], current.columns[column]
         for name in sorted(names):
-            old, new = (spec.columns[column].get(name, "none") for spec in (saved, current))
-            if old != new:
+            if was.get(name) != now.get(name):
                 logger.warning(
                     "outputs.columns.%s: dataset %s has other values than at the checkpoint (saved %s, now %s); the "
-                    "order is the same", column, name, old, new,
+                    "order is the same", column, name, was.get(name, "none"), now.get(name, "none"),
                 )  # fmt: skip
     if saved.quarantine != current.quarantine:
         logger.warning("exclude: which tokens are never read has changed since the checkpoint; it holds from here on")

@@ -123,10 +123,14 @@ class ColumnFile:
         return np.dtype("<u2" if self.dtype == BF16 else f"<{self.dtype}")
 
     @property
+    def item(self) -> str:
+        """The type of the item of a token, for people."""
+        return f"{self.dtype}{list(self.shape) if self.shape else ''}"
+
+    @property
     def itemsize(self) -> int:
         """Bytes of the item of a token."""
-        size: int = np.dtype("u2" if self.dtype == BF16 else self.dtype).itemsize
-        return size * math.prod(self.shape)
+        return int(self.stored.itemsize) * math.prod(self.shape)
 
     @lazy
     def fingerprint(self) -> str:

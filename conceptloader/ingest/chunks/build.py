@@ -175,6 +175,7 @@ def annotate_chunked(
             span_unit=None,
             columns={"id": chunks.join, "content": documents.content},
             ignored=documents.keep,
+            split=None,  # which the documents were chosen by
             joined=chunked.told(joined.to_json()),
         )
         return annotate(dataset, joined.files, chunked.path, options, roots), joined

@@ -15,6 +15,7 @@ from conceptloader.format.write.build import Build, create_writer, open_writer
 from conceptloader.ingest.align.rules import check_fraction
 from conceptloader.ingest.build.builder import IngestOptions, format_options
 from conceptloader.ingest.build.shard import Rows, ShardFiller
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
@@ -136,8 +137,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     "a new directory",
                     "nothing was changed",
                 )
+            read_spelled(found, options.spelled)
             return found
         build = create_writer(self.out, wanted, plan=plan)
+        read_spelled(build, options.spelled)
         if options.tokenizer is not None and options.tokenizer.definition is not None:
             keep_tokenizer(options.tokenizer.definition, self.out)
         return build

@@ -16,6 +16,7 @@ from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
 from tests.datatrove import steps
+from tests.ingest.test_special_tokens import with_marks
 from tests.raises import raises
 
 
@@ -122,6 +123,27 @@ def test_rules_are_those_of_a_build(tmp_path: Path, eos_span: str, held: int) ->
     assert made.manifest.extra["ingest"]["align"] == "majority"
     with raises(ConfigError, found="complete dataset of other options"):
         steps.writer(tmp_path / "ds", eos_span=eos_span).run(iter(rows))
+
+
+def test_tasks_of_several_rules_for_special_tokens_are_refused(tmp_path: Path) -> None:
+    """Before the second one is written; and at the end, where two began at once."""
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+
+    def write(rank: int, rule: str, out: str) -> None:
+        step = steps.ConceptStreamWriter(tmp_path / out, str(tmp_path / "tokenizer.json"), special_tokens=rule)
+        step.run([Document("the <|im_end|> cat", "d")], rank=rank, world_size=2)
+
+    for out in ("some", "other"):
+        write(0, "text" if out == "some" else "control", out)
+        write(1, "text" if out == "some" else "control", out)
+    (tmp_path / "some" / "00001.shard.json").unlink()
+    with raises(ConfigError, "some: special_tokens", "a shard by the rule 'text'", "'control'"):
+        write(1, "control", "some")
+    for path in (tmp_path / "other").glob("00001.*"):
+        path.replace(tmp_path / "some" / path.name)
+    with raises(ConfigError, "some: special_tokens", "a shard by the rule 'control'", "'text'"):
+        ConceptStreamFinalize(tmp_path / "some").run()
+    assert not (tmp_path / "some" / "manifest.json").exists()
 
 
 def test_mistakes_are_found(tmp_path: Path) -> None:

@@ -118,6 +118,19 @@ def test_builds_count_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--special-tokens" in capsys.readouterr().err
 
 
+def test_another_rule_begins_the_build_that_takes_the_place_again(tmp_path: Path) -> None:
+    rows = [{"id": "a", "text": "the <|im_end|> cat"}, {"id": "b", "text": 7}]
+    build(tmp_path, rows[:1], "out")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["build", str(tmp_path / "in.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json"), "--eos", END]
+    words += ["--workers", "1", "--out", str(tmp_path / "out"), "--overwrite", "--shard-input-bytes", "30"]
+    assert main(words) == 1  # the second shard; the first one is kept next to the dataset
+    bad = ["--bad-records", str(tmp_path / "bad.jsonl")]
+    assert main([*words, *bad, "--special-tokens", "control"]) == 0
+    with cl.open_dataset(tmp_path / "out") as ds:
+        assert with_marks().token_to_id("<|im_end|>") in ds.tokens(0, ds.num_tokens).tolist()
+
+
 @pytest.mark.parametrize("rule", ["text", "control"])
 def test_spans_and_annotations_of_such_text(tmp_path: Path, rule: str) -> None:
     text = "the <|im_end|> cat"

@@ -167,7 +167,8 @@ def build_dataset(
     content = format_options(options)
     if overwrite:
         made = content.to_json(describe_vocabularies(content)[0])  # what it says in build.json
-        key = fingerprint({"options": made, "inputs": [source.to_json() for source in sources], "plan": plan})
+        inputs = [source.to_json() for source in sources]
+        key = fingerprint({"options": made, "rule": options.spelled, "inputs": inputs, "plan": plan})
         with replacing(path, sources, key[:16]) as working:
             summary = build_dataset(sources, working, options, workers=workers, on_bad=on_bad, watch=watch)
         return replace(summary, path=path)

@@ -159,9 +159,9 @@ def eos_id(command: str, eos: str | None) -> int | None:
     return None if eos is None else int(eos)
 
 
-def add_dataset(parser: argparse.ArgumentParser) -> None:
+def add_dataset(parser: argparse.ArgumentParser, meaning: str = "directory of the dataset, or its URL") -> None:
     """Add the dataset that a command reads, and the directories that may hold its files."""
-    parser.add_argument("dataset", metavar="DATASET", help="directory of the dataset, or its URL")
+    parser.add_argument("dataset", metavar="DATASET", help=meaning)
     add_root(parser.add_argument)
 
 

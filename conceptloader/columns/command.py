@@ -30,7 +30,7 @@ _shape = kind(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_dataset(parser)
+    add_dataset(parser, "directory of the dataset")
     add = parser.add_argument
     add("name", metavar="NAME", help="of the column")
     add("files", nargs="*", metavar="FILE", help="one .npy, or files of Parquet")

@@ -77,7 +77,7 @@ def _finished(dataset: Dataset, name: str, unfinished: Unfinished) -> ColumnFile
 
 
 def give_back(dataset: Dataset, name: str, unfinished: Unfinished) -> None:
-    """Let writers go on where `finish` was interrupted, or refused, when some files had their final names."""
+    """Let writers continue where `finish` was interrupted, or refused, when some files had their final names."""
     unfinished.require_not_finishing()
     for shard in range(dataset.num_shards if len(unfinished.records()) else 0):
         kind = own_file(dataset.manifest, items_kind(name), shard)

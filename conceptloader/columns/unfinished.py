@@ -184,7 +184,7 @@ class Unfinished:
         with contextlib.suppress(FileNotFoundError), open(self.lock, "rb") as file:
             if self._is_held(file.fileno()):
                 fix = "write all values before finish(), which is for one process"
-                raise ConfigError(self.path, "a column that is being finished", "one that is being written", fix)
+                raise ConfigError(self.path, "a column that is being finished", "a column that is being written", fix)
 
     @property
     def lock(self) -> str:

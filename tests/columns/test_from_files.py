@@ -127,6 +127,24 @@ def test_what_does_not_fit_is_named(path: str, tmp_path: Path) -> None:
     refused(ConfigError, "column t", "a.parquet", [str(tmp_path / "a.parquet")], in_place=True)
 
 
+def test_a_null_item_moves_nothing(path: str, tmp_path: Path) -> None:
+    """It has no place among flat values, so that those after it would be values of other tokens."""
+    kind = pa.list_(pa.list_(pa.uint32(), K))
+    lists = [[item.tolist() for item in items()[: CORPUS.lengths[0]]]]
+    lists[0][1] = None
+    pq.write_table(pa.table({"id": ["doc-0"], "t": pa.array(lists, kind)}), tmp_path / "null.parquet")
+    with raises(InputError, "null.parquet: t", "null in a list"):
+        add_column(path, "t", [tmp_path / "null.parquet"], partial=True)
+
+
+def test_a_column_that_is_being_written_is_not_left_in_place(path: str, tmp_path: Path) -> None:
+    writer, batches = begun(path, shape=K)
+    writer.write(batches[0], values(batches[0], K))
+    writer.close()
+    with raises(ConfigError, "column t", "a column that is being written"):
+        add_column(path, "t", [saved(tmp_path, items())], in_place=True)
+
+
 def test_an_array_elsewhere_has_to_be_allowed(path: str, tmp_path: Path, tmp_path_factory: Any) -> None:
     far = saved(tmp_path_factory.mktemp("far"), items())
     with raises(ConceptloaderError, "--in-place", "items.npy", fix="--root"):

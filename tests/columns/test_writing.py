@@ -1,6 +1,7 @@
 """What a writer refuses, and that nothing is lost by it: each says where, what was found and what to do."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,13 @@ import pytest
 import torch
 
 import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.columns import unfinished
+from conceptloader.columns.finish import remove
 from conceptloader.columns.unfinished import RECORD, Unfinished
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.storage.lock import hold
 from conceptloader.subset.views import SubsetOptions, make_subsets
 from tests.columns.teacher import Corpus
 from tests.raises import raises
@@ -374,6 +379,87 @@ def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.Mon
     monkeypatch.undo()
     assert len(calls) >= 2
     assert not os.path.exists(f"{path}/t.column.json")
+    writer.finish()
+    assert cl.verify(path, full=True) == []
+
+
+def test_writers_go_on_after_an_interruption(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has its final name already is where they write again, or a file of zeros would stand in for it."""
+    writer, batches = begun(path)
+    for batch in batches[: len(batches) // 2]:
+        writer.write(batch, values(batch))
+    rename = os.rename
+
+    def failing(source: str, target: str) -> None:
+        if target.endswith("00001.t.column"):
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with raises(ReadError):
+        writer.finish(partial=True)
+    monkeypatch.undo()
+    assert os.path.exists(f"{path}/00000.t.column")
+    more, _ = begun(path)
+    assert not os.path.exists(f"{path}/00000.t.column")
+    for batch in batches:
+        more.write(batch, values(batch))
+    assert more.known
+    more.finish()
+    assert cl.verify(path, full=True) == []
+
+
+def test_a_finished_column_is_not_finished_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that was killed while it removed what it had finished, or of a file that was left in place."""
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    removing = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    column, items = writer.finish(), stored(path)
+    monkeypatch.setattr(shutil, "rmtree", removing)
+    for log in Path(path, "t.column.unfinished").glob("*.log"):
+        log.unlink()
+    assert main(["column", path, "t", "--finish", "--partial"]) == 0
+    assert not os.path.exists(f"{path}/t.column.unfinished")
+    assert cl.open_dataset(path).columns["t"].fingerprint == column.fingerprint
+    assert (stored(path) == items).all()
+    with raises(ConfigError, "t.column.json", "a column", fix="--remove"):
+        writer.finish()
+
+
+def test_nobody_removes_or_writes_what_another_one_finishes(path: str) -> None:
+    writer, batches = begun(path)
+    writer.write(batches[0], values(batches[0]))
+    with raises(ConfigError, "t.column.unfinished", "a writer that is still open"):
+        remove(path, "t")
+    writer.close()
+    with hold(Unfinished(path, "t").lock, "{holder}"), raises(ConfigError, found="a column that is being finished"):
+        begun(path)
+    assert remove(path, "t") == []
+    assert not os.path.exists(f"{path}/t.column.unfinished")
+
+
+def test_what_a_killed_removal_left_is_removed(path: str) -> None:
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    writer.finish()
+    os.unlink(f"{path}/t.column.json")
+    assert len(remove(path, "t")) == 6, "items and holes of three shards"
+    with raises(ConfigError, found="no column 't'"):
+        remove(path, "t")
+
+
+def test_many_shards_are_synced_together(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfinished, "_MOST_OPEN", 1)
+    synced: list[int] = []
+    sync = os.fsync
+    writer, batches = begun(path)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor) or sync(descriptor))
+    for batch in batches:
+        writer.write(batch, values(batch))
+    assert len(synced) <= 1, "the log's directory"
     writer.finish()
     assert cl.verify(path, full=True) == []
 

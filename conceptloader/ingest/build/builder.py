@@ -48,7 +48,7 @@ from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
 
-LONG_BYTES = 1 << 28  # of input, for which first rows are tried before all are read
+LONG_BYTES = 1 << 28  # of input, for which some rows are tried before all are read
 _TELLING = 10_000  # spans after which a part that is lost means something
 
 
@@ -212,7 +212,7 @@ def build_dataset(
 def estimate(sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool) -> Room:
     """What `build_dataset` will need; nothing is written to `out`.
 
-    Raises: ConfigError, InputError, as it does for the first rows.
+    Raises: ConfigError, InputError, as it does for the rows that are tried.
     """
     trial = try_rows(shard_job(sources, options, skip_bad=skip_bad), format_options(options))
     total = sum(piece_bytes(source, whole(sources, number)) for number, source in enumerate(sources))

@@ -1,4 +1,4 @@
-"""How much room a build will take on its disk, by a trial of first rows, and whether that is free."""
+"""How much room a build will take on its disk, by a trial of some rows, and whether that is free."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _AMPLE = 64  # times the input, of which no dataset takes as much
 
 @dataclass(frozen=True)
 class Room:
-    """What a build will need, by its first rows: documents, tokens, bytes; and how many bytes are free in `path`."""
+    """What a build will need, by some of its rows: documents, tokens, bytes; and how many bytes are free in `path`."""
 
     path: str
     documents: int

@@ -15,6 +15,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
+from tests.corpora.tokenizers import END
 from tests.datatrove import steps
 from tests.ingest.test_special_tokens import with_marks
 from tests.raises import raises
@@ -144,6 +145,21 @@ def test_tasks_of_several_rules_for_special_tokens_are_refused(tmp_path: Path) -
     with raises(ConfigError, "some: special_tokens", "a shard by the rule 'control'", "'text'"):
         ConceptStreamFinalize(tmp_path / "some").run()
     assert not (tmp_path / "some" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("options", "problem"), [({}, "or end with '<|endoftext|>' as text"), ({"eos": END}, "as text"),
+    ({"special_tokens": "control"}, "end with the eos already"), ({"special_tokens": "control", "eos": END}, None),
+    ({"special_tokens": "text"}, None)])  # fmt: skip
+def test_documents_that_end_already_need_a_choice(options: dict[str, str], problem: str | None, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    step = steps.ConceptStreamWriter(tmp_path / "out", str(tmp_path / "tokenizer.json"), **options)
+    documents = [Document(f"the cat{END}", "d")] * 3
+    if problem is None:
+        step.run(documents)
+        assert step.stats["documents that end twice"].total == (3 if "eos" in options else 0)
+    else:
+        with raises(InputError, "shard 00000", problem):
+            step.run(documents)
 
 
 def test_mistakes_are_found(tmp_path: Path) -> None:

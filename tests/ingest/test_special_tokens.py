@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
@@ -184,6 +186,27 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "in.jsonl").write_text('{"tokens": [3, 4]}\n{"tokens": [3, 0]}\n')
     assert main([*words, "--out", str(tmp_path / "few"), "--overwrite"]) == 0
     assert "1 document had the eos" in capsys.readouterr().out
+
+
+def test_the_first_documents_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not each block of them alone, and not each place of a trial; the bos whatever is said of the eos."""
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+
+    def command(name: str, ends: list[int], *more: str) -> int:
+        table = pa.table({"tokens": [[3, 5, end] for end in ends]})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=2)
+        words = ["build", str(tmp_path / f"{name}.parquet"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+        return main([*words, "--workers", "1", "--out", str(tmp_path / name), *more])
+
+    few = [0, 0, *[6] * 18, 0, 0]  # two blocks of such documents
+    assert command("few", few, "--dry-run") == 0
+    assert command("few", few) == 0
+    capsys.readouterr()
+    for more in ([], ["--dry-run"]):
+        assert command("most", [6, *[0] * 9], *more) == 1
+        assert "9 of the first 10 documents, which end with the eos already" in capsys.readouterr().err
+    assert command("bos", few, "--eos", END, "--bos", "3") == 1
+    assert "22 of the first 22 documents, which begin with the bos already" in capsys.readouterr().err
 
 
 def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:

@@ -102,6 +102,12 @@ class IngestOptions(SpanAlignment):
         return TEXT if self.special_tokens is None else self.special_tokens
 
     @property
+    def asked(self) -> frozenset[str]:
+        """What most of the first documents may not have already, see `Doubled`."""
+        known = {"eos": self.eos_twice, "text": self.special_tokens is not None, "bos": False}
+        return frozenset(kind for kind, chosen in known.items() if not chosen)
+
+    @property
     def eos(self) -> int | None:
         """The id that is appended to each document."""
         if not self.append_eos or self.chat is not None:
@@ -355,8 +361,7 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
         skip_bad=skip_bad,
         chat=options.chat,
         bos=options.bos,
-        asked=not options.eos_twice,
-        asked_text=options.special_tokens is None,
+        asked=options.asked,
         special_tokens=options.spelled,
     )
 

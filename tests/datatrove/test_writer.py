@@ -147,9 +147,15 @@ def test_tasks_of_several_rules_for_special_tokens_are_refused(tmp_path: Path) -
     assert not (tmp_path / "some" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(("options", "problem"), [({}, "or end with '<|endoftext|>' as text"), ({"eos": END}, "as text"),
-    ({"special_tokens": "control"}, "end with the eos already"), ({"special_tokens": "control", "eos": END}, None),
-    ({"special_tokens": "text"}, None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "or end with '<|endoftext|>' as text"),
+        ({"special_tokens": "control"}, "end with the eos already"),
+        ({"special_tokens": "control", "eos": END}, None),
+        ({"special_tokens": "text"}, None),
+    ],
+)
 def test_documents_that_end_already_need_a_choice(options: dict[str, str], problem: str | None, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
     step = steps.ConceptStreamWriter(tmp_path / "out", str(tmp_path / "tokenizer.json"), **options)

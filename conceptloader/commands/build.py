@@ -123,9 +123,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
-    named = with_labels(vocabularies, sources, columns)
-    options = replace(building.ingest_options(arguments, columns, named), scores=dict(arguments.scores))
-    options = with_chat(options, rules)
+    options = with_chat(building.ingest_options(arguments, columns, vocabularies), rules)
+    named = with_labels(vocabularies, sources, options.columns)
+    options = replace(options, vocabularies=named, scores=dict(arguments.scores))
     if arguments.dry_run:
         room = estimate(sources, arguments.out, options, arguments.bad_records is not None)
         output.result(room.to_json(), [room.line()])

@@ -2,11 +2,13 @@
 
 import os
 import re
+from functools import lru_cache
 from typing import Any
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
 from conceptloader.ingest.hub import ArrowFile
+from conceptloader.storage.reads import named
 
 _MAGIC = b"PAR1"
 _SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
@@ -89,19 +91,20 @@ def _is_footer(data: bytes) -> bool:
     return True
 
 
-def row_group_sizes(path: str) -> tuple[int, ...]:
-    """Stored bytes of each row group."""
+def row_groups(path: str) -> tuple[tuple[int, int], ...]:
+    """(stored bytes, rows) of each row group. Raises: InputError, ReadError."""
+    with named(path, "read"):
+        found = os.stat(path)
+    return _row_groups(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@lru_cache(maxsize=1 << 16)
+def _row_groups(path: str, *_: int) -> tuple[tuple[int, int], ...]:
     with open_parquet(path) as file:
         meta = file.metadata
         if not isinstance(file, ArrowFile):
             _check_single(path, meta)
         groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-        return tuple(
-            max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups
-        )
-
-
-def row_count(path: str) -> int:
-    """The rows of a file, as it says itself."""
-    with open_parquet(path) as file:
-        return sum(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
+        columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
+        sizes = [max(1, sum(chunk.total_compressed_size for chunk in chunks)) for chunks in columns]
+        return tuple(zip(sizes, (group.num_rows for group in groups), strict=True))

@@ -39,6 +39,7 @@ from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.database import database
+from conceptloader.ingest.records.detect import labels_of
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv
 from conceptloader.ingest.records.table import read_row_groups, rows_of
@@ -146,8 +147,9 @@ def annotate(
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
     """
-    track = options.check()
     sources = find_sources(inputs, options.split)
+    options = _with_labels(options, sources)
+    track = options.check()
     manifest, allowed = load_manifest(dataset, roots)
     with (
         closing(Files(manifest, allowed)) as files,
@@ -215,10 +217,19 @@ def try_annotations(
         database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
     ):
         sources = find_sources(inputs, options.split)
+        options = _with_labels(options, sources)
         placed = _Placed(Ranges(files), opened, working, sources, options, on_bad, rows)
         for _ in placed:
             pass
     return placed.losses
+
+
+def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> AnnotateOptions:
+    """The same with the names that `datasets` keeps of the labels, if there is no vocabulary."""
+    if options.codec != "concepts" or options.vocabulary is not None:
+        return options
+    spans, field = (options.columns.get(name, name) for name in ("spans", "concepts"))
+    return replace(options, vocabulary=labels_of(sources, spans, field) or labels_of(sources, None, field))
 
 
 class _Placed:
@@ -283,8 +294,8 @@ class _Rows:
 
     def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
         """Of a parquet file: what can be by columns, and the other rows."""
-        ignored = self._parser.ignored
-        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored):
+        ignored, numbers = self._parser.ignored, self._parser.values
+        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored, numbers):
             if self._first is not None and first >= self._first:
                 break
             some = table if self._first is None else table.slice(0, self._first - first)

@@ -65,6 +65,8 @@ class RowParser:
         self._ignored_fields = self.ignored.difference(OWN_TEXT) | {
             name.removeprefix(spans) for name in ignored if name.startswith(spans)
         }
+        # Labels of `datasets` in these are numbers, not names.
+        self.values = [columns.get(name, name) for name in ("value", "spans")] if concepts is None else []
         self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
 
     def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:

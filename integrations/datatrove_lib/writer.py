@@ -90,9 +90,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
         kept = self.vocabularies.items()
         given = {track: load_vocabulary(names) if isinstance(names, str) else names for track, names in kept}
+        begun = os.path.exists(os.path.join(self.out, fmt.BUILD))
         options = IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata, prefix=self.prefix),
-            tokenizer=load_tokenizer(self.tokenizer, self.eos, ends=self.append_eos),
+            tokenizer=load_tokenizer(self.tokenizer, self.eos, ends=self.append_eos, compared=begun),
             eos_twice=self.eos is not None,
             special_tokens=self.special_tokens,
             vocabularies=given,

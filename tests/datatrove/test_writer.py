@@ -14,6 +14,7 @@ from datatrove.data import Document
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
 from tests.corpora.tokenizers import END
 from tests.datatrove import steps
@@ -166,6 +167,16 @@ def test_documents_that_end_already_need_a_choice(options: dict[str, str], probl
     else:
         with raises(InputError, "shard 00000", problem):
             step.run(documents)
+
+
+def test_the_task_that_begins_a_build_compares_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[None] = []
+    monkeypatch.setattr(TokenizerFolder, "compare", lambda *_: compared.append(None))
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    for rank in (1, 0, 1):
+        step = steps.ConceptStreamWriter(tmp_path / "out", str(tmp_path), eos=END)
+        step.run([Document("a", "d")], rank=rank, world_size=2)
+    assert len(compared) == 1
 
 
 def test_mistakes_are_found(tmp_path: Path) -> None:

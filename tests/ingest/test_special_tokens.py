@@ -209,6 +209,15 @@ def test_the_first_documents_are_judged_together(tmp_path: Path, capsys: pytest.
     assert "22 of the first 22 documents, which begin with the bos already" in capsys.readouterr().err
 
 
+def test_its_tables_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each shard, piece of an input and block of a trial."""
+    made: list[None] = []
+    monkeypatch.setattr(FileTokenizer, "unknown_id", lambda _: made.append(None))
+    rows = [{"id": f"d{k}", "text": "once"} for k in range(9)]
+    build(tmp_path, rows, "out", shard_input_bytes=60, prefix="once")
+    assert len(made) == 1
+
+
 def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:
     """With the bytes of earlier releases, which knew no rule; the same command finds it complete."""
     rows = [{"id": "a", "text": "the red cat"}]

@@ -110,9 +110,14 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
     return FileTokenizer(definition, "tokenizer", eos)
 
 
-def _with_rule(job: ShardJob) -> SpecialTokens | None:
-    tokenizer = _tokenizer(job.tokenizer, job.eos_id)
-    return None if tokenizer is None else SpecialTokens(tokenizer, job.special_tokens, job.columns.prefix)
+@lru_cache(maxsize=1)
+def _with_rule(definition: bytes | str | None, eos: int | None, rule: str, prefix: str | None) -> SpecialTokens | None:
+    tokenizer = _tokenizer(definition, eos)
+    return None if tokenizer is None else SpecialTokens(tokenizer, rule, prefix)
+
+
+def _special_tokens(job: ShardJob) -> SpecialTokens | None:
+    return _with_rule(job.tokenizer, job.eos_id, job.special_tokens, job.columns.prefix)
 
 
 def write_shard(job: ShardJob, report: Tell) -> None:
@@ -285,7 +290,7 @@ def filler_of(job: ShardJob, writer: ShardWriter, doubled: Doubled) -> ShardFill
         return tokenizer.decode(ids[start:end].tolist()) if tokenizer and 0 <= start < end <= len(ids) else None
 
     return ShardFiller(
-        writer, None if given else _with_rule(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
+        writer, None if given else _special_tokens(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
         decode=decode if given and job.tokenizer is not None else None, doubled=doubled,
     )  # fmt: skip
 
@@ -296,7 +301,7 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
     concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None
     if job.chat is not None:
-        tokenizer = _with_rule(job)
+        tokenizer = _special_tokens(job)
         assert tokenizer is not None
         chat = ChatParser(job.chat, tokenizer, job.columns)
     if source.row_groups is not None:

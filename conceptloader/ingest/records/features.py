@@ -9,7 +9,7 @@ import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import offsets_of
-from conceptloader.ingest.records.records import JSON
+from conceptloader.ingest.records.records import parse_value
 
 INFO = "dataset_info.json"
 
@@ -136,8 +136,8 @@ def decoded(value: Any, kind: Any) -> Any:
         return value
     if _is_json(kind):
         try:
-            return JSON.decode(value)
-        except (json.JSONDecodeError, RecursionError) as error:
+            return parse_value(value)
+        except ValueError as error:
             raise ValueError(f"found {value!r:.100} in a column of Json ({error}), expected JSON") from error
     if pa.types.is_struct(kind):
         return {name: decoded(item, kind.field(name).type) for name, item in value.items()}

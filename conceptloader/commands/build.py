@@ -127,8 +127,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     named = with_labels(vocabularies, sources, options.columns)
     options = replace(options, vocabularies=named, scores=dict(arguments.scores))
     if arguments.dry_run:
-        room = estimate(sources, arguments.out, options, arguments.bad_records is not None)
-        output.result(room.to_json(), [room.line()])
+        room, tried = estimate(sources, arguments.out, options, arguments.bad_records is not None)
+        found = tried.spelled, tried.unprinted, tried.doubled
+        value = dict(zip(("special_tokens", "unprinted", "doubled"), found, strict=True))
+        lines = building.content_lines(*found, arguments.special_tokens)
+        output.result({**room.to_json(), **value}, [room.line(), *lines])
         return 0 if room.enough else 1
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(

@@ -18,6 +18,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.ingest.align.rules import SPAN_UNITS
 from conceptloader.ingest.align.units import UNITS
+from conceptloader.ingest.build.arguments import content_lines
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.build.trial import try_rows
@@ -218,9 +219,7 @@ def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, nam
     except ConceptloaderError as error:
         found.doubts.append(str(error))
         return
-    if tried.spelled:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(tried.spelled.items()))
-        found.doubts.append(f"special tokens that text spells, which stay text (build --special-tokens): {listed}")
+    found.doubts += content_lines(tried.spelled, tried.unprinted, tried.doubled)
     _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
 
 

@@ -232,11 +232,14 @@ def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) 
 
 def test_init_says_them(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
-    (tmp_path / "in.jsonl").write_text(json.dumps({"text": SPELLED}) + "\n")
-    recipe = tmp_path / "build.yaml"
-    words = ["init", str(tmp_path / "in.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json"), "--out", str(recipe)]
-    assert main(words) == 0
-    assert f"special tokens that text spells, which stay text (build --special-tokens): {END} (1)" in recipe.read_text()
+    texts = {"text": [{"text": SPELLED}], "tokens": [{"tokens": [3, 4]}, {"tokens": [3, 0]}]}
+    for kind, rows in texts.items():
+        (tmp_path / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = ["init", str(tmp_path / f"{kind}.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+        assert main([*words, "--out", str(tmp_path / f"{kind}.yaml")]) == 0
+    said = f"special tokens that text spells, kept as text (--special-tokens): {END} (1)"
+    assert said in (tmp_path / "text.yaml").read_text()
+    assert "1 document had the eos or bos that is added" in (tmp_path / "tokens.yaml").read_text()
 
 
 def test_tokens_as_input_have_no_text(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def compressed(directory: Path, data: bytes) -> None:
 def annotations(template: Template) -> Target:
     def run(directory: Path, data: bytes) -> None:
         (directory / "rows.jsonl").write_bytes(data)
-        wanted = AnnotateOptions(track="new", vocabulary=["a", "b"], unit="tokens")
+        wanted = AnnotateOptions(track="new", vocabulary=["a", "b"], span_unit="token")
         roots = [directory, template.path.parent]
         annotate(template.path, [directory / "rows.jsonl"], directory / "ds", wanted, roots=roots)
         assert cl.verify(directory / "ds", full=True, roots=roots) == []

@@ -160,10 +160,7 @@ def test_annotations_by_chunks_of_one_split(tmp_path: Path) -> None:
         ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
         ("build in --tokenizer bytes --chat --column text=x", "build: found --chat and --column, expected only one"),
-        (
-            "annotate ds in --track t {chunks} --offset-unit tokens",
-            "annotate: found chunks and --offset-unit, expected only one",
-        ),
+        ("annotate ds in --track t {chunks} --ignore-column x", "annotate: found chunks and --ignore-column"),
     ],
 )
 def test_options_that_would_be_passed_over(

@@ -143,7 +143,7 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
     columns = [f"--column={pair}" for pair in ("id=doc", "start=from", "end=to", "concepts=label", "scores=sure")]
     command = ["annotate", str(tmp_path / "text"), str(tmp_path / "notes.csv"), "--out", str(tmp_path / "out")]
     command += columns
-    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--offset-unit", "characters"]
+    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--span-unit", "character"]
     assert main([*command, *more, "--parameters", '{"scores": "f4"}']) == 0
     ds = cl.open_dataset(tmp_path / "out")
     spans = ds.spans("t", 0, ds.num_tokens)

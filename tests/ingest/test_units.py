@@ -218,8 +218,6 @@ def test_annotations_count_what_the_build_counted(tmp_path: Path) -> None:
     assert texts(attach(tmp_path, tokens, "token"), "more") == ["red"] * 4
     with raises(InputError, "rows.jsonl", "with another text"):
         attach(tmp_path, rows, "token")
-    with raises(ConfigError, "unit", "tokens and span_unit byte"):
-        attach(tmp_path, rows, "byte", unit="tokens")
     text = [{"id": "d0", "text": TEXTS[0], "spans": rows[0]["spans"]}]  # of the document, ignored: spans have theirs
     assert texts(attach(tmp_path, text, ignored=["text"]), "more") == ["red"]
     with raises(InputError, "rows.jsonl", "1 of 1 spans with another text"):

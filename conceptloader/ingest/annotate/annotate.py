@@ -48,7 +48,6 @@ from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
 
 OnBad = Callable[[str, str, str], None]
-_UNITS = {"characters": "character", "tokens": "token"}
 _BATCH_BYTES = 16 << 20
 
 
@@ -63,8 +62,8 @@ class AnnotateOptions(SpanAlignment):
         vocabulary: Names of the concepts, index = concept id (codec concepts only).
         groups: (name, number of concepts) of parts of the vocabulary, in the order of their ids.
         details: What else is known of each concept, objects of JSON.
-        unit: "characters" or "tokens": the same as the `span_unit` "character" or "token". With none of both, offsets
-            count what those of the build did where the text of the documents is known (see `known_text`), else tokens.
+        span_unit: By default offsets count what those of the build did where the text of the documents is known (see
+            `known_text`), else tokens.
         tokenizer: For characters, if the one that was kept next to the dataset is not meant.
         ignored: Columns that may be there.
         columns: What the columns in docs/annotations.md are called in the inputs, where that differs.
@@ -81,7 +80,6 @@ class AnnotateOptions(SpanAlignment):
     vocabulary: Sequence[str] | None = None
     groups: Sequence[tuple[str, int]] = ()
     details: Sequence[Mapping[str, Any]] | None = None
-    unit: str | None = None
     tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -90,11 +88,6 @@ class AnnotateOptions(SpanAlignment):
     max_line_bytes: int = MAX_LINE_BYTES
     split: str | None = None
 
-    @property
-    def counted(self) -> str | None:
-        """What offsets count, if an option says it."""
-        return self.span_unit or (None if self.unit is None else _UNITS[self.unit])
-
     def check(self) -> TrackOptions:
         options = TrackOptions(
             codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary,
@@ -102,13 +95,9 @@ class AnnotateOptions(SpanAlignment):
         )  # fmt: skip
         options.check(self.track)
         get_codec(options.codec, options.parameters, f"track {self.track!r}")
-        if self.unit not in (None, *_UNITS):
-            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(_UNITS)}", "name one of these")
-        if self.unit is not None and self.span_unit not in (None, _UNITS[self.unit]):
-            raise ConfigError("unit", f"{self.unit} and span_unit {self.span_unit}", "only one of the two", "omit one")
-        if self.counted == "token" and self.tokenizer is not None:
+        if self.span_unit == "token" and self.tokenizer is not None:
             raise ConfigError(
-                "unit", "tokens with a tokenizer", "a tokenizer only for offsets in characters", "omit --tokenizer"
+                "span_unit", "tokens with a tokenizer", "a tokenizer only for offsets in characters", "omit --tokenizer"
             )
         self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
@@ -250,7 +239,7 @@ class _Placed:
         annotations = Annotations(database, working, self.rows)
         _check_found(annotations, sources, parser)
         self._by_document, offsets = annotations.join(ds, sources), annotations.offsets
-        unit = options.counted or ds.manifest.extra.get("ingest", {}).get("span_unit")
+        unit = options.span_unit or ds.manifest.extra.get("ingest", {}).get("span_unit")
         texts = known_text(ds, options.tokenizer, unit) if offsets and unit != "token" else None
         dtype = None if concepts is None else concepts.dtype
         rules = replace(options.rules, span_unit=unit)

@@ -63,7 +63,7 @@ class Placer:
             f"offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
             "after the tokens of its document",
             "offsets of a known unit",
-            "say which (--offset-unit characters, as in build, or --offset-unit tokens)",
+            "say which (--span-unit character, as in build, or --span-unit token)",
         )
 
     def _by_shard(self, items: Items) -> Iterator[tuple[int, slice]]:
@@ -90,7 +90,7 @@ class Placer:
                     self.ds.path,
                     "joined datasets of which some have a token in front of every document",
                     "this token in all of them, or in none",
-                    "annotate them before they are joined, or give offsets in tokens (--offset-unit tokens)",
+                    "annotate them before they are joined, or give offsets in tokens (--span-unit token)",
                 )
             more = np.full(len(documents), int(mark is not None))
             first, base = first + before + more, self.ds.shard_starts[shard]

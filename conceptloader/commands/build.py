@@ -145,14 +145,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """Return how conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
-        if (arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of) != (None, None, None):
-            raise ConfigError(
-                "build",
-                "--chat-template, --max-tokens or --pad-to-multiple-of without --chat",
-                "--chat as well",
-                "add --chat, or omit the others",
-            )
-        refuse_without("--chat", arguments, "template_variable")
+        names = "chat_template", "max_tokens", "pad_to_multiple_of", "template_variable"
+        refuse_without("--chat", arguments, *names)
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")

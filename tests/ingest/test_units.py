@@ -183,6 +183,10 @@ def test_documents_of_tokens(tmp_path: Path) -> None:
         build(path)
     with raises(InputError, "in.jsonl", "texts of their own", "a tokenizer"):
         build(path, tokenizer=None, vocab_size=257, append_eos=False)
+    plain: dict[str, Any] = {"id": "d0", "tokens": rows[0]["tokens"]}
+    build(write(tmp_path / "in", [plain]), tokenizer=None, vocab_size=257, append_eos=False, vocabularies={})
+    with raises(InputError, "rows.jsonl: line 1: document 0", "texts of their own", "what their tokens are"):
+        attach(tmp_path, [{"id": "d0", "spans": rows[0]["spans"]}])
     with raises(ConfigError, "span_unit", "utf16", "token"):
         build(path, "utf16")
 

@@ -99,7 +99,8 @@ class Placer:
         spans = self._raw(items, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
-            decode = partial(self._decode, read, first + self.ds.shard_starts[shard])
+            kept = None if items.own is None else self._kept
+            decode = None if kept is None else partial(self._decode, kept, read, first + self.ds.shard_starts[shard])
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
             where = self.where(items, int(np.argmax(row == error.row)))
@@ -144,14 +145,8 @@ class Placer:
     def _kept(self) -> TextTokenizer | None:
         return kept_tokenizer(self.ds)
 
-    def _decode(self, read: Read, first: Ints, row: int, start: int, end: int) -> str | None:
-        """The text of tokens of a document. Raises: BadRow if nobody knows it."""
-        if (tokenizer := self._kept) is None:
-            raise BadRow(
-                row,
-                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected the "
-                "tokenizer to compare with; ignore the texts (--ignore-column)",
-            )
+    def _decode(self, tokenizer: TextTokenizer, read: Read, first: Ints, row: int, start: int, end: int) -> str | None:
+        """The text of tokens of a document."""
         if not 0 <= start < end <= read.offsets[row + 1] - read.offsets[row]:
             return None
         return tokenizer.decode(self.ds.tokens(int(first[row]) + start, int(first[row]) + end).tolist())

@@ -145,8 +145,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """Return how conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
-        names = "chat_template", "max_tokens", "pad_to_multiple_of", "template_variable"
-        refuse_without("--chat", arguments, *names)
+        refuse_without(
+            "--chat", arguments, "chat_template", "max_tokens", "pad_to_multiple_of", "template_variable"
+        )  # fmt: skip
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")

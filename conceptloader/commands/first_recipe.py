@@ -15,7 +15,8 @@ from conceptloader.base.packages import need_add_on
 from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
-from conceptloader.format.read.files import load_manifest
+from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.ingest.align.rules import SPAN_UNITS
 from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.build.arguments import content_lines
@@ -74,7 +75,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
     sources = find_sources(inputs, arguments.split)
-    manifest, _ = load_manifest(dataset, arguments.root)
+    manifest, allowed = load_manifest(dataset, arguments.root)
     ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
     found, rows = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
     if not found.roles:
@@ -100,7 +101,6 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         ignored=recipe.get("ignore-column", ()),
         columns=recipe.get("column", {}),
         overlap=recipe.get("overlap", "error"),
-        split=arguments.split,
     )
     losses, bad = Losses(), list[tuple[str, ...]]()
     number = ROWS if arguments.rows is None else arguments.rows
@@ -111,18 +111,19 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     def on_bad(*one: str) -> None:
         bad.append(one)
 
-    for unit in (None, *SPAN_UNITS) if own else (None,):
-        bad.clear()
-        given = replace(options, span_unit=unit)
-        try:
-            losses = add_on.try_annotations(dataset, inputs, given, arguments.root, number, on_bad)
-        except ConceptloaderError as error:
-            problems.append(str(error))
-            continue
-        if unit is not None:
-            recipe["span-unit"] = unit
-            problems = [f"offsets are in {UNITS[unit].plural}, by the texts of the spans"]
-        break
+    with contextlib.closing(Files(manifest, allowed)) as files:
+        for unit in (None, *SPAN_UNITS) if own else (None,):
+            bad.clear()
+            given = replace(options, span_unit=unit)
+            try:
+                losses = add_on.try_annotations(Ranges(files), sources, given, number, on_bad)
+            except ConceptloaderError as error:
+                problems.append(str(error))
+                continue
+            if unit is not None:
+                recipe["span-unit"] = unit
+                problems = [f"offsets are in {UNITS[unit].plural}, by the texts of the spans"]
+            break
     found.doubts += problems[:1]
     _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
     where = f"the first {len(rows):,} rows of {sources[0].path}"

@@ -191,23 +191,14 @@ def annotate(
 
 
 def try_annotations(
-    dataset: str,
-    inputs: Sequence[str],
-    options: AnnotateOptions,
-    roots: Sequence[str] | None,
-    rows: float,
-    on_bad: OnBad,
+    ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, rows: float, on_bad: OnBad
 ) -> Losses:
-    """Place the first `rows` of `inputs` as `annotate` would, and write nothing. Returns: what got no token."""
-    manifest, allowed = load_manifest(dataset, roots)
+    """Place the first `rows` of `sources` as `annotate` would, and write nothing. Returns: what got no token."""
     with (
-        closing(Files(manifest, allowed)) as files,
         TemporaryDirectory() as working,
         database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
     ):
-        sources = find_sources(inputs, options.split)
-        options = _with_labels(options, sources)
-        placed = _Placed(Ranges(files), opened, working, sources, options, on_bad, rows)
+        placed = _Placed(ds, opened, working, sources, _with_labels(options, sources), on_bad, rows)
         for _ in placed:
             pass
     return placed.losses

@@ -99,8 +99,8 @@ class Placer:
         spans = self._raw(items, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
-            kept = None if items.own is None else self._kept
-            decode = None if kept is None else partial(self._decode, kept, read, first + self.ds.shard_starts[shard])
+            known = None if items.own is None else self._kept
+            decode = None if known is None else partial(self._decode, known, read, first + self.ds.shard_starts[shard])
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
             where = self.where(items, int(np.argmax(row == error.row)))

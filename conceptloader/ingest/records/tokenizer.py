@@ -5,7 +5,7 @@ import logging
 import os
 from array import array
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import chain
 from typing import Any, Protocol
@@ -312,13 +312,16 @@ def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
     return tokenizer.name == facts.name
 
 
+_made = lru_cache(maxsize=1)(FileTokenizer)  # which takes seconds for large vocabularies
+
+
 def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
     """The tokenizer of a dataset: the built-in one, or the one that a build left next to it or next to its tokens."""
     facts = ds.manifest.tokenizer
     if facts is None or facts.name == "bytes":
         return BytesTokenizer() if facts else None
     for path, definition in kept_tokenizers(ds.files):
-        tokenizer = FileTokenizer(definition, path, facts.eos_id)
+        tokenizer = _made(definition, path, facts.eos_id)
         if tokenizer.name == facts.name:
             return tokenizer
     return None

@@ -20,6 +20,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.builder import build_dataset, estimate
 from conceptloader.ingest.build.simple import with_chat
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.chat import ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns, with_labels
@@ -102,6 +103,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not arguments.inputs:
         raise ConfigError("build", "no INPUT", "files, or directories of files", "name them after the options")
     building.check_tokens("build", arguments)
+    if arguments.tokenizer is not None:  # once for all who read it
+        arguments.tokenizer = fetched(arguments.tokenizer, "model", TOKENIZER_FILES)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
         names = "vocabulary", "scores", "track", "field", "number", "ignored", "dry_run"

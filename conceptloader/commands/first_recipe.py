@@ -24,6 +24,7 @@ from conceptloader.ingest.build.builder import IngestOptions, format_options, sh
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.build.unaligned import Losses
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.recipe import OWN_TEXT_ROLE, ROWS, Guess, guess, guess_annotations
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns
@@ -201,6 +202,7 @@ def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, nam
         return
     tokens = "tokens" in found.roles.values()
     try:
+        given = None if given is None else fetched(given, "model", TOKENIZER_FILES)  # once for all who read it
         columns = Columns(ignored=found.options.get("ignore-column", ())) if chat else _columns(sources, found)
         tokenizer = None if tokens and given is None else load_tokenizer(given or "bytes")
         if tokenizer is not None and (changed := changes_text(tokenizer.definition)):

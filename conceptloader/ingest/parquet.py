@@ -1,12 +1,15 @@
-"""Parquet and Arrow files of others: opened, and refused where their rows are not all of them."""
+"""Parquet and Arrow files of others: opened, refused where their rows are not all of them; types and lists in them."""
 
 import os
 import re
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.hub import ArrowFile
 from conceptloader.storage.reads import named
 
@@ -108,3 +111,25 @@ def _row_groups(path: str, *_: int) -> tuple[tuple[int, int], ...]:
         columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
         sizes = [max(1, sum(chunk.total_compressed_size for chunk in chunks)) for chunks in columns]
         return tuple(zip(sizes, (group.num_rows for group in groups), strict=True))
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a type of pyarrow is one of texts."""
+    import pyarrow.types as types
+
+    return any(is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_string_view))
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type of pyarrow is one of lists."""
+    import pyarrow.types as types
+
+    return any(is_kind(kind) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def list_parts(column: Any) -> tuple[Any, Ints]:
+    """(values of all lists, offsets of each list) of a column of lists; null is an empty one."""
+    import pyarrow.compute as pc
+
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return column.flatten(), offsets_of(lengths.astype(np.int64))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.ingest.parquet import open_parquet
+from conceptloader.ingest.parquet import is_list, list_parts, open_parquet
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
@@ -195,14 +195,9 @@ def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[A
 
 def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:
     """(values of all lists, offsets of each list)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        raise BadRow(-1, f"column {name!r}: found type {kind}, expected {expected}")
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    return column.flatten(), offsets_of(lengths.astype(np.int64))
+    if not is_list(column.type):
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
+    return list_parts(column)
 
 
 def _row_of(offsets: Ints, item: int) -> int:

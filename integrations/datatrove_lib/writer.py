@@ -103,6 +103,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             **self.rules,
         )
         build = self._build(options, world_size)
+        read_spelled(build, options.spelled)
         if build.is_finished(rank):
             self.stat_update("finished before")
             return
@@ -143,10 +144,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     "a new directory",
                     "nothing was changed",
                 )
-            read_spelled(found, options.spelled)
             return found
         build = create_writer(self.out, wanted, plan=plan)
-        read_spelled(build, options.spelled)
         if options.tokenizer is not None and options.tokenizer.definition is not None:
             keep_tokenizer(options.tokenizer.definition, self.out)
         return build

@@ -3,8 +3,9 @@
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from tempfile import TemporaryDirectory
 
@@ -56,6 +57,7 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
     last = len(job.sources) - 1
     numbers = sorted({0, (last + 1) // 2, last}) if rows is None else [*range(last + 1)]
     trial, doubled = Trial(), Doubled(job.asked)
+    place = partial(_place, job, options, doubled)
     for number in numbers:
         piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
@@ -64,7 +66,7 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
             for block, (some, consumed) in enumerate(read_piece(job, build, piece)):
                 if rows is None and block and (consumed or block == _BLOCKS):
                     break  # what was decompressed for the first block is at an end
-                _place(job, options, doubled, some, consumed, first)
+                place(some, consumed, first)
                 tried = sum(part.done.documents + len(part.done.bad) for part in (trial, first))
                 if rows is not None and tried >= rows:
                     trial.add(first, 1)
@@ -74,9 +76,9 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
             later = _later(job.sources[number], number, first.done.bytes) if rows is None else {}
             # Without later places, the first block stands for the whole input.
             trial.add(first, 1 if later else 1 + left / max(1, first.done.bytes))
-            for place, count in later.items():
+            for there, count in later.items():
                 part = Trial()
-                _try_place(job, options, doubled, build, place, part)
+                _try_place(job, place, build, there, part)
                 trial.add(part, left * count / sum(later.values()) / max(1, part.done.bytes))
     doubled.check()
     return trial
@@ -98,13 +100,11 @@ def _later(source: Source, number: int, begin: int) -> Mapping[Piece, int]:
     return {Piece(number, at, min(at + _WIDTH, source.size)): 1 for at in range(begin, source.size, step)}
 
 
-def _try_place(
-    job: ShardJob, options: BuildOptions, doubled: Doubled, build: Build, piece: Piece, trial: Trial
-) -> None:
+def _try_place(job: ShardJob, place: Callable[..., None], build: Build, piece: Piece, trial: Trial) -> None:
     """The lines of a part, or the first rows of a row group."""
     lines, before = job.sources[piece.source].row_groups is None, trial.done.bytes
     for some, consumed in read_piece(job, build, piece):
-        _place(job, options, doubled, some, consumed, trial)
+        place(some, consumed, trial)
         if not lines:
             break
     if lines:  # also where none begins, as within a long document

@@ -44,8 +44,8 @@ class BaseLoader(Shown, Generic[B]):
 
     Args:
         config: Path of a YAML file, or what was read from one.
-        dp_rank: This rank among those that read different samples, from 0.
-        dp_size: How many ranks read different samples.
+        dp_rank: This rank among those that read different samples, from 0; by default 0.
+        dp_size: How many ranks read different samples; by default 1.
         micro_batch_size: Samples of a batch that is yielded.
         global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
             rank.
@@ -79,8 +79,8 @@ class BaseLoader(Shown, Generic[B]):
         self,
         config: ConfigLike,
         *,
-        dp_rank: int = 0,
-        dp_size: int = 1,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
         micro_batch_size: int,
         global_batch_size: int | BatchSchedule | None = None,
         consumed_samples: int = 0,
@@ -93,6 +93,7 @@ class BaseLoader(Shown, Generic[B]):
         allow_changed: Collection[str] = (),
         check_ranks: Any = False,
     ) -> None:
+        dp_rank, dp_size = self._share(dp_rank, dp_size)
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
         partition.check_rank(dp_rank)
         size = global_batch_size or partition.group
@@ -115,6 +116,9 @@ class BaseLoader(Shown, Generic[B]):
         self._place(device, check_ranks)
         if len(self.blend.spec.phases) > 1 and dp_rank == 0:
             self.blend.look_ahead(self.run.yielded)
+
+    def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:
+        return (0 if dp_rank is None else dp_rank), (1 if dp_size is None else dp_size)
 
     def _place(self, device: Any, check_ranks: Any) -> None:
         """What a loader in torch does with these."""

@@ -27,8 +27,9 @@ class Loader(BaseLoader[TensorBatch]):
 
     Args:
         config: Path of a YAML file, or what was read from one.
-        dp_rank: This rank among those that read different samples, from 0.
-        dp_size: How many ranks read different samples.
+        dp_rank: This rank among those that read different samples, from 0; by default 0.
+        dp_size: How many ranks read different samples; by default 1. In a torch.distributed group of several processes
+            both have to be given.
         micro_batch_size: Samples of a batch that is yielded.
         global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
             rank.
@@ -58,6 +59,16 @@ class Loader(BaseLoader[TensorBatch]):
         ReadError: A file cannot be read.
         ResumeError: `continue_from` names no state from which this configuration can resume.
     """
+
+    def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:
+        if None in (dp_rank, dp_size) and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise ConfigError(
+                "dp_rank, dp_size",
+                f"not both, in a process group of {dist.get_world_size()}",
+                "those of the ranks that read different samples",
+                "pass both; where all ranks read the same samples, dp_rank=0 and dp_size=1",
+            )
+        return super()._share(dp_rank, dp_size)
 
     def _place(self, device: torch.device | str | None, check_ranks: Any) -> None:
         self.check_ranks, self.device = check_ranks, as_device(device)

@@ -1,6 +1,6 @@
 """Which samples of a run hold any of many documents, by the inverse of the order: what is to be replayed without them.
 
-docs/runs.md says what a run that is replayed from before the first of them still has of them.
+docs/removal.md says what a run that is replayed from before the first of them still has of them.
 """
 
 from collections.abc import Mapping, Sequence

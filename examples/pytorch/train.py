@@ -13,7 +13,8 @@ rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1
 dies_at = int(os.environ.get("DIES_AT", -1))  # for the sake of the example
 model = nn.Sequential(nn.Embedding(257, 64), nn.Linear(64, 257))
 optimizer = torch.optim.AdamW(model.parameters())
-loader = cl.make_dataloader("run.yaml", dp_rank=rank, dp_size=ranks, micro_batch_size=12 // ranks, num_samples=360)
+sizes = {"dp_rank": rank, "dp_size": ranks, "micro_batch_size": 12 // ranks}
+loader = cl.make_dataloader("run.yaml", **sizes, num_samples=360, check_ranks=ranks > 1)
 if os.path.exists("checkpoint.pt"):
     state = torch.load("checkpoint.pt")
     model.load_state_dict(state["model"])

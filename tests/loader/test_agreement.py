@@ -157,3 +157,14 @@ def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config: Any) -> None:
         assert read(config, 1) == 12
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("given", [{}, {"dp_size": 2}, {"dp_rank": 0}])
+def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config: Any, given: dict[str, int]) -> None:
+    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        with raises(ConfigError, "dp_rank, dp_size", "a process group of 2", fix="dp_rank=0 and dp_size=1"):
+            cl.make_dataloader(config, micro_batch_size=2, **given)
+        cl.make_dataloader(config, micro_batch_size=2, dp_rank=0, dp_size=1).close()
+    finally:
+        dist.destroy_process_group()

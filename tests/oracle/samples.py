@@ -1,4 +1,4 @@
-"""What is in sample t of a configuration: docs/configuration.md, packing.md, loader.md, one token after the other.
+"""What is in sample t of a configuration: docs/configuration.md, packing.md, batch-keys.md, one token after the other.
 
 The order is that of conceptloader/order/reference.py, its definition; nothing else of the package is used.
 """

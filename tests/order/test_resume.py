@@ -252,7 +252,7 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
         },
     )
     assume(reread_shares(saved, longer, consumed))
-    with pytest.raises(ResumeError, match=r"seq_len: found another .* mid-epoch of .* on_seq_len_change: restart"):
+    with pytest.raises(ResumeError, match=r"seq_len: found 64 instead of \d+ at .* on_seq_len_change: restart"):
         resume(saved, longer, consumed)
     run = resume(saved, longer, consumed, on_seq_len_change="restart")
     assert run == resume(saved, longer, consumed, allow_changed=["seq_len"])
@@ -262,8 +262,9 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
     assert {f"{name}@64" if name in drawn else name for name in NAMES} <= set(run.members)
     assert resume(run, longer, consumed + later) == run
     changed = replace(longer, members={n: replace(m, stream_fingerprint="new") for n, m in longer.members.items()})
-    with raises(ResumeError, found="stream_fingerprint"):
+    with raises(ResumeError, found="stream_fingerprint") as caught:
         resume(run, changed, consumed + later + 10)
+    assert "at its path the dataset that was read" in str(caught.value)
 
 
 def test_reread_shares():

@@ -90,6 +90,17 @@ def test_samples_passed_over_or_repeated_by_a_restart(tmp_path, caplog):
     assert [place.step for place in log.history.places(161)] == [19, 20]
 
 
+def test_a_log_that_a_run_of_another_order_takes_over(tmp_path, caplog):
+    log, other = RunLog(tmp_path), spec(seed=8)
+    log.append(start(), SPEC)
+    log.append(start(), SPEC)  # killed before its first checkpoint
+    log.append(start(10, 80), SPEC)
+    assert not caplog.records
+    log.append(start(spec=other.hash), other)
+    assert "a run of another order begins at sample 0" in caplog.text
+    assert "from step 0 on" in caplog.text
+
+
 def test_before_the_first_start():
     history = History([start(10, 80)])
     assert history.places(79) == []

@@ -134,9 +134,9 @@ def resume(
         current = _with_live(saved, current)
     if not consumed:
         return current
-    if _has_new_seq_len(saved, current, consumed):
+    if lengths := _new_seq_len(saved, current, consumed):
         allowed = "restart" if "seq_len" in allow_changed else on_seq_len_change
-        _check_rereads(reread_shares(saved, current, consumed), consumed, allowed)
+        _check_rereads(reread_shares(saved, current, consumed), consumed, lengths, allowed)
         current = splice(saved, current, consumed)
     elif new_stage or saved.base:
         current = splice(saved, current, consumed if new_stage else saved.base)
@@ -283,28 +283,29 @@ def _member_key(name: str, member: Member, saved: OrderSpec, drawn: Mapping[str,
     return f"{name}@{member.seq_len}" if before else name
 
 
-def _has_new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> bool:
-    """Whether windows are of another length than was planned at the position (all members of a phase share one)."""
+def _new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> str:
+    """Lengths of windows now and as planned at the position (members of a phase share one); "" where they are equal."""
     if {saved.order, current.order} != {"shuffled"}:
-        return False
+        return ""
     planned = [phase for phase in saved.phases if phase.start <= saved.decided(consumed)][-1]
-    lengths = {saved.members[name].seq_len for name in planned.weights}
-    return lengths != {member.seq_len for member in current.members.values()}
+    old = {saved.members[name].seq_len for name in planned.weights}
+    new = {member.seq_len for member in current.members.values()}
+    return "" if old == new else " instead of ".join(", ".join(sorted(map(str, one))) for one in (new, old))
 
 
-def _check_rereads(shares: Mapping[str, float], consumed: int, on_seq_len_change: OnSeqLenChange) -> None:
+def _check_rereads(shares: Mapping[str, float], consumed: int, lengths: str, on_change: OnSeqLenChange) -> None:
     if not shares:
         return
     listed = ", ".join(f"{name} ({share:.1%} expected to be read again)" for name, share in sorted(shares.items()))
-    if on_seq_len_change != "restart":
+    if on_change != "restart":
         raise ResumeError(
             "seq_len",
-            f"another value at {consumed} consumed samples, mid-epoch of {listed}",
+            f"{lengths} at {consumed} consumed samples, mid-epoch of {listed}",
             "the saved sequence length until the epoch ends",
             "give these datasets a split disjoint from the one read so far, go back to the saved sequence "
             "length, or accept with on_seq_len_change: restart",
         )
-    logger.warning("new sequence length at %d consumed samples, mid-epoch of %s", consumed, listed)
+    logger.warning("sequence length %s at %d consumed samples, mid-epoch of %s", lengths, consumed, listed)
 
 
 class ChangedPast(ResumeError):
@@ -313,9 +314,11 @@ class ChangedPast(ResumeError):
     def __init__(self, refused: Sequence[Difference], consumed: int, decided: int) -> None:
         lines = "\n".join(f"  {difference}" for difference in refused)
         self.keys = [difference.key for difference in refused]
+        replaced = any(key.endswith("stream_fingerprint") for key in self.keys)
+        put = "the saved values" if not replaced else "the saved values, and at its path the dataset that was read"
         self.refusal = (
             f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
-            "Put the saved values back. What is meant for the samples ahead goes into a phase that starts at "
+            f"Put back {put}. What is meant for the samples ahead goes into a phase that starts at "
             f"{decided} or later, a skip or an exclude at {consumed} or later, or a dataset of another name. To train "
             "on as if the new values had always been there, allow them by name: "
         )

@@ -385,6 +385,12 @@ class RunLog:
                 "give the spec of this start",
             )
         self.read()
+        if not start.consumed and self.starts and self.starts[-1].spec != start.spec:
+            logger.warning(
+                "%s: a run of another order begins at sample 0 in the log of one that was launched before; from step "
+                "%d on, questions about steps are answered for this run: log each run in a folder of its own",
+                self.path, start.step,
+            )  # fmt: skip
         if start.consumed or spec.order != "sequential":  # else another pass begins
             self._check_continuity(start)
         lines: list[dict[str, Any]] = []

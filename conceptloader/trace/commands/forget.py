@@ -27,7 +27,7 @@ Copy the run log and that checkpoint to a new directory, resume there with the n
 
   conceptloader forget without.yaml --ids optouts.txt --run-log new --until 20000 --check
 
-The run ends at --until or --samples, by default at the newest checkpoint. Limits: docs/runs.md.
+The run ends at --until or --samples, by default at the newest checkpoint. Limits: docs/removal.md.
 """
 
 LIMITS = (

@@ -50,7 +50,7 @@ def make() -> None:
 
 def ours() -> None:
     shutil.rmtree(target, ignore_errors=True)
-    annotate(source, [spans], target, AnnotateOptions(track="concepts", unit="tokens"))
+    annotate(source, [spans], target, AnnotateOptions(track="concepts", span_unit="token"))
 
 
 def bare() -> None:

@@ -15,6 +15,7 @@ from conceptloader.storage.sample import sample_checksum
 SEQ_LEN, BATCH, BATCHES, TOKENS = 4096, 16, 16, 1 << 20
 FIELDS = [f"field{k}" for k in range(8)]
 COLUMNS = {"ids": ("u4", 32), "probs": ("f2", 32)}
+EIGHT = {"eight": ("u2", 8)}  # what the fields hold
 
 report = Report("columns")
 rng = np.random.default_rng(0)
@@ -37,7 +38,7 @@ def corpus(name: str, fields: dict[str, str]) -> str:
 
 def with_columns(path: str) -> str:
     """Add the columns, as arrays of random bytes without NaN."""
-    for name, (dtype, length) in COLUMNS.items():
+    for name, (dtype, length) in {**COLUMNS, **EIGHT}.items():
         file = f"{path}/00000.{items_kind(name)}"
         if os.path.exists(f"{path}/{column_file(name)}"):
             continue
@@ -89,7 +90,7 @@ def raw(path: str, names: list[str]):
 plain, rich = corpus("columns-plain", {}), corpus("columns-fields", dict.fromkeys(FIELDS, "u2"))
 wide = with_columns(corpus("columns-wide", {}))
 fields = {"fields": dict.fromkeys(FIELDS, "labels")}
-stored = {"columns": {name: {"at": "labels", "dtype": "stored"} for name in COLUMNS}}
+stored, eight = ({"columns": {name: {"at": "labels", "dtype": "stored"} for name in of}} for of in (COLUMNS, EIGHT))
 widened = {"columns": dict.fromkeys(COLUMNS, "labels")}
 
 for title, outputs in (("default outputs", {}), ("leanest outputs", TOKENS_ONLY)):
@@ -100,6 +101,7 @@ for title, outputs in (("default outputs", {}), ("leanest outputs", TOKENS_ONLY)
             Contender("conceptloader, tokens of a dataset with 8 u2 fields", ours(rich, outputs), len(samples)),
             Contender("conceptloader, 8 u2 fields", ours(rich, {**outputs, **fields}), len(samples)),
             Contender("conceptloader, tokens of a dataset with columns", ours(wide, outputs), len(samples)),
+            Contender("conceptloader, a column u2[8]", ours(wide, {**outputs, **eight}), len(samples)),
         ],
         unit="us",
         scale=1e6,

@@ -192,8 +192,8 @@ class Blend(Shown):
         return OrderState(spec=spec, consumed=consumed, more=more)
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """What has to be equal on all ranks that read it, see `facts_of`."""
-        return facts_of(self.config, self.spec, self.datasets, **more)
+        """What has to be equal on all ranks that read it; see `facts_of`."""
+        return facts_of(self.config, self.spec, **more)
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will.
@@ -210,21 +210,15 @@ class Blend(Shown):
             self.datasets[name].files.look()
 
 
-def facts_of(config: Config, spec: OrderSpec, datasets: Mapping[str, Dataset], **more: Any) -> dict[str, Any]:
+def facts_of(config: Config, spec: OrderSpec, **more: Any) -> dict[str, Any]:
     """What has to be equal on all ranks that read an order: the release, the order, and all that shapes a batch.
 
-    The columns that it asks for are included.
-
     Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what is
-    excluded. more: JSON values of the trainer, such as the global batch size.
+    excluded, and of columns. more: JSON values of the trainer, such as the global batch size.
     """
     shaping = config.with_paths(lambda path, key: "-").to_dict()
     for key in _LOCAL:
         shaping.pop(key, None)
-    found = [(key, name, datasets[key].columns.get(name)) for name in config.outputs.columns for key in datasets]
-    columns = {f"{key}: {name}": column.fingerprint for key, name, column in found if column is not None}
-    if columns:
-        more["columns"] = columns
     return {"conceptloader": __version__, "order": spec.to_dict(), "configuration": shaping, **more}
 
 
@@ -286,6 +280,7 @@ def open_blend(
         exclude={name: later for name, (_, later) in prints.items() if later},
         order=config.order,
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
+        columns=columns_of(config, opened),
     )
     _check_size(spec, config)
     starts = np.array([phase.start for phase in config.phases if phase.start < MAX_SKIPPED], np.int64)
@@ -411,6 +406,14 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         tracks_fingerprint=ds.tracks_fingerprint,
         packing=packing,
     )
+
+
+def columns_of(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, dict[str, str]]:
+    """Fingerprints of the columns that batches hold, for an order spec."""
+    return {
+        name: {key: column.fingerprint for key, dataset in datasets.items() if (column := dataset.columns.get(name))}
+        for name in config.outputs.columns
+    }
 
 
 def _check_size(spec: OrderSpec, config: Config) -> None:

@@ -95,12 +95,12 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     separator = ":" if ":" in str(action.metavar) else "="
     many = isinstance(action.default, list) or action.__class__.__name__ == "_AppendAction"
     if isinstance(value, dict) and many:
-        value = [f"{name}{separator}{item}" for name, item in value.items()]
+        if action.metavar == "NAME=VALUE":  # of JSON
+            value = {name: _json(path, one) if isinstance(one, (list, dict)) else one for name, one in value.items()}
+        nested = [one for one in value.values() if isinstance(one, (list, dict))]  # which is refused below
+        value = nested or [f"{name}{separator}{item}" for name, item in value.items()]
     if isinstance(value, dict) and not many:
-        try:
-            value = json.dumps(_beside(file, value))  # for options that are an object; others reject it
-        except TypeError as error:  # a date, for instance
-            raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error
+        value = _json(path, _beside(file, value))  # for options that are an object; others reject it
     if isinstance(value, list) and not many:
         raise ConfigError(path, repr(value), "a single value", "omit the brackets")
     for item in value if isinstance(value, list) else [value]:
@@ -110,3 +110,10 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
             track, name = track_file(item) if "TRACK=" in str(action.metavar) else ("", item)
             item = f"{track}={_beside(file, name)}" if track else _beside(file, name)
         yield f"--{key}={item}"
+
+
+def _json(path: str, value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except TypeError as error:  # a date, for instance
+        raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error

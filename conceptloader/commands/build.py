@@ -20,6 +20,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.builder import build_dataset, estimate
 from conceptloader.ingest.build.simple import with_chat
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.chat import ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns, with_labels
@@ -102,6 +103,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not arguments.inputs:
         raise ConfigError("build", "no INPUT", "files, or directories of files", "name them after the options")
     building.check_tokens("build", arguments)
+    if arguments.tokenizer is not None:  # once for all who read it
+        arguments.tokenizer = fetched(arguments.tokenizer, "model", TOKENIZER_FILES)
     rules = _chat_rules(arguments)
     if arguments.chunks is not None:
         names = "vocabulary", "scores", "track", "field", "number", "ignored", "dry_run"
@@ -123,12 +126,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
         )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
-    named = with_labels(vocabularies, sources, columns)
-    options = replace(building.ingest_options(arguments, columns, named), scores=dict(arguments.scores))
-    options = with_chat(options, rules)
+    options = with_chat(building.ingest_options(arguments, columns, vocabularies), rules)
+    named = with_labels(vocabularies, sources, options.columns)
+    options = replace(options, vocabularies=named, scores=dict(arguments.scores))
     if arguments.dry_run:
-        room = estimate(sources, arguments.out, options, arguments.bad_records is not None)
-        output.result(room.to_json(), [room.line()])
+        room, tried = estimate(sources, arguments.out, options, arguments.bad_records is not None)
+        found = tried.spelled, tried.unprinted, tried.doubled
+        value = dict(zip(("special_tokens", "unprinted", "doubled"), found, strict=True))
+        lines = building.content_lines(*found, arguments.special_tokens)
+        output.result({**room.to_json(), **value}, [room.line(), *lines])
         return 0 if room.enough else 1
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(
@@ -142,14 +148,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """Return how conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
-        if (arguments.chat_template, arguments.max_tokens, arguments.pad_to_multiple_of) != (None, None, None):
-            raise ConfigError(
-                "build",
-                "--chat-template, --max-tokens or --pad-to-multiple-of without --chat",
-                "--chat as well",
-                "add --chat, or omit the others",
-            )
-        refuse_without("--chat", arguments, "template_variable")
+        refuse_without(
+            "--chat", arguments, "chat_template", "max_tokens", "pad_to_multiple_of", "template_variable"
+        )  # fmt: skip
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")

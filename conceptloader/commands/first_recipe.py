@@ -15,13 +15,16 @@ from conceptloader.base.packages import need_add_on
 from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
-from conceptloader.format.read.files import load_manifest
+from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.ingest.align.rules import SPAN_UNITS
 from conceptloader.ingest.align.units import UNITS
+from conceptloader.ingest.build.arguments import content_lines
 from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.build.trial import try_rows
 from conceptloader.ingest.build.unaligned import Losses
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.recipe import OWN_TEXT_ROLE, ROWS, Guess, guess, guess_annotations
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns
@@ -73,7 +76,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
     sources = find_sources(inputs, arguments.split)
-    manifest, _ = load_manifest(dataset, arguments.root)
+    manifest, allowed = load_manifest(dataset, arguments.root)
     ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
     found, rows = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
     if not found.roles:
@@ -99,7 +102,6 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
         ignored=recipe.get("ignore-column", ()),
         columns=recipe.get("column", {}),
         overlap=recipe.get("overlap", "error"),
-        split=arguments.split,
     )
     losses, bad = Losses(), list[tuple[str, ...]]()
     number = ROWS if arguments.rows is None else arguments.rows
@@ -110,18 +112,19 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
     def on_bad(*one: str) -> None:
         bad.append(one)
 
-    for unit in (None, *SPAN_UNITS) if own else (None,):
-        bad.clear()
-        given = replace(options, span_unit=unit)
-        try:
-            losses = add_on.try_annotations(dataset, inputs, given, arguments.root, number, on_bad)
-        except ConceptloaderError as error:
-            problems.append(str(error))
-            continue
-        if unit is not None:
-            recipe["span-unit"] = unit
-            problems = [f"offsets are in {UNITS[unit].plural}, by the texts of the spans"]
-        break
+    with contextlib.closing(Files(manifest, allowed)) as files:
+        for unit in (None, *SPAN_UNITS) if own else (None,):
+            bad.clear()
+            given = replace(options, span_unit=unit)
+            try:
+                losses = add_on.try_annotations(Ranges(files), sources, given, number, on_bad)
+            except ConceptloaderError as error:
+                problems.append(str(error))
+                continue
+            if unit is not None:
+                recipe["span-unit"] = unit
+                problems = [f"offsets are in {UNITS[unit].plural}, by the texts of the spans"]
+            break
     found.doubts += problems[:1]
     _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
     where = f"the first {len(rows):,} rows of {sources[0].path}"
@@ -199,6 +202,7 @@ def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, nam
         return
     tokens = "tokens" in found.roles.values()
     try:
+        given = None if given is None else fetched(given, "model", TOKENIZER_FILES)  # once for all who read it
         columns = Columns(ignored=found.options.get("ignore-column", ())) if chat else _columns(sources, found)
         tokenizer = None if tokens and given is None else load_tokenizer(given or "bytes")
         if tokenizer is not None and (changed := changes_text(tokenizer.definition)):
@@ -218,9 +222,7 @@ def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, nam
     except ConceptloaderError as error:
         found.doubts.append(str(error))
         return
-    if tried.spelled:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(tried.spelled.items()))
-        found.doubts.append(f"special tokens that text spells, which stay text (build --special-tokens): {listed}")
+    found.doubts += content_lines(tried.spelled, tried.unprinted, tried.doubled)
     _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
 
 

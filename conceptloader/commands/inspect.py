@@ -24,6 +24,7 @@ names, and the bytes of files that are read for them. Without a position: a summ
   conceptloader inspect data/corpus
   conceptloader inspect data/corpus --window 12 --seq-len 512
   conceptloader inspect data/corpus --document a1
+  conceptloader inspect data/corpus --document a1 --column teacher_ids
   conceptloader inspect data/corpus --random 3 --seq-len 128
   conceptloader inspect data/corpus --random 3 --documents --seed 7
   conceptloader inspect data/atlas --search astronomy
@@ -57,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--packing", type=positive, nargs="*", metavar="S", help=sizes)
     parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens per window (default with --random: 128)")
     parser.add_argument("--documents", action="store_true", help="with --random: documents instead of windows")
+    meaning = "show the values of this column, too (first 8 of a token; all with --json)"
+    parser.add_argument("--column", action="append", default=[], metavar="NAME", help=meaning)
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="with --random: seed of the choice (default: 0)"
     )
@@ -85,7 +88,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         refuse_beside("--random", arguments, *_OF_CONCEPTS)
         return _show_random(arguments, output)
     if arguments.search is not None:
-        refuse_beside("--search", arguments, *_OF_RANDOM, "seq_len", "tokenizer")
+        refuse_beside("--search", arguments, *_OF_RANDOM, "seq_len", "tokenizer", "column")
         return _show_concepts(arguments, output)
     refuse_without("--random", arguments, *_OF_RANDOM)
     refuse_without("--search", arguments, *_OF_CONCEPTS)
@@ -98,11 +101,12 @@ def _show_place(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         ranges = _ranges(arguments, dataset)
         if ranges is None:
+            refuse_without("--tokens", arguments, "column")
             value = _overview(dataset)
             output.result(value, _tree(value))
             return
         tokenizer = find_tokenizer(dataset, arguments.tokenizer)
-        found = [window.describe(dataset, start, stop, tokenizer) for start, stop in ranges]
+        found = [window.describe(dataset, start, stop, tokenizer, arguments.column) for start, stop in ranges]
     single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
     output.result(single, (line for one in found for line in window.lines(one)))
 
@@ -155,7 +159,7 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
         kind, place = ("document", dataset.document_range) if windows is None else ("window", windows.token_range)
         found, text = [], []
         for number in chosen:
-            shown = window.describe(dataset, *place(number), tokenizer)
+            shown = window.describe(dataset, *place(number), tokenizer, arguments.column)
             del shown["reads"]
             found.append({kind: number, **shown})
             text += [f"== {kind} {number:,}", *window.lines(shown), ""]
@@ -237,7 +241,7 @@ def _overview(dataset: Dataset) -> dict[str, object]:
 def _column(column: ColumnFile) -> dict[str, object]:
     absent, holes = int((column.files.size < 0).sum()), column.holes
     return {
-        "item": f"{column.dtype}{list(column.shape) if column.shape else ''}",
+        "item": column.item,
         "shards_without": absent,
         "tokens_without": holes.tokens if holes else 0,
         "created_by": column.created_by,

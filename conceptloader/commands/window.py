@@ -1,16 +1,20 @@
-"""A range of tokens as text: its documents, text, spans with concepts, and the bytes that are read for it."""
+"""A range of tokens as text: its documents, text, spans with concepts, columns, and the bytes that are read for it."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
+from conceptloader.format.spec.columnfile import BF16
 from conceptloader.ingest.records.tokenizer import TextTokenizer
 
 _WIDTH = 100
+_ITEMS = 8  # elements of a column's item
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +32,9 @@ class _RecordingFiles(Files):
         return super().read(kind, shard, offset, size)
 
 
-def describe(dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None) -> dict[str, Any]:
+def describe(
+    dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None, columns: Sequence[str]
+) -> dict[str, Any]:
     """Describe tokens [start, stop) as JSON values. Positions of spans are relative to `start`."""
     files = _RecordingFiles(dataset.manifest, dataset.files.roots, dataset.files.source)
     files.reads = []
@@ -56,8 +62,17 @@ def describe(dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer |
         "tracks": {
             track: list(_spans(dataset, track, sample[track], tokens, tokenizer)) for track in sorted(dataset.tracks)
         },
+        **({"columns": {name: _column(dataset, name, start, stop) for name in columns}} if columns else {}),
         "reads": reads,
     }
+
+
+def _column(dataset: Dataset, name: str, start: int, stop: int) -> dict[str, Any]:
+    column, (items, known) = dataset.columns[name], dataset.column_values(name, start, stop)
+    if column.dtype == BF16:
+        items = (items.astype("<u4") << 16).view("<f4")
+    values = [item if there else None for item, there in zip(items.tolist(), known.tolist(), strict=True)]
+    return {"item": column.item, "values": values}
 
 
 def _spans(
@@ -105,7 +120,19 @@ def lines(window: dict[str, Any]) -> Iterator[str]:
             content = ", ".join(map(str, span["concepts"])) if "concepts" in span else str(span["record"])
             excerpt = f"  | {printable(span['text'], _WIDTH // 2)}" if "text" in span else ""
             yield f"  {left}{span['start']}, {span['end']}{right} {printable(content, _WIDTH)}{excerpt}"
+    for name, column in window.get("columns", {}).items():
+        yield f"column {name}: {column['item']}"
+        for place, (token, value) in enumerate(zip(window["token_ids"], column["values"], strict=True)):
+            yield f"  {place} of token {token}: {_first(value)}"
     if "reads" in window:
         yield "reads"
         for one in window["reads"]:
             yield f"  {one['bytes']:>10,} bytes at {one['offset']:>14,} of {one['file']}"
+
+
+def _first(value: Any) -> str:
+    if value is None:
+        return "no value"
+    flat = np.array(value).reshape(-1)
+    form = "g" if flat.dtype.kind == "f" else "d"
+    return " ".join(format(one, form) for one in flat[:_ITEMS]) + " ..." * (len(flat) > _ITEMS)

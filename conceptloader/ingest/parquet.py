@@ -1,12 +1,17 @@
-"""Parquet and Arrow files of others: opened, and refused where their rows are not all of them."""
+"""Parquet and Arrow files of others: opened, refused where their rows are not all of them; types and lists in them."""
 
 import os
 import re
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.hub import ArrowFile
+from conceptloader.storage.reads import named
 
 _MAGIC = b"PAR1"
 _SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
@@ -89,19 +94,42 @@ def _is_footer(data: bytes) -> bool:
     return True
 
 
-def row_group_sizes(path: str) -> tuple[int, ...]:
-    """Stored bytes of each row group."""
+def row_groups(path: str) -> tuple[tuple[int, int], ...]:
+    """(stored bytes, rows) of each row group. Raises: InputError, ReadError."""
+    with named(path, "read"):
+        found = os.stat(path)
+    return _row_groups(path, found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+@lru_cache(maxsize=1 << 16)
+def _row_groups(path: str, *_: int) -> tuple[tuple[int, int], ...]:
     with open_parquet(path) as file:
         meta = file.metadata
         if not isinstance(file, ArrowFile):
             _check_single(path, meta)
         groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-        return tuple(
-            max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups
-        )
+        columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
+        sizes = [max(1, sum(chunk.total_compressed_size for chunk in chunks)) for chunks in columns]
+        return tuple(zip(sizes, (group.num_rows for group in groups), strict=True))
 
 
-def row_count(path: str) -> int:
-    """The rows of a file, as it says itself."""
-    with open_parquet(path) as file:
-        return sum(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))
+def is_text(kind: Any) -> bool:
+    """Whether a type of pyarrow is one of texts."""
+    import pyarrow.types as types
+
+    return any(is_kind(kind) for is_kind in (types.is_string, types.is_large_string, types.is_string_view))
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type of pyarrow is one of lists."""
+    import pyarrow.types as types
+
+    return any(is_kind(kind) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def list_parts(column: Any) -> tuple[Any, Ints]:
+    """(values of all lists, offsets of each list) of a column of lists; null is an empty one."""
+    import pyarrow.compute as pc
+
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return column.flatten(), offsets_of(lengths.astype(np.int64))

@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 def open_log(log: str | os.PathLike[str]) -> RunLog:
     """The run log in a directory, or of its file. Raises ConfigError for a file of another name, which is not read."""
-    if os.path.isdir(log):
-        return RunLog(log)
     folder, name = os.path.split(os.fspath(log))
-    if name != FILE_NAME and os.path.exists(log):
+    if name == FILE_NAME:
+        return RunLog(folder or ".")
+    if os.path.isfile(log):
         raise ConfigError("run log", str(log), f"a directory, or its {FILE_NAME}", "move it there")
-    return RunLog(folder or ".")
+    return RunLog(log)
 
 
 def open_run(

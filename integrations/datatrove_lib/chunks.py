@@ -61,8 +61,10 @@ class ChunkedBuild(Step):
     def work(self, task: Task | None) -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
         chunked = Chunked(self.documents, self.chunks, self.out, on_bad=(lambda *_: None) if self.skip_bad else None)
-        tokenizer = load_tokenizer(self.tokenizer, self.eos)
-        options = IngestOptions(columns=chunked.columns, tokenizer=tokenizer, **self.options)
+        ends, begun = self.options.get("append_eos", True), self.stage != "ids"
+        tokenizer = load_tokenizer(self.tokenizer, self.eos, ends=ends, compared=begun)
+        named = self.eos is not None
+        options = IngestOptions(columns=chunked.columns, tokenizer=tokenizer, eos_twice=named, **self.options)
         part = None if self.stage == "finish" else Part(self.stage, *(task or (0, 1)))
         summary, _ = build_chunked(chunked, options, part=part)
         if summary is not None and part is not None:

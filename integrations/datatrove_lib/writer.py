@@ -14,11 +14,13 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import Build, create_writer, open_writer
 from conceptloader.ingest.align.rules import check_fraction
 from conceptloader.ingest.build.builder import IngestOptions, format_options
+from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.shard import Rows, ShardFiller
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
-from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
+from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.lock import build_lock
@@ -33,7 +35,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     input gives byte-identical datasets. A task that was interrupted is run again by datatrove and writes its shard
     again; one whose shard is finished returns at once.
 
-    Raises, when run: InputError naming the document; ConfigError for another build in `out`.
+    Raises, when run: InputError naming the document, or as a build where most of the first task's first documents have
+    an eos already or a special token as text; ConfigError for another build in `out`.
 
     Args:
         out: Directory that all tasks see.
@@ -63,7 +66,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         prefix: str | None = None,
         eos: str | int | None = None,
         append_eos: bool = True,
-        special_tokens: str = TEXT,
+        special_tokens: str | None = None,
         align: str = "first",
         eos_span: str = "none",
         overlap: str = "error",
@@ -87,9 +90,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
         kept = self.vocabularies.items()
         given = {track: load_vocabulary(names) if isinstance(names, str) else names for track, names in kept}
+        begun = os.path.exists(os.path.join(self.out, fmt.BUILD))
         options = IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata, prefix=self.prefix),
-            tokenizer=load_tokenizer(self.tokenizer, self.eos, ends=self.append_eos),
+            tokenizer=load_tokenizer(self.tokenizer, self.eos, ends=self.append_eos, compared=begun),
             eos_twice=self.eos is not None,
             special_tokens=self.special_tokens,
             vocabularies=given,
@@ -99,6 +103,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             **self.rules,
         )
         build = self._build(options, world_size)
+        read_spelled(build, options.spelled)
         if build.is_finished(rank):
             self.stat_update("finished before")
             return
@@ -109,7 +114,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             assert options.tokenizer is not None
             tokenizer = SpecialTokens(options.tokenizer, options.spelled, self.prefix)
-            filler = ShardFiller(writer, tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)
+            doubled = Doubled(options.asked if rank == 0 else ())
+            filler = ShardFiller(writer, tokenizer, options.eos, options.rules, self.skip_bad, doubled=doubled)
             while documents := list(islice(rest, self.batch_documents)):
                 names = [f"document {document.id!r:.100}" for document in documents]
                 rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), names.__getitem__)
@@ -121,8 +127,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     self.stat_update("documents", value=progress.documents)
                     self.stat_update("tokens", value=progress.tokens)
                     self.stat_update("spans without a token", value=progress.losses.lost)
+                    self.stat_update("documents that end twice", value=progress.doubled)
                     for token, count in progress.spelled.items():
                         self.stat_update(f"special token {token} in text", value=count)
+            filler.doubled.check()
 
     def _build(self, options: IngestOptions, shards: int) -> Build:
         """The build of all tasks, begun by whichever comes first."""

@@ -15,7 +15,7 @@ from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Config, View
-from conceptloader.blend.blend import facts_of, open_datasets
+from conceptloader.blend.blend import columns_of, facts_of, open_datasets
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -105,11 +105,14 @@ class StockSplit:
         each = [stock.unique_description_hash for stock in self.data.datasets]
         blend = {"blend": self.data.unique_description_hash} if isinstance(self.data, MappedBlend) else {}
         extra = {"megatron": {"datasets": each, "samples": len(self.data), **blend}}
-        return OrderSpec(seed=self.config.seed, block=1, members=members, order="megatron", extra=extra)
+        columns = columns_of(self.config, self.datasets)
+        return OrderSpec(
+            seed=self.config.seed, block=1, members=members, order="megatron", extra=extra, columns=columns
+        )
 
     def facts(self) -> dict[str, Any]:
         """As Blend.facts."""
-        return facts_of(self.config, self.spec, self.datasets)
+        return facts_of(self.config, self.spec)
 
     def state(self, consumed: int | None, **more: Any) -> OrderState:
         """What a checkpoint at `consumed` samples keeps of the order, and `more`."""

@@ -100,8 +100,8 @@ def test_annotate_and_view_with_a_tokenizer(
         tmp_path / "rows.jsonl",
         "--out",
         tmp_path / "out",
-        "--offset-unit",
-        "characters",
+        "--span-unit",
+        "character",
     )
     words += ("--track", "c", "--vocabulary", tmp_path / "names.txt")
     code, value, err = run(capsys, *words, *given)

@@ -227,9 +227,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], str, str]] = [
         ({"track": "old"}, "ds", "a track, field or column 'old'"),
         ({"track": "Bad Name"}, "", "the name 'Bad Name'"),
-        ({"unit": "words"}, "unit", "'words'"),
-        ({"unit": "tokens", "tokenizer": BytesTokenizer()}, "unit", "tokens with a tokenizer"),
-        ({"unit": "characters"}, "ds", "no tokenizer with the dataset"),
+        ({"span_unit": "words"}, "span_unit", "'words'"),
+        ({"span_unit": "token", "tokenizer": BytesTokenizer()}, "span_unit", "tokens with a tokenizer"),
+        ({"span_unit": "character"}, "ds", "no tokenizer with the dataset"),
         ({"align": "middle"}, "align", "'middle'"),
         ({"overlap": "merge"}, "overlap", "'merge'"),
         ({"codec": "json", "overlap": "union"}, "overlap", "union with codec json"),
@@ -253,7 +253,7 @@ def test_a_named_column_that_is_not_there(tmp_path: Path) -> None:
     ds = build(tmp_path / "ds", [[[1, 2, 3], [4, 5]]])
 
     def new(rows: Rows, columns: dict[str, str], **more: Any) -> list[Any]:
-        options = AnnotateOptions(track="topic", codec="json", columns=columns, unit="tokens", **more)
+        options = AnnotateOptions(track="topic", codec="json", columns=columns, span_unit="token", **more)
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         annotate(ds, [write_rows(tmp_path / "rows.jsonl", rows)], out, options)
         return owners(cl.open_dataset(out), "topic")

@@ -87,7 +87,7 @@ def test_equals_a_build_with_the_spans(
     build(path, rows, "with", tokenizer, append_eos=eos)
     build(path, [{key: row[key] for key in ("id", "text")} for row in rows], "without", tokenizer, append_eos=eos)
     notes = [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1]
-    given = {"unit": "characters", "tokenizer": load_tokenizer(tokenizer), "max_unaligned_spans": 1}
+    given = {"span_unit": "character", "tokenizer": load_tokenizer(tokenizer), "max_unaligned_spans": 1}
     with attach(path, notes, "without", track="concepts", **given) as found, cl.open_dataset(path / "with") as wanted:
         assert found.num_tokens == wanted.num_tokens
         assert owners(found, "concepts") == owners(wanted, "concepts")
@@ -103,15 +103,15 @@ def test_tokenizers_that_do_not_give_the_text(folder: Path) -> None:
         setattr(made, name, change)
         made.save(str(folder / f"{name}.json"))
         build(folder, [{"id": "d0", "text": "cat"}], name, str(folder / f"{name}.json"))
-        with raises(ConfigError, "tokenizer", fix="--offset-unit tokens"):
-            attach(folder, [span("d0", 0, 1)], name, unit="characters")
+        with raises(ConfigError, "tokenizer", fix="--span-unit token"):
+            attach(folder, [span("d0", 0, 1)], name, span_unit="character")
     with raises(ConfigError, "ds", "tokens of tokenizers-", "'bytes'"):
         attach(folder, [span("d0", 0, 1)], tokenizer=load_tokenizer("bytes"))
     known = byte_level().get_vocab()  # cut in another way than the tokenizer cuts the text
     columns = Columns(text=None, tokens="tokens", tracks={})
     build(folder, [{"id": "d0", "tokens": [known[c] for c in "the"]}], "cut", columns=columns)
     with raises(InputError, "document 0", "tokens that its text does not give back"):
-        attach(folder, [span("d0", 0, 1)], "cut", unit="characters")
+        attach(folder, [span("d0", 0, 1)], "cut", span_unit="character")
 
 
 def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,22 +127,22 @@ def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys
     assert main([*command, str(folder / "second"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unit"] == "characters"
     with raises(InputError, "line 1: document 1", "[0, 4)", "offsets within the 3 characters"):
-        attach(folder, [span("d1", 0, 4)], unit="characters")
+        attach(folder, [span("d1", 0, 4)], span_unit="character")
 
 
 def test_offsets_that_could_be_either_are_refused(folder: Path) -> None:
     rows = [span("d0", 4, 7)]
     with raises(ConfigError, "rows.jsonl", "offsets that may count characters or tokens: of the first 1"):
         attach(folder, rows)
-    made = attach(folder, rows, unit="tokens")
+    made = attach(folder, rows, span_unit="token")
     assert (unit(made), made.spans("c", 0, 8).start.tolist()) == ("tokens", [4])
-    assert said(attach(folder, rows, unit="characters")) == [" red"]
+    assert said(attach(folder, rows, span_unit="character")) == [" red"]
     assert said(attach(folder, rows, tokenizer=load_tokenizer(str(folder / "tokenizer.json")))) == [" red"]
     (folder / "ds" / "tokenizer.json").unlink()
-    with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--offset-unit tokens"):
+    with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--span-unit token"):
         attach(folder, [span("d0", 20, len(TEXT))])
     with raises(InputError, "document 0", expected="tokens of the document"):
-        attach(folder, [span("d0", 20, len(TEXT))], unit="tokens")
+        attach(folder, [span("d0", 20, len(TEXT))], span_unit="token")
     made = attach(folder, [{"id": "d1", "concepts": [7]}])  # a whole document needs no unit, and holds its eos
     start, stop = made.document_range(1)
     assert (unit(made), owners(made, "c")) == (None, [None] * start + [[7]] * (stop - start))
@@ -175,7 +175,7 @@ def test_documents_with_and_without_eos(folder: Path) -> None:
     build(folder, [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)], "mixed", append_eos=False)
     words = [(4, 7), (4, 8), (0, 3), (0, 4)]
     rows = [span(f"d{i}", a, b, i) for i, (a, b) in enumerate(words)]
-    made = attach(folder, rows, "mixed", unit="characters")
+    made = attach(folder, rows, "mixed", span_unit="character")
     assert said(made) == [" red", " blue", "red", "blue"]
     assert [ids.tolist() for ids in made.spans("c", 0, made.num_tokens).decode()] == [[0], [1], [2], [3]]
 
@@ -183,7 +183,7 @@ def test_documents_with_and_without_eos(folder: Path) -> None:
 def test_too_many_lost_spans_leave_nothing_behind(folder: Path) -> None:
     rows = [span("d0", 3, 4), span("d0", 4, 7)]
     with raises(InputError, path="track 'c'", found="1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
-        attach(folder, rows, unit="characters")
+        attach(folder, rows, span_unit="character")
     assert not list(folder.glob("out*"))
-    made = attach(folder, rows, unit="characters", max_unaligned_spans=0.5)
+    made = attach(folder, rows, span_unit="character", max_unaligned_spans=0.5)
     assert made.manifest.extra["annotated"]["c"]["loss"]["lost"] == 1

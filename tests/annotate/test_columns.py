@@ -59,7 +59,7 @@ def attach(folder: Path, rows: Rows, suffix: str, **options: Any) -> tuple[list[
     out = folder / f"out{suffix}"
     annotate(
         folder / "ds", [write_rows(folder / f"rows{suffix}", rows)], out,
-        AnnotateOptions(track="new", unit="tokens", overlap="levels", levels=16, **options),
+        AnnotateOptions(track="new", span_unit="token", overlap="levels", levels=16, **options),
         on_bad=lambda _, place, problem: bad.append((place.split()[-1], problem)),
     )  # fmt: skip
     ds = cl.open_dataset(out)
@@ -113,9 +113,13 @@ def test_types_that_are_looked_at_singly(tmp_path: Path) -> None:
     good = pa.table({"id": ["d0", "d0"], "start": [0, 2], "end": [1, 3], "concepts": concepts})
     with pa.ipc.new_file(tmp_path / "views.arrow", good.schema) as file:
         file.write_table(good)
-    annotate(tmp_path / "ds", [tmp_path / "views.arrow"], tmp_path / "out", AnnotateOptions(track="c", unit="tokens"))
+    annotate(
+        tmp_path / "ds", [tmp_path / "views.arrow"], tmp_path / "out", AnnotateOptions(track="c", span_unit="token")
+    )
     assert owners(cl.open_dataset(tmp_path / "out"), "c") == [[1], None, [2]]
     broken = {"id": pa.array([b"d0", b"\xff"]).view("string"), "start": [0, 2], "end": [1, 3], "concepts": [[1], [2]]}
     pq.write_table(pa.table(broken), tmp_path / "b.parquet")
     with raises(InputError, "b.parquet", "from row 0 on: cannot be read"):
-        annotate(tmp_path / "ds", [tmp_path / "b.parquet"], tmp_path / "b", AnnotateOptions(track="c", unit="tokens"))
+        annotate(
+            tmp_path / "ds", [tmp_path / "b.parquet"], tmp_path / "b", AnnotateOptions(track="c", span_unit="token")
+        )

@@ -152,6 +152,20 @@ def test_ranks_compare_the_columns_that_they_read(tmp_path: Path) -> None:
     assert facts[1] == facts[3]
 
 
+def test_a_resume_warns_of_other_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ds = dataset(tmp_path / "ds")
+    state = None
+    for number in (1, 1, 2):
+        assert "outputs.columns" not in caplog.text
+        add_column(tmp_path / "ds", "ids", np.full((ds.num_tokens, 3), number, "u4"))
+        loader = cl.make_dataloader(config(tmp_path / "ds", {"ids": "labels"}), micro_batch_size=2)
+        if state is not None:
+            loader.load_state_dict(state)
+        next(iter(loader))
+        state = loader.state_dict()
+    assert "outputs.columns.ids: dataset a has other values than at the checkpoint" in caplog.text
+
+
 def test_fill_in_the_middle_refuses_items_that_would_not_move(tmp_path: Path) -> None:
     ds = dataset(tmp_path / "ds")
     add_column(tmp_path / "ds", "ids", np.ones((ds.num_tokens, 3), "u4"))

@@ -126,7 +126,7 @@ def test_annotated(tmp_path: Path) -> None:
     cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes")
     rows = "".join(f'{{"id": "{k}", "start": 0, "end": 4, "value": {vector}}}\n' for k, vector in enumerate(VECTORS))
     (tmp_path / "rows.jsonl").write_text(rows)
-    options = cl.AnnotateOptions(track="v", codec="numpy", parameters={"dtype": "f4"}, unit="tokens")
+    options = cl.AnnotateOptions(track="v", codec="numpy", parameters={"dtype": "f4"}, span_unit="token")
     cl.annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", options)
     assert cl.open_dataset(tmp_path / "out").tracks["v"].max_items == 3
     assert cl.verify(tmp_path / "out", full=True) == []

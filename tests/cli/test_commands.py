@@ -141,6 +141,7 @@ def test_a_recipe_says_what_the_command_line_would(
         ("tokenizer: true", "r.yaml: tokenizer: found True, expected text"),
         ("tokenizer:", "r.yaml: tokenizer: found None, expected text"),
         ("ignore-column: [[a]]", "r.yaml: ignore-column: found ['a'], expected text"),
+        ("column: {text: [a]}", "r.yaml: column: found ['a'], expected text"),
         ("inputs: a", "r.yaml: inputs: found 'a', expected a list"),
         ("- a", "r.yaml: found list, expected options"),
         ("out: a\nout: b", "found the key 'out' twice"),

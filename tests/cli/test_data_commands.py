@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import COMMANDS, main
+from tests.corpora.columns import add_column
 
 RECORDS = [
     {"id": "a", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}], "metadata": {"n": 1}},
@@ -135,6 +137,27 @@ def test_inspect(shell: Shell, dataset: Path) -> None:
     assert shell.json("inspect", dataset, "--tokens", "0:5")["text"] == "A cat"
     for wrong in (["--window", 999, "--seq-len", 8], ["--window", 0], ["--document", "zz"], ["--tokens", "5:x"]):
         shell("inspect", dataset, *wrong, code=2)
+
+
+def test_inspect_shows_columns_of_tokens(shell: Shell, dataset: Path) -> None:
+    tokens = cl.open_dataset(dataset).num_tokens
+    ids = np.arange(tokens * 9).reshape(tokens, 9).astype("u2")
+    add_column(dataset, "ids", ids, missing=np.arange(tokens) == 12)
+    halves = (np.arange(tokens).astype("f4").view("u4") >> 16).astype("u2")
+    add_column(dataset, "halves", halves, "bf16")
+    given = ("--tokens", "11:14", "--column", "ids", "--column", "halves")
+    columns = shell.json("inspect", dataset, *given)["columns"]
+    assert columns["ids"] == {"item": "u2[9]", "values": [ids[11].tolist(), None, ids[13].tolist()]}
+    assert columns["halves"] == {"item": "bf16", "values": [11, 12, 13]}
+    text = shell("inspect", dataset, *given).splitlines()
+    assert text[text.index("column ids: u2[9]") + 1 :][:3] == [
+        "  0 of token 103: 99 100 101 102 103 104 105 106 ...", "  1 of token 114: no value",
+        "  2 of token 195: 117 118 119 120 121 122 123 124 ...",
+    ]  # fmt: skip
+    assert "columns" not in shell.json("inspect", dataset, "--tokens", "11:14")
+    shell("inspect", dataset, "--tokens", "0:3", "--column", "idz", code=2)
+    assert "did you mean ids?" in shell.stderr
+    shell("inspect", dataset, "--column", "ids", code=2)
 
 
 def test_a_tokenizer_that_does_not_match(shell: Shell, source: Path, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, 
     """Number of a document, start, end, label and score, as other tools write them: two tracks of one file."""
     rows = [{"nr": 1, "begin": 0, "stop": 3, "label": "animal", "score": 0.5}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--offset-unit", "tokens"]
+    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--span-unit", "token"]
     first = [dataset, tmp_path / "rows.jsonl", "--track", "labels", "--vocabulary", tmp_path / "names.txt"]
     shell("annotate", *first, "--out", tmp_path / "one", code=1)
     assert "found column 'begin'" in shell.stderr

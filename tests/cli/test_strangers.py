@@ -82,7 +82,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
 ) -> None:
     data, out = str(folder / "data"), folder / "out"
     arguments = {
-        "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--offset-unit", "characters"],
+        "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--span-unit", "character"],
         "adopt": [str(folder / "corpus" / "a.npy"), "--dtype", "uint8"],
         "subset": [data, data],
         "init": [data],

@@ -12,7 +12,9 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 from conceptloader.integrations.datatrove_lib import ChunkedBuild
+from conceptloader.integrations.datatrove_lib import chunks as chunks_module
 from tests.corpora.chunked import KINDS, Chunked, make
+from tests.corpora.tokenizers import END, byte_level
 from tests.datatrove.test_writer import content
 from tests.raises import raises
 
@@ -87,3 +89,20 @@ def test_a_chunk_that_cannot_be_names_its_row(tmp_path: Path) -> None:
     with raises(InputError, ".parquet: row ", "chunks with scores that are no finite f4"):
         build(corpus, tmp_path / "ds", tasks=2)
     assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_the_end_of_documents_is_that_of_a_build(corpus: Chunked, tmp_path: Path) -> None:
+    """A tokenizer with two names for it is no problem where none is appended; a named eos may be there twice."""
+    made = byte_level()
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    given = *arguments(corpus), tmp_path / "ds", str(tmp_path / "tokenizer.json")
+    with raises(ConfigError, "eos"):
+        ChunkedBuild("ids", *given).run()
+    ChunkedBuild("ids", *given, append_eos=False).run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks_module, "build_chunked", lambda _, options, part: (None, found.append(options.asked)))
+        found: list[frozenset[str]] = []
+        ChunkedBuild("finish", *given, eos=END).run()
+        ChunkedBuild("finish", *given, append_eos=False).run()
+    assert found == [{"bos", "text"}, {"bos", "text", "eos"}]

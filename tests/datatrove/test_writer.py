@@ -14,8 +14,11 @@ from datatrove.data import Document
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
+from tests.corpora.tokenizers import END
 from tests.datatrove import steps
+from tests.ingest.test_special_tokens import with_marks
 from tests.raises import raises
 
 
@@ -122,6 +125,58 @@ def test_rules_are_those_of_a_build(tmp_path: Path, eos_span: str, held: int) ->
     assert made.manifest.extra["ingest"]["align"] == "majority"
     with raises(ConfigError, found="complete dataset of other options"):
         steps.writer(tmp_path / "ds", eos_span=eos_span).run(iter(rows))
+
+
+def test_tasks_of_several_rules_for_special_tokens_are_refused(tmp_path: Path) -> None:
+    """Before the second one is written; and at the end, where two began at once."""
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+
+    def write(rank: int, rule: str, out: str) -> None:
+        step = steps.ConceptStreamWriter(tmp_path / out, str(tmp_path / "tokenizer.json"), special_tokens=rule)
+        step.run([Document("the <|im_end|> cat", "d")], rank=rank, world_size=2)
+
+    for out in ("some", "other"):
+        write(0, "text" if out == "some" else "control", out)
+        write(1, "text" if out == "some" else "control", out)
+    (tmp_path / "some" / "00001.shard.json").unlink()
+    with raises(ConfigError, "some: special_tokens", "a shard by the rule 'text'", "'control'"):
+        write(1, "control", "some")
+    for path in (tmp_path / "other").glob("00001.*"):
+        path.replace(tmp_path / "some" / path.name)
+    with raises(ConfigError, "some: special_tokens", "a shard by the rule 'control'", "'text'"):
+        ConceptStreamFinalize(tmp_path / "some").run()
+    assert not (tmp_path / "some" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "or end with '<|endoftext|>' as text"),
+        ({"special_tokens": "control"}, "end with the eos already"),
+        ({"special_tokens": "control", "eos": END}, None),
+        ({"special_tokens": "text"}, None),
+    ],
+)
+def test_documents_that_end_already_need_a_choice(options: dict[str, str], problem: str | None, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    step = steps.ConceptStreamWriter(tmp_path / "out", str(tmp_path / "tokenizer.json"), **options)
+    documents = [Document(f"the cat{END}", "d")] * 3
+    if problem is None:
+        step.run(documents)
+        assert step.stats["documents that end twice"].total == (3 if "eos" in options else 0)
+    else:
+        with raises(InputError, "shard 00000", problem):
+            step.run(documents)
+
+
+def test_the_task_that_begins_a_build_compares_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[None] = []
+    monkeypatch.setattr(TokenizerFolder, "compare", lambda *_: compared.append(None))
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    for rank in (1, 0, 1):
+        step = steps.ConceptStreamWriter(tmp_path / "out", str(tmp_path), eos=END)
+        step.run([Document("a", "d")], rank=rank, world_size=2)
+    assert len(compared) == 1
 
 
 def test_mistakes_are_found(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def adopted(root: Path) -> None:
 def annotated(root: Path) -> None:
     rows = [{"document": d, "start": d % 3, "end": d % 3 + 4, "concepts": [d % 4, 4]} for d in (2, 3, 5, 6, 9)]
     (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    wanted = AnnotateOptions(track="topics", vocabulary=[f"topic {k}" for k in range(5)], unit="tokens")
+    wanted = AnnotateOptions(track="topics", vocabulary=[f"topic {k}" for k in range(5)], span_unit="token")
     annotate(root / "adopted-megatron", [root / "rows.jsonl"], root / "annotated-adopted", wanted)
     annotate(root / "native-spans", [root / "rows.jsonl"], root / "annotated-native", wanted)
     (root / "rows.jsonl").unlink()

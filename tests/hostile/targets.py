@@ -21,7 +21,7 @@ from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.parquet import row_group_sizes
+from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.order.progress.runlog import RunLog
@@ -198,7 +198,7 @@ def ends_pyarrow(file: Path) -> bool:
     if not child:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         with contextlib.suppress(Exception):
-            row_group_sizes(str(file))
+            row_groups(str(file))
         os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
@@ -211,7 +211,7 @@ def compressed(directory: Path, data: bytes) -> None:
 def annotations(template: Template) -> Target:
     def run(directory: Path, data: bytes) -> None:
         (directory / "rows.jsonl").write_bytes(data)
-        wanted = AnnotateOptions(track="new", vocabulary=["a", "b"], unit="tokens")
+        wanted = AnnotateOptions(track="new", vocabulary=["a", "b"], span_unit="token")
         roots = [directory, template.path.parent]
         annotate(template.path, [directory / "rows.jsonl"], directory / "ds", wanted, roots=roots)
         assert cl.verify(directory / "ds", full=True, roots=roots) == []

@@ -46,7 +46,7 @@ def entries(value: type) -> dict[str, str]:
 def test_loaders_explain_an_argument_in_the_same_words() -> None:
     """Editors and help() show a class's own docstring, so that Loader repeats what BaseLoader says."""
     ours, theirs = entries(cl.Loader), entries(cl.adapters.BaseLoader)
-    of_torch = {"device", "batch_transform", "check_ranks"}
+    of_torch = {"device", "batch_transform", "check_ranks", "dp_size"}
     assert set(ours) == set(inspect.signature(cl.make_dataloader).parameters)
     assert {name: ours[name] for name in set(ours) - of_torch} == {
         name: theirs[name] for name in set(theirs) - of_torch

@@ -169,8 +169,8 @@ def test_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.Captu
     more = [
         "--track",
         "new",
-        "--offset-unit",
-        "characters",
+        "--span-unit",
+        "character",
         "--tokenizer",
         tokenizer,
         "--out",

@@ -67,7 +67,7 @@ def test_every_document_begins_with_it(folder: Path, eos: bool) -> None:
 def test_annotations_in_characters_find_their_tokens(folder: Path) -> None:
     built = build(folder, "built", "--bos", "<s>")
     build(folder, "bare", "--bos", "<s>", source="bare.jsonl")
-    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
+    options = AnnotateOptions(track="concepts", span_unit="character", max_unaligned_spans=1)
     annotate(folder / "bare", [folder / "spans.jsonl"], folder / "annotated", options)
     annotated = cl.open_dataset(folder / "annotated")
     for k in range(built.num_documents):
@@ -81,7 +81,7 @@ def test_annotations_of_joined_datasets(folder: Path) -> None:
     rows = map(json.loads, (folder / "spans.jsonl").read_text().splitlines())
     numbered = "".join(json.dumps({"document": int(row.pop("id")), **row}) + "\n" for row in rows)
     (folder / "numbered.jsonl").write_text(numbered)
-    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
+    options = AnnotateOptions(track="concepts", span_unit="character", max_unaligned_spans=1)
     annotate(folder / "one", [folder / "numbered.jsonl"], folder / "one-alone", options)
     cl.concat([folder / "one", folder / "two"], folder / "alike")
     annotate(folder / "alike", [folder / "numbered.jsonl"], folder / "alike-annotated", options)

@@ -32,7 +32,7 @@ def test_everything(tmp_path: Path, suffix: str) -> None:
         build = ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
         assert main([*build, "--vocabulary", str(names)]) == 0
         annotate = ["annotate", str(out), str(notes), "--track", "new", "--vocabulary", str(names)]
-        assert main([*annotate, "--offset-unit", "characters", "--out", str(folder / "more")]) == 0
+        assert main([*annotate, "--span-unit", "character", "--out", str(folder / "more")]) == 0
         (folder / "run.yaml").write_bytes(mark + b"seq_len: 8\ndatasets:\n  d: {path: more}\n")
         assert cl.load_config(folder / "run.yaml").seq_len == 8
         dataset = cl.open_dataset(folder / "more")

@@ -105,6 +105,7 @@ def test_completions_and_pairs(tokenizer: FileTokenizer) -> None:
     pair = {"id": "p", "prompt": TALK[1:2], "chosen": TALK[2:3], "rejected": TALK[4:]}
     found = parsed(parser(tokenizer), pair)
     assert [name for name, _, _ in found] == ["p/chosen", "p/rejected"]
+    assert [name for name, _, _ in parsed(parser(tokenizer), {**pair, "id": None})] == ["", ""]
     assert [learnt(tokenizer, *one[1:]) for one in found] == [
         "größer als die Katze 😀<|im_end|>\n",
         "sat on the mat<|im_end|>\n",
@@ -396,8 +397,8 @@ def test_tools_as_json_and_their_template(tmp_path: Path, tokenizer: FileTokeniz
     tools = [{"name": "find", "parameters": {"q": "text"}}]
     wanted = parsed(parser(tokenizer), {"messages": TALK, "tools": tools})
     assert parsed(parser(tokenizer), {"messages": TALK, "tools": json.dumps(tools)}) == wanted
-    for wrong in ("find", {"name": "find"}, "{}"):
-        with pytest.raises(BadRow, match=r"tools: |found broken JSON"):
+    for wrong in ("find", {"name": "find"}, "{}", '[], "more": 1', "[" * 100_000):
+        with pytest.raises(BadRow, match="tools: found"):
             parsed(parser(tokenizer), {"messages": TALK, "tools": wrong})
     templates = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "used: " + CHATML}]
     rules = load_rules(str(model(tmp_path, chat_template=templates)), None, None)
@@ -411,13 +412,15 @@ def test_variables_of_a_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     template = (
-        "{% if thinking %}think{% elif thinking is defined %}{{ thinking }}{% endif %}"
+        "{{ said[1].b if said }}{% if thinking %}think{% elif thinking is defined %}{{ thinking }}{% endif %}"
         "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}no date{% endif %}" + CHATML
     )
     folder = model(tmp_path, eos_token="<|im_end|>", chat_template=template)
     rows = write(tmp_path / "in.jsonl", {"messages": [USER, ANSWER]})
     recipe = tmp_path / "build.yaml"
     recipe.write_text("chat: true\ntemplate-variable: {thinking: false, strftime_now: 2024-07-26}\n")
+    listed = tmp_path / "listed.yaml"
+    listed.write_text("template-variable: {said: [a, {b: 1}, true]}\n")
     made = load_tokenizer(str(folder))
     cases: list[tuple[list[Any], str]] = [
         ([], "no date"),
@@ -427,6 +430,7 @@ def test_variables_of_a_template(
         ),
         (["--recipe", recipe], "False26 Jul 2024"),
         (["--template-variable", 'thinking="true"'], "thinkno date"),
+        (["--recipe", listed], "1no date"),
     ]
     for number, (more, said) in enumerate(cases):
         build(rows, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat", *more)

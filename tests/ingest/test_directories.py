@@ -125,7 +125,17 @@ def test_files_of_chunks_are_found_as_others(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").rename(tmp_path / "train.parquet")
     with raises(ConfigError, found="test (1 file), train (1 file)"):
         parquet_files([str(tmp_path)])
-    assert parquet_files([str(tmp_path)], "train") == (f"{tmp_path}/train.parquet",)
+    train = f"{tmp_path}/train.parquet"
+    assert parquet_files([str(tmp_path)], "train") == (train,)
+    assert parquet_files([str(tmp_path), train], "train") == (train, train)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "more.jsonl").write_text('{"text": "a"}\n')
+    with raises(ConfigError, "more.jsonl", "no parquet file"):  # which a directory's split has, too
+        parquet_files([str(tmp_path)], "train")
+    (tmp_path / "hive" / "lang=en").mkdir(parents=True)
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "hive" / "lang=en" / "a.parquet")
+    with raises(ConfigError, "a.parquet", "column 'lang'"):
+        parquet_files([str(tmp_path / "hive")])
 
 
 def test_every_entry_takes_the_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) ->
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with raises(InputError, "line 2", "document 2"):
         annotate(
-            tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens")
+            tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", span_unit="token")
         )
 
 
@@ -99,7 +99,9 @@ def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
     cl.writing.finalize(tmp_path / "ds")
     rows = [{"id": f"d{n}", "start": 0, "end": 2, "concepts": [n]} for n in (5, 0, 3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens"))
+    annotate(
+        tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", span_unit="token")
+    )
     with cl.open_dataset(tmp_path / "out") as ds:
         assert ds.spans("t", 0, 18).start.tolist() == [0, 9, 15]
 

@@ -11,6 +11,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import InputError
+from conceptloader.ingest.records.detect import with_labels
 from conceptloader.ingest.records.inputs import find_sources, read_rows
 from conceptloader.writing import Columns
 
@@ -39,7 +40,7 @@ COLUMNS = Columns(span_fields={"concepts": "label"}, metadata="metadata", metada
 
 def write(folder: Path, suffix: str, rows: list[dict[str, Any]], features: dict[str, Any], where: str) -> Path:
     """where: "schema" or "info", which is dataset_info.json."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     info = json.dumps({"info": {"features": features}})
     table = pa.Table.from_pylist(rows)
     if where == "info":
@@ -97,6 +98,35 @@ def test_numbers_stay_numbers_where_they_are_asked_for(tmp_path: Path) -> None:
     cl.build(path, tmp_path / "out", tokenizer="bytes", columns=Columns(numbers={"kind": "f4"}))
     ds = cl.open_dataset(tmp_path / "out")
     assert [value.tolist() for value in ds.spans("kind", 0, ds.num_tokens).decode()] == [[1.0], [0.0]]
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_annotations_go_by_the_names_and_numbers_by_the_numbers(nested: bool, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": "a", "text": "Bob in Rome"}\n{"id": "b", "text": "none"}\n')
+    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes")
+    rows: list[dict[str, Any]] = [{"id": "a", "spans": SPANS, "kind": 1}]
+    if not nested:
+        rows = [{"id": "a", **span, "kind": 1} for span in SPANS]
+    features = {"kind": FEATURES["kind"], "spans": FEATURES["spans"], "label": LABEL}
+    given = [str(write(tmp_path / "more", "parquet", rows, features, "schema"))]
+    command = ["annotate", str(tmp_path / "ds"), *given, "--span-unit", "character", "--quiet", "--out"]
+    words = [str(tmp_path / "out"), "--track", "concepts", "--column", "concepts=label", "--ignore-column", "kind"]
+    assert main([*command, *words]) == 0
+    assert concepts(tmp_path / "out") == [("Bob", ["PER"]), ("Rome", ["LOC"])]
+    assert main([*command, str(tmp_path / "kind"), "--number", "kind:f4", "--ignore-column", "label"]
+                + ["--ignore-column", "spans"] * nested) == 0  # fmt: skip
+    ds = cl.open_dataset(tmp_path / "kind")
+    assert [value.tolist() for value in ds.spans("kind", 0, ds.num_tokens).decode()] == [[1.0]] * (1 if nested else 2)
+
+
+def test_labels_are_those_of_the_first_table(tmp_path: Path) -> None:
+    """The others are not opened for them."""
+    for part in ("a", "b", "c"):
+        write(tmp_path / "in" / part, "parquet", [{"text": "x"}], {"text": TEXT}, "schema")
+    sources = find_sources([tmp_path / "in"], "all")
+    for source in sources[1:]:
+        Path(source.path).unlink()
+    assert with_labels({}, sources, Columns()) == {}
 
 
 def test_init_writes_the_names(tmp_path: Path) -> None:

@@ -140,6 +140,19 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
     assert ds.documents()[0]["metadata"].decode() == [{"source": f"s{ds.document_id(0)}"}]
 
 
+def test_annotations_by_chunks_of_one_split(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "in", np.random.default_rng(7)).write(2)
+    for k, file in enumerate(corpus.files("documents")):
+        (tmp_path / "split").mkdir(exist_ok=True)
+        Path(file).rename(tmp_path / "split" / f"{('train', 'test')[k]}.parquet")
+    words = [str(tmp_path / "split"), "--split", "all", "--column", "text=body"]
+    build = ["--column", "id=doc", "--ignore-column", "starts", "--ignore-column", "source", "--tokenizer", "bytes"]
+    assert main(["build", *words, *build, "--out", str(tmp_path / "web"), "--workers", "1", "--quiet"]) == 0
+    words += ["--track", "concepts", *corpus.recipe(), "--out", str(tmp_path / "out"), "--workers", "1"]
+    assert main(["annotate", str(tmp_path / "web"), *words]) == 0
+    assert cl.open_dataset(tmp_path / "out").vocabulary("concepts")[0].startswith("concept ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -147,10 +160,7 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
         ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found chunks and --scores"),
         ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
         ("build in --tokenizer bytes --chat --column text=x", "build: found --chat and --column, expected only one"),
-        (
-            "annotate ds in --track t {chunks} --offset-unit tokens",
-            "annotate: found chunks and --offset-unit, expected only one",
-        ),
+        ("annotate ds in --track t {chunks} --ignore-column x", "annotate: found chunks and --ignore-column"),
     ],
 )
 def test_options_that_would_be_passed_over(

@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from conceptloader.errors import InputError
-from conceptloader.ingest.parquet import row_group_sizes
+from conceptloader.ingest import parquet
+from conceptloader.ingest.parquet import row_groups
+from conceptloader.ingest.records.inputs import find_sources
 
 FILES: dict[str, Any] = {
     "small": {"rows": 2},
@@ -34,7 +36,7 @@ def test_two_in_one_raise(tmp_path: Path, first: str, second: str, between: byte
     data = write(path, **FILES[first])
     path.write_bytes(data + between + write(path, **FILES[second]))
     with pytest.raises(InputError, match=r"several parquet files in one \(byte "):
-        row_group_sizes(str(path))
+        row_groups(str(path))
 
 
 def test_rows_of_a_file_that_was_cut_are_not_lost_either(tmp_path: Path) -> None:
@@ -42,14 +44,14 @@ def test_rows_of_a_file_that_was_cut_are_not_lost_either(tmp_path: Path) -> None
     data = write(path, **FILES["large"])
     path.write_bytes(data[: len(data) // 2] + write(path, **FILES["small"]))
     with pytest.raises(InputError, match="several parquet files in one"):
-        row_group_sizes(str(path))
+        row_groups(str(path))
 
 
 @pytest.mark.parametrize("options", FILES.values(), ids=[*FILES])
 def test_one_file_is_one(tmp_path: Path, options: dict[str, Any]) -> None:
     path = tmp_path / "a.parquet"
     write(path, **options)
-    assert len(row_group_sizes(str(path))) == pq.read_metadata(path).num_row_groups
+    assert len(row_groups(str(path))) == pq.read_metadata(path).num_row_groups
 
 
 def test_texts_and_values_that_hold_parquet_files_are_texts(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_texts_and_values_that_hold_parquet_files_are_texts(tmp_path: Path) -> N
         table = pa.table({"data": [inner] * 8, "more": [b"PAR1PAR1"] * 8})
         options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "column_encoding": encoding}
         pq.write_table(table, path, **options)
-        assert row_group_sizes(str(path))
+        assert row_groups(str(path))
 
 
 def test_padding_and_bloom_filters_are_no_rows(tmp_path: Path) -> None:
@@ -69,4 +71,14 @@ def test_padding_and_bloom_filters_are_no_rows(tmp_path: Path) -> None:
     length = int.from_bytes(data[-8:-4], "little") + 8
     for more in (bytes(1 << 16), b"PAR1" * 100, bytes(range(256)) * 64, data[-length:]):  # or an older footer
         path.write_bytes(data[:-length] + more + data[-length:])
-        assert len(row_group_sizes(str(path))) == 1
+        assert len(row_groups(str(path))) == 1
+
+
+def test_a_footer_is_read_once(tmp_path: Path) -> None:
+    """Though bytes and rows of row groups are asked for apart; that of another file in its place again."""
+    path, before = tmp_path / "a.parquet", parquet._row_groups.cache_info().misses
+    for rows in (2, 3):
+        write(path, rows=rows)
+        ((size, count),) = row_groups(str(path))
+        assert (count, find_sources([path])[0].row_groups) == (rows, (size,))
+    assert parquet._row_groups.cache_info().misses == before + 2

@@ -128,8 +128,10 @@ def test_what_a_template_does_not_print_is_counted(tmp_path: Path, capsys: pytes
 
 
 def test_the_summary_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command(tmp_path, {"messages": [USER, {**GOOD, "tool_calls": [CALL]}]})) == 0
-    assert "lost: assistant.tool_calls (1)" in capsys.readouterr().out
+    words = command(tmp_path, {"messages": [USER, {**GOOD, "tool_calls": [CALL]}]})
+    for more in (["--dry-run"], []):
+        assert main([*words, *more]) == 0
+        assert "lost: assistant.tool_calls (1)" in capsys.readouterr().out
 
 
 def test_what_was_read_again_is_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,7 @@ def test_annotations_in_characters_and_of_whole_documents(built: Path, tmp_path:
     """Both are of the text: no span but its own holds a prefix."""
     wanted = cl.open_dataset(build(built, f"wanted{len(more)}", *more))
     bare = build(built, f"bare{len(more)}", *more, source="bare.jsonl")
-    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
+    options = AnnotateOptions(track="concepts", span_unit="character", max_unaligned_spans=1)
     annotate(bare, [built / "spans.jsonl"], tmp_path / "annotated", options, roots=["/"])
     write(tmp_path / "whole.jsonl", [{"id": row["id"], "concepts": [5]} for row in ROWS])
     annotate(bare, [tmp_path / "whole.jsonl"], tmp_path / "whole", AnnotateOptions(track="all"), roots=["/"])
@@ -178,7 +178,7 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
     cl.concat(parts, built / "joined")
     rows = [{"document": int(row["id"]) + COUNT * k, **span} for k in (0, 1) for row in ROWS for span in row["spans"]]
     write(tmp_path / "numbered.jsonl", rows)
-    options = AnnotateOptions(track="concepts", unit="characters", max_unaligned_spans=1)
+    options = AnnotateOptions(track="concepts", span_unit="character", max_unaligned_spans=1)
     annotate(built / "joined", [tmp_path / "numbered.jsonl"], tmp_path / "annotated", options, roots=["/"])
     joined = cl.open_dataset(tmp_path / "annotated", roots=["/"])
     for template, k in ((TEMPLATE, 0), ("<s>{{ id }}", COUNT)):

@@ -69,7 +69,7 @@ def test_spans_of_a_build_and_rows_of_annotate(tmp_path: Path, kind: str, suffix
     made = ["--vocabulary", str(tmp_path / "names.txt"), "--parameters", json.dumps({"ids": "u2", "scores": kind})]
     command = ["annotate", str(tmp_path / "text"), str(annotations), "--out", str(tmp_path / "noted")]
     command += ["--track", "concepts"]
-    assert main([*command, "--offset-unit", "characters", *columns, *made]) == 0
+    assert main([*command, "--span-unit", "character", *columns, *made]) == 0
     assert found(tmp_path / "noted") == wanted
 
 
@@ -233,7 +233,7 @@ def test_bad_rows_of_annotate_are_left_out_and_listed(tmp_path: Path, capsys: py
     note = {"id": "a", "start": 0, "end": 3, "concepts": [1], "scores": [0.5]}
     notes = write(tmp_path / "notes.jsonl", [note | {"scores": [0.5, 1]}, note, note | {"start": 9}])
     command = ["annotate", str(tmp_path / "text"), str(notes), "--out", str(tmp_path / "out"), "--track", "concepts"]
-    command += ["--offset-unit", "characters", "--parameters", '{"scores": "f4"}']
+    command += ["--span-unit", "character", "--parameters", '{"scores": "f4"}']
     assert main(command) == 1
     assert "notes.jsonl: line 1: scores: found [0.5, 1] for 1 concepts" in capsys.readouterr().err
     assert main([*command, "--bad-records", str(tmp_path / "bad")]) == 0

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
@@ -118,6 +120,19 @@ def test_builds_count_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--special-tokens" in capsys.readouterr().err
 
 
+def test_another_rule_begins_the_build_that_takes_the_place_again(tmp_path: Path) -> None:
+    rows = [{"id": "a", "text": "the <|im_end|> cat"}, {"id": "b", "text": 7}]
+    build(tmp_path, rows[:1], "out")
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["build", str(tmp_path / "in.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json"), "--eos", END]
+    words += ["--workers", "1", "--out", str(tmp_path / "out"), "--overwrite", "--shard-input-bytes", "30"]
+    assert main(words) == 1  # the second shard; the first one is kept next to the dataset
+    bad = ["--bad-records", str(tmp_path / "bad.jsonl")]
+    assert main([*words, *bad, "--special-tokens", "control"]) == 0
+    with cl.open_dataset(tmp_path / "out") as ds:
+        assert with_marks().token_to_id("<|im_end|>") in ds.tokens(0, ds.num_tokens).tolist()
+
+
 @pytest.mark.parametrize("rule", ["text", "control"])
 def test_spans_and_annotations_of_such_text(tmp_path: Path, rule: str) -> None:
     text = "the <|im_end|> cat"
@@ -173,6 +188,36 @@ def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFi
     assert "1 document had the eos" in capsys.readouterr().out
 
 
+def test_the_first_documents_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not each block of them alone, and not each place of a trial; the bos whatever is said of the eos."""
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+
+    def command(name: str, ends: list[int], *more: str) -> int:
+        table = pa.table({"tokens": [[3, 5, end] for end in ends]})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=2)
+        words = ["build", str(tmp_path / f"{name}.parquet"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+        return main([*words, "--workers", "1", "--out", str(tmp_path / name), *more])
+
+    few = [0, 0, *[6] * 18, 0, 0]  # two blocks of such documents
+    assert command("few", few, "--dry-run") == 0
+    assert command("few", few) == 0
+    capsys.readouterr()
+    for more in ([], ["--dry-run"]):
+        assert command("most", [6, *[0] * 9], *more) == 1
+        assert "9 of the first 10 documents, which end with the eos already" in capsys.readouterr().err
+    assert command("bos", few, "--eos", END, "--bos", "3") == 1
+    assert "22 of the first 22 documents, which begin with the bos already" in capsys.readouterr().err
+
+
+def test_its_tables_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each shard, piece of an input and block of a trial."""
+    made: list[None] = []
+    monkeypatch.setattr(FileTokenizer, "unknown_id", lambda _: made.append(None))
+    rows = [{"id": f"d{k}", "text": "once"} for k in range(9)]
+    build(tmp_path, rows, "out", shard_input_bytes=60, prefix="once")
+    assert len(made) == 1
+
+
 def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:
     """With the bytes of earlier releases, which knew no rule; the same command finds it complete."""
     rows = [{"id": "a", "text": "the red cat"}]
@@ -187,11 +232,14 @@ def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) 
 
 def test_init_says_them(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
-    (tmp_path / "in.jsonl").write_text(json.dumps({"text": SPELLED}) + "\n")
-    recipe = tmp_path / "build.yaml"
-    words = ["init", str(tmp_path / "in.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json"), "--out", str(recipe)]
-    assert main(words) == 0
-    assert f"special tokens that text spells, which stay text (build --special-tokens): {END} (1)" in recipe.read_text()
+    texts = {"text": [{"text": SPELLED}], "tokens": [{"tokens": [3, 4]}, {"tokens": [3, 0]}]}
+    for kind, rows in texts.items():
+        (tmp_path / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = ["init", str(tmp_path / f"{kind}.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+        assert main([*words, "--out", str(tmp_path / f"{kind}.yaml")]) == 0
+    said = f"special tokens that text spells, kept as text (--special-tokens): {END} (1)"
+    assert said in (tmp_path / "text.yaml").read_text()
+    assert "1 document had the eos or bos that is added" in (tmp_path / "tokens.yaml").read_text()
 
 
 def test_tokens_as_input_have_no_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.format.write.build import check_alone
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.hub import HubName
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
@@ -143,7 +145,7 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
     columns = [f"--column={pair}" for pair in ("id=doc", "start=from", "end=to", "concepts=label", "scores=sure")]
     command = ["annotate", str(tmp_path / "text"), str(tmp_path / "notes.csv"), "--out", str(tmp_path / "out")]
     command += columns
-    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--offset-unit", "characters"]
+    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--span-unit", "character"]
     assert main([*command, *more, "--parameters", '{"scores": "f4"}']) == 0
     ds = cl.open_dataset(tmp_path / "out")
     spans = ds.spans("t", 0, ds.num_tokens)
@@ -195,6 +197,15 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert made.num_documents == 4
     assert made.manifest.tokenizer is not None
     assert made.manifest.tokenizer.vocab_size <= 400
+    (tmp_path / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with patch.object(HubName, "fetch", autospec=True, side_effect=HubName.fetch) as fetch:
+        words = [str(tmp_path / "chat.jsonl"), "--tokenizer", "hub:some/model"]
+        assert main(["build", *words, "--chat", "--out", str(tmp_path / "chat"), "--quiet"]) == 1  # no answer
+        assert main(["init", *words, "--out", str(tmp_path / "r.yaml")]) == 0
+    assert fetch.call_count == 2
+    assert "tokenizer: hub:some/model" in (tmp_path / "r.yaml").read_text()
+    capsys.readouterr()
     assert build("hub:some/other", tmp_path / "none") == 1
     assert "hub:some/other: found nothing that can be fetched (" in capsys.readouterr().err
 

@@ -183,6 +183,10 @@ def test_documents_of_tokens(tmp_path: Path) -> None:
         build(path)
     with raises(InputError, "in.jsonl", "texts of their own", "a tokenizer"):
         build(path, tokenizer=None, vocab_size=257, append_eos=False)
+    plain: dict[str, Any] = {"id": "d0", "tokens": rows[0]["tokens"]}
+    build(write(tmp_path / "in", [plain]), tokenizer=None, vocab_size=257, append_eos=False, vocabularies={})
+    with raises(InputError, "rows.jsonl: line 1: document 0", "texts of their own", "what their tokens are"):
+        attach(tmp_path, [{"id": "d0", "spans": rows[0]["spans"]}])
     with raises(ConfigError, "span_unit", "utf16", "token"):
         build(path, "utf16")
 
@@ -218,8 +222,6 @@ def test_annotations_count_what_the_build_counted(tmp_path: Path) -> None:
     assert texts(attach(tmp_path, tokens, "token"), "more") == ["red"] * 4
     with raises(InputError, "rows.jsonl", "with another text"):
         attach(tmp_path, rows, "token")
-    with raises(ConfigError, "unit", "tokens and span_unit byte"):
-        attach(tmp_path, rows, "byte", unit="tokens")
     text = [{"id": "d0", "text": TEXTS[0], "spans": rows[0]["spans"]}]  # of the document, ignored: spans have theirs
     assert texts(attach(tmp_path, text, ignored=["text"]), "more") == ["red"]
     with raises(InputError, "rows.jsonl", "1 of 1 spans with another text"):

@@ -16,6 +16,7 @@ from conceptloader.errors import KernelsError
 from conceptloader.kernels import build, library
 from conceptloader.kernels.library import LIBRARIES, VARIABLE, Description, digest_of
 from tests.raises import raises
+from tests.scale import SOAK
 
 # In processes of their own: a process loads one library. On failure the error's text, as its user sees it.
 LOAD = """
@@ -207,7 +208,8 @@ def test_what_is_there_is_not_built_again(monkeypatch: pytest.MonkeyPatch, copy:
         build.build(copy)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.skipif(not SOAK, reason="of `make soak`: it compiles a level once more")
 @pytest.mark.timeout(300)
 def test_a_build_replaces_what_is_there_and_is_the_same_again(load: Load, tmp_path: Path) -> None:
     """By `python -m conceptloader.kernels.build`; old libraries go, and what is built twice is equal."""

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pretrain_gpt as stock
+from megatron.core import parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.utils import get_attr_wrapped_model
 from megatron.training import pretrain
+
+from tests.columns.plain_loss import compare, plain_losses
 
 page = Path(os.environ["DISTILLATION"]).read_text("utf-8")
 blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -30,6 +33,18 @@ names["get_attr_wrapped_model"] = get_attr_wrapped_model
 for block in blocks:
     if "nanotron" not in block:
         exec(compile(block, "docs/distillation.md", "exec"), names)
+of_page = names["kd_losses"]
+
+
+def kd_losses(logits: Any, labels: Any, columns: dict[str, Any]) -> Any:
+    """As of the page, and compared with those of the whole vocabulary in one process."""
+    values = {name: columns[name] for name in ("teacher_ids", "teacher_logprobs")}
+    group = parallel_state.get_tensor_model_parallel_group()
+    compare(lambda part: of_page(part, labels, columns), lambda all: plain_losses(all, labels, **values), logits, group)
+    return of_page(logits, labels, columns)
+
+
+names["kd_losses"] = kd_losses
 
 
 def main() -> None:

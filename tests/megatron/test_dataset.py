@@ -75,7 +75,7 @@ def test_ranks_that_take_over_compare_columns(tmp_path: Path) -> None:
     for number in (1, 2):
         add_column(tmp_path / "a", "ids", np.full(cl.open_dataset(tmp_path / "a").num_tokens, number, "u1"))
         facts.append(data_of(path, config, [30, 0, 0]).train.facts())
-    assert facts[0]["columns"] != facts[1]["columns"]
+    assert facts[0]["order"]["columns"] != facts[1]["order"]["columns"]
 
 
 def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def write_imported(folder: Path, seed: int) -> None:
         folder / "adopted",
         [folder / "rows.jsonl"],
         folder / "annotated",
-        AnnotateOptions(track="concepts", vocabulary=NAMES, unit="tokens"),
+        AnnotateOptions(track="concepts", vocabulary=NAMES, span_unit="token"),
     )
     write_rows(folder / "pages.jsonl", [page(rng, k) for k in range(30)])
     (folder / "names.txt").write_text("\n".join(NAMES))

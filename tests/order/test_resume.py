@@ -14,6 +14,7 @@ from conceptloader.order.progress.resume import (
     resume,
     splice,
 )
+from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skip
 from tests.raises import raises
 
@@ -220,6 +221,20 @@ def test_changed_tracks_and_quarantine_only_warn(caplog):
         assert resume(spec(), current, 150) == current
     assert "datasets.web: its tracks have changed" in caplog.text
     assert "tokens are never read has changed" in caplog.text
+
+
+def test_changed_columns_only_warn(caplog):
+    """Of what both read: other ones, and datasets that come or go, are read as the configuration says."""
+    saved = spec(columns={"ids": {"web": "1", "code": "2"}, "gone": {"web": "3"}, "equal": {"web": "4", "old": "5"}})
+    current = spec(columns={"ids": {"code": "6", "new": "7"}, "equal": {"web": "4"}, "another": {"web": "8"}})
+    with caplog.at_level(logging.WARNING):
+        assert resume(saved, current, 150) == current
+    assert [one.message.split(";")[0] for one in caplog.records] == [
+        "outputs.columns.ids: dataset code has other values than at the checkpoint (saved 2, now 6)",
+        "outputs.columns.ids: dataset web has other values than at the checkpoint (saved 1, now none)",
+    ]
+    assert OrderSpec.from_dict(saved.to_dict()) == saved
+    assert "columns" not in spec().to_dict()
 
 
 @given(specs(), specs(), st.integers(1, 150), st.integers(0, 60))

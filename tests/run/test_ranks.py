@@ -19,10 +19,28 @@ TIMEOUT_S = 60
 HERE = "weights.yaml"
 
 
-def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
-    """Each rank writes its error, and how long it took."""
+CASES: dict[str, Any] = {
+    "unknown dataset": None,
+    "other weights, with a log": None,
+    "log that cannot be written": None,
+    "losses": {"odm": {}},
+    "losses of one rank": {"odm": {}},
+    "second call": {"odm": {}},
+    "second call of the first rank": {"file": HERE},
+    "look of the first rank": {"tests.mixing.test_loader:Watching": "nowhere"},
+}
+
+
+def one_differs(rank: int, folder: str, config: Any) -> None:
+    """In each case each rank writes its error, and how long it took."""
     store, limit = dist.FileStore(f"{folder}/store", RANKS), timedelta(seconds=TIMEOUT_S)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=limit)
+    for case, mixing in CASES.items():
+        own = {} if mixing is None else {"mixing": {"file": f"{folder}/{HERE}"} if "file" in mixing else mixing}
+        differ(rank, f"{folder}/{case}", {**config, **own}, case)
+
+
+def differ(rank: int, folder: str, config: Any, case: str) -> None:
     loader = cl.make_dataloader(config, dp_rank=rank, dp_size=RANKS, micro_batch_size=2)
     batches = iter(loader)
     next(batches)
@@ -60,29 +78,23 @@ def one_differs(rank: int, folder: str, config: Any, case: str) -> None:
     loader.close()
 
 
-@pytest.mark.parametrize(
-    ("case", "mixing"),
-    [
-        ("unknown dataset", None),
-        ("other weights, with a log", None),
-        ("log that cannot be written", None),
-        ("losses", {"odm": {}}),
-        ("losses of one rank", {"odm": {}}),
-        ("second call", {"odm": {}}),
-        ("second call of the first rank", {"file": HERE}),
-        ("look of the first rank", {"tests.mixing.test_loader:Watching": "nowhere"}),
-    ],
-)
-def test_all_raise_when_one_does(config: dict[str, Any], tmp_path: Path, case: str, mixing: Any) -> None:
-    if mixing is not None:
-        if "file" in mixing:
-            mixing = {"file": str(tmp_path / HERE)}
-            (tmp_path / HERE).write_text("books: 1\nweb: 1\n")
-        config["mixing"] = mixing
-    mp.spawn(one_differs, (str(tmp_path), config, case), RANKS)
-    found = [Path(tmp_path, str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
+@pytest.fixture(scope="module")
+def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One group of processes for all cases: that importing torch takes seconds is why."""
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / HERE).write_text("books: 1\nweb: 1\n")
+    for case in CASES:
+        (folder / case).mkdir()
+    datasets = {name: {"path": str(data / name), "weight": weight} for name, weight in {"books": 1, "web": 3}.items()}
+    mp.spawn(one_differs, (str(folder), {"seq_len": 64, "seed": 3, "datasets": datasets}), RANKS)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_raise_when_one_does(outcomes: Path, case: str) -> None:
+    found = [(outcomes / case / str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
     expected = "losses.books: found nan" if case == "losses of one rank" else "differ between the ranks"
     assert all(expected in text for _, text in found), found
     if case == "other weights, with a log":  # nothing was done, so that the log says nothing
-        assert '"kind":"weights"' not in (tmp_path / "log" / FILE_NAME).read_text()
+        assert '"kind":"weights"' not in (outcomes / case / "log" / FILE_NAME).read_text()
     assert all(float(seconds) < TIMEOUT_S / 2 for seconds, _ in found), found

@@ -50,7 +50,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.timeout(7200 if SOAK else 600)
 @settings(
-    max_examples=scaled(30, 5_000),
+    max_examples=scaled(20, 5_000),
     derandomize=not SOAK,
     database=None,
     print_blob=True,

@@ -574,3 +574,6 @@ def test_a_run_log_of_another_name_is_not_taken_for_that_in_its_folder(tmp_path:
     assert open_run(log=tmp_path / "log" / FILE_NAME).history is not None
     with raises(ConfigError, "run log", other):
         open_run(log=other)
+    absent = tmp_path / "log" / "second"  # its folder has a log, of another run
+    with raises(ConfigError, absent / FILE_NAME, "no start of a run"):
+        open_run(log=absent)

@@ -120,9 +120,14 @@ class ColumnFile:
         return np.dtype("<u2" if self.dtype == BF16 else f"<{self.dtype}")
 
     @property
+    def item(self) -> str:
+        """The type of the item of a token, for people."""
+        return f"{self.dtype}{list(self.shape) if self.shape else ''}"
+
+    @property
     def itemsize(self) -> int:
         """Bytes of the item of a token."""
-        return self.stored.itemsize * math.prod(self.shape)
+        return int(self.stored.itemsize) * math.prod(self.shape)
 
     @lazy
     def fingerprint(self) -> str:

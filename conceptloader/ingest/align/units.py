@@ -142,7 +142,7 @@ def check_texts(
         raise BadRow(
             rows[given[0][0]],
             f"{track}: found spans with texts of their own, expected a tokenizer that says what their tokens are; "
-            "name it (--tokenizer), or ignore the texts (--ignore-column COLUMN.FIELD)",
+            "name it in the build (--tokenizer), or ignore the texts (--ignore-column COLUMN.FIELD)",
         )
     wrong: dict[int, str | None] = {}
     for i, own in given:

@@ -39,6 +39,7 @@ from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.database import database
+from conceptloader.ingest.records.detect import labels_of
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv
 from conceptloader.ingest.records.table import read_row_groups, rows_of
@@ -47,7 +48,6 @@ from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
 
 OnBad = Callable[[str, str, str], None]
-_UNITS = {"characters": "character", "tokens": "token"}
 _BATCH_BYTES = 16 << 20
 
 
@@ -62,8 +62,8 @@ class AnnotateOptions(SpanAlignment):
         vocabulary: Names of the concepts, index = concept id (codec concepts only).
         groups: (name, number of concepts) of parts of the vocabulary, in the order of their ids.
         details: What else is known of each concept, objects of JSON.
-        unit: "characters" or "tokens": the same as the `span_unit` "character" or "token". With none of both, offsets
-            count what those of the build did where the text of the documents is known (see `known_text`), else tokens.
+        span_unit: By default offsets count what those of the build did where the text of the documents is known (see
+            `known_text`), else tokens.
         tokenizer: For characters, if the one that was kept next to the dataset is not meant.
         ignored: Columns that may be there.
         columns: What the columns in docs/annotations.md are called in the inputs, where that differs.
@@ -80,7 +80,6 @@ class AnnotateOptions(SpanAlignment):
     vocabulary: Sequence[str] | None = None
     groups: Sequence[tuple[str, int]] = ()
     details: Sequence[Mapping[str, Any]] | None = None
-    unit: str | None = None
     tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -89,11 +88,6 @@ class AnnotateOptions(SpanAlignment):
     max_line_bytes: int = MAX_LINE_BYTES
     split: str | None = None
 
-    @property
-    def counted(self) -> str | None:
-        """What offsets count, if an option says it."""
-        return self.span_unit or (None if self.unit is None else _UNITS[self.unit])
-
     def check(self) -> TrackOptions:
         options = TrackOptions(
             codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary,
@@ -101,13 +95,9 @@ class AnnotateOptions(SpanAlignment):
         )  # fmt: skip
         options.check(self.track)
         get_codec(options.codec, options.parameters, f"track {self.track!r}")
-        if self.unit not in (None, *_UNITS):
-            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(_UNITS)}", "name one of these")
-        if self.unit is not None and self.span_unit not in (None, _UNITS[self.unit]):
-            raise ConfigError("unit", f"{self.unit} and span_unit {self.span_unit}", "only one of the two", "omit one")
-        if self.counted == "token" and self.tokenizer is not None:
+        if self.span_unit == "token" and self.tokenizer is not None:
             raise ConfigError(
-                "unit", "tokens with a tokenizer", "a tokenizer only for offsets in characters", "omit --tokenizer"
+                "span_unit", "tokens with a tokenizer", "a tokenizer only for offsets in characters", "omit --tokenizer"
             )
         self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
@@ -146,8 +136,9 @@ def annotate(
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
     """
-    track = options.check()
     sources = find_sources(inputs, options.split)
+    options = _with_labels(options, sources)
+    track = options.check()
     manifest, allowed = load_manifest(dataset, roots)
     with (
         closing(Files(manifest, allowed)) as files,
@@ -202,25 +193,25 @@ def annotate(
 
 
 def try_annotations(
-    dataset: str,
-    inputs: Sequence[str],
-    options: AnnotateOptions,
-    roots: Sequence[str] | None,
-    rows: float,
-    on_bad: OnBad,
+    ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, rows: float, on_bad: OnBad
 ) -> Losses:
-    """Place the first `rows` of `inputs` as `annotate` would, and write nothing. Returns: what got no token."""
-    manifest, allowed = load_manifest(dataset, roots)
+    """Place the first `rows` of `sources` as `annotate` would, and write nothing. Returns: what got no token."""
     with (
-        closing(Files(manifest, allowed)) as files,
         TemporaryDirectory() as working,
         database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
     ):
-        sources = find_sources(inputs, options.split)
-        placed = _Placed(Ranges(files), opened, working, sources, options, on_bad, rows)
+        placed = _Placed(ds, opened, working, sources, _with_labels(options, sources), on_bad, rows)
         for _ in placed:
             pass
     return placed.losses
+
+
+def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> AnnotateOptions:
+    """The same with the names that `datasets` keeps of the labels, if there is no vocabulary."""
+    if options.codec != "concepts" or options.vocabulary is not None:
+        return options
+    spans, field = (options.columns.get(name, name) for name in ("spans", "concepts"))
+    return replace(options, vocabulary=labels_of(sources, spans, field) or labels_of(sources, None, field))
 
 
 class _Placed:
@@ -241,7 +232,7 @@ class _Placed:
         annotations = Annotations(database, working, self.rows)
         _check_found(annotations, sources, parser)
         self._by_document, offsets = annotations.join(ds, sources), annotations.offsets
-        unit = options.counted or ds.manifest.extra.get("ingest", {}).get("span_unit")
+        unit = options.span_unit or ds.manifest.extra.get("ingest", {}).get("span_unit")
         texts = known_text(ds, options.tokenizer, unit) if offsets and unit != "token" else None
         dtype = None if concepts is None else concepts.dtype
         rules = replace(options.rules, span_unit=unit)
@@ -285,8 +276,8 @@ class _Rows:
 
     def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
         """Of a parquet file: what can be by columns, and the other rows."""
-        ignored = self._parser.ignored
-        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored):
+        ignored, numbers = self._parser.ignored, self._parser.values
+        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored, numbers):
             if self._first is not None and first >= self._first:
                 break
             some = table if self._first is None else table.slice(0, self._first - first)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.annotate.rows import WHOLE, RowParser, digest
+from conceptloader.ingest.parquet import is_list, is_text, list_parts
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.columns import OWN_TEXT, own_text
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -143,7 +144,7 @@ class BatchParser(RowParser):
         if self._concepts is None:
             return _numbers(values, getattr(self._codec, "dtype", None))
         odd = _bools(values.is_null())
-        single = self._label and not _is_list(values)
+        single = self._label and not is_list(values.type)
         values, offsets = (values, np.arange(count + 1)) if single else _lists(values)
         ids, wrong = _concept_ids(values, self._concepts)
         concepts, scores = Ragged(ids, offsets), None
@@ -175,15 +176,9 @@ def _texts(column: Any, count: int) -> Any:
     if column is None or pa.types.is_null(column.type):
         return pa.nulls(count, pa.large_string())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (_is_text(kind) or pa.types.is_integer(kind)):
+    if not (is_text(kind) or pa.types.is_integer(kind)):
         raise ValueError
     return column.cast(kind).cast(pa.large_string())
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _integers(column: Any, count: int) -> tuple[Ints, Bools]:
@@ -197,20 +192,11 @@ def _integers(column: Any, count: int) -> tuple[Ints, Bools]:
     return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), _bools(column.is_valid())
 
 
-def _is_list(column: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
-
-
 def _lists(column: Any) -> tuple[Any, Ints]:
     """(values of all lists, offsets of each; null is empty). Raises: ValueError for other types."""
-    import pyarrow.compute as pc
-
-    if not _is_list(column):
+    if not is_list(column.type):
         raise ValueError
-    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    return column.flatten(), offsets_of(lengths.astype(np.int64))
+    return list_parts(column)
 
 
 def _owners(offsets: Ints, wrong: Bools) -> Ints:
@@ -224,7 +210,7 @@ def _concept_ids(values: Any, concepts: Concepts) -> tuple[NDArray[Any], Bools]:
     import pyarrow as pa
 
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if _is_text(kind):
+    if is_text(kind):
         coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         table = np.array([*(concepts.ids.get(name, -1) for name in coded.dictionary.to_pylist()), -1], np.int64)
         found = table[coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()]
@@ -241,7 +227,7 @@ def _scores(column: Any, single: bool) -> tuple[NDArray[np.float64], Ints]:
 
     if column is None:
         raise ValueError
-    values, offsets = (column, np.arange(len(column) + 1)) if single and not _is_list(column) else _lists(column)
+    values, offsets = (column, np.arange(len(column) + 1)) if single and not is_list(column.type) else _lists(column)
     if not (pa.types.is_integer(values.type) or values.type in (pa.float32(), pa.float64())):
         raise ValueError
     return values.to_numpy(zero_copy_only=False).astype(np.float64), offsets
@@ -269,8 +255,8 @@ def _numbers(column: Any, dtype: "np.dtype[Any] | None") -> tuple[Ragged, Bools]
 
 def _digests(column: Any) -> Ints:
     """`digest` of each, 0 for null. Raises: ValueError for what is neither texts nor tokens."""
-    if not _is_list(column):
-        if not _is_text(column.type):
+    if not is_list(column.type):
+        if not is_text(column.type):
             raise ValueError
         return np.array([0 if text is None else digest(text) for text in column.to_pylist()], np.int64)
     values, offsets = _lists(column)

@@ -74,8 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_span_rules(group)
 
     group = parser.add_argument_group("annotations").add_argument
-    meaning = "older name of --span-unit character or token"
-    group("--offset-unit", choices=["characters", "tokens"], help=meaning)
     group("--tokenizer", metavar="bytes|PATH", help="of the dataset's build (default: its copy in the dataset)")
     group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
     meaning = "name of id, document, spans, start, end, concepts, scores, surface, value; with chunks: text, tokens"
@@ -90,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     _track(arguments)
     if arguments.chunks is not None:
-        refuse_beside("chunks", arguments, "offset_unit", "ignore_column", "parameters")
+        refuse_beside("chunks", arguments, "ignore_column", "parameters")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
@@ -98,7 +96,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         ignored=arguments.ignore_column,
         columns=dict(arguments.column) if arguments.chunks is None else {},
         sort_bytes=arguments.sort_memory,
-        unit=arguments.offset_unit,
         **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "max_line_bytes", "split"),
     )
     joined = None

@@ -63,7 +63,7 @@ class Placer:
             f"offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
             "after the tokens of its document",
             "offsets of a known unit",
-            "say which (--offset-unit characters, as in build, or --offset-unit tokens)",
+            "say which (--span-unit character, as in build, or --span-unit token)",
         )
 
     def _by_shard(self, items: Items) -> Iterator[tuple[int, slice]]:
@@ -90,7 +90,7 @@ class Placer:
                     self.ds.path,
                     "joined datasets of which some have a token in front of every document",
                     "this token in all of them, or in none",
-                    "annotate them before they are joined, or give offsets in tokens (--offset-unit tokens)",
+                    "annotate them before they are joined, or give offsets in tokens (--span-unit token)",
                 )
             more = np.full(len(documents), int(mark is not None))
             first, base = first + before + more, self.ds.shard_starts[shard]
@@ -99,7 +99,8 @@ class Placer:
         spans = self._raw(items, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
-            decode = partial(self._decode, read, first + self.ds.shard_starts[shard])
+            known = None if items.own is None else self._kept
+            decode = None if known is None else partial(self._decode, known, read, first + self.ds.shard_starts[shard])
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
             where = self.where(items, int(np.argmax(row == error.row)))
@@ -144,14 +145,8 @@ class Placer:
     def _kept(self) -> TextTokenizer | None:
         return kept_tokenizer(self.ds)
 
-    def _decode(self, read: Read, first: Ints, row: int, start: int, end: int) -> str | None:
-        """The text of tokens of a document. Raises: BadRow if nobody knows it."""
-        if (tokenizer := self._kept) is None:
-            raise BadRow(
-                row,
-                f"{self.track}: found spans with texts of their own and a dataset without a tokenizer, expected the "
-                "tokenizer to compare with; ignore the texts (--ignore-column)",
-            )
+    def _decode(self, tokenizer: TextTokenizer, read: Read, first: Ints, row: int, start: int, end: int) -> str | None:
+        """The text of tokens of a document."""
         if not 0 <= start < end <= read.offsets[row + 1] - read.offsets[row]:
             return None
         return tokenizer.decode(self.ds.tokens(int(first[row]) + start, int(first[row]) + end).tolist())

@@ -12,7 +12,7 @@ from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.records.columns import OWN_TEXT, own_text
 from conceptloader.ingest.records.documents import check_id, check_own
-from conceptloader.ingest.records.records import JSON
+from conceptloader.ingest.records.records import parse_value
 from conceptloader.ingest.records.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
@@ -65,6 +65,8 @@ class RowParser:
         self._ignored_fields = self.ignored.difference(OWN_TEXT) | {
             name.removeprefix(spans) for name in ignored if name.startswith(spans)
         }
+        # Labels of `datasets` in these are numbers, not names.
+        self.values = [columns.get(name, name) for name in ("value", "spans")] if concepts is None else []
         self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
 
     def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
@@ -72,7 +74,7 @@ class RowParser:
         found: dict[str, Any] = {name: value for name, value in self._renamed(row, self.ignored).items() if value}
         for name in self._numbers & found.keys():
             with suppress(ValueError):  # `parse` says what is wrong with it
-                found[name] = JSON.decode(found[name])
+                found[name] = parse_value(found[name])
         for name in {"concepts", "scores"} & found.keys():
             found[name] = [found[name]]
         return {self._theirs.get(name, name): value for name, value in found.items()}

@@ -136,7 +136,6 @@ def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies
 
 def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     """Return the summary of a build with these arguments as text."""
-    skipped, rule = arguments.bad_records, arguments.special_tokens
     lines = [
         f"{summary.path}: {counted(summary.documents, 'document')}, {counted(summary.tokens, 'token')}, "
         f"{counted(summary.shards, 'shard')}"
@@ -146,24 +145,34 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
         lines.append(f"{counted(summary.truncated, 'conversation')} above --max-tokens; their last turns were dropped")
     if summary.prefix_tokens is not None:
         lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
-    if summary.special_tokens:
-        names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.special_tokens.items()))
-        lines.append(f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens): {names}")
+    lines += content_lines(summary.special_tokens, summary.unprinted, summary.doubled, arguments.special_tokens)
     if summary.guessed_eos:
         lines.append(f"the tokenizer names no eos: {summary.guessed_eos} is taken for it, by its name (--eos)")
-    if summary.unprinted:
-        names = ", ".join(f"{name} ({count:,})" for name, count in sorted(summary.unprinted.items()))
-        lines.append(f"the chat template does not print what these fields of messages say, so it is lost: {names}")
     if summary.compared:
         lines.append(f"tokenized by gigatoken; of {summary.compared:,} documents the ids were compared with tokenizers")
     elif summary.slow:
         lines.append(f"tokenized by tokenizers, the slower way: {summary.slow}")
-    if summary.doubled:
-        lines.append(f"{counted(summary.doubled, 'document')} had the eos or bos that is added: it is there twice")
     lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])
     if summary.bad_records:
-        lines.append(f"{summary.bad_records:,} bad records were skipped, see {skipped}")
+        lines.append(f"{summary.bad_records:,} bad records were skipped, see {arguments.bad_records}")
     return lines
+
+
+def content_lines(
+    spelled: Mapping[str, int], unprinted: Mapping[str, int], doubled: int, rule: str | None = None
+) -> list[str]:
+    """What documents hold that a build has to decide on, see `Progress`. rule: of special tokens."""
+    lines = {
+        f"special tokens that text spells, {_FATES[rule == CONTROL]} (--special-tokens)": spelled,
+        "the chat template does not print what these fields of messages say, so it is lost": unprinted,
+    }
+    found = [
+        f"{line}: {', '.join(f'{name} ({count:,})' for name, count in sorted(names.items()))}"
+        for line, names in lines.items()
+        if names
+    ]
+    said = f"{counted(doubled, 'document')} had the eos or bos that is added: it is there twice"
+    return [*found, said] if doubled else found
 
 
 class BadRecords:

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,7 +34,7 @@ from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.trial import try_rows, whole
-from conceptloader.ingest.build.unaligned import Losses, check_losses
+from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns
@@ -100,6 +99,12 @@ class IngestOptions(SpanAlignment):
     def spelled(self) -> str:
         """The rule for text that spells a special token."""
         return TEXT if self.special_tokens is None else self.special_tokens
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """What most of the first documents may not have already, see `Doubled`."""
+        known = {"eos": self.eos_twice, "text": self.special_tokens is not None, "bos": False}
+        return frozenset(kind for kind, chosen in known.items() if not chosen)
 
     @property
     def eos(self) -> int | None:
@@ -167,7 +172,8 @@ def build_dataset(
     content = format_options(options)
     if overwrite:
         made = content.to_json(describe_vocabularies(content)[0])  # what it says in build.json
-        key = fingerprint({"options": made, "inputs": [source.to_json() for source in sources], "plan": plan})
+        inputs = [source.to_json() for source in sources]
+        key = fingerprint({"options": made, "rule": options.spelled, "inputs": inputs, "plan": plan})
         with replacing(path, sources, key[:16]) as working:
             summary = build_dataset(sources, working, options, workers=workers, on_bad=on_bad, watch=watch)
         return replace(summary, path=path)
@@ -185,15 +191,13 @@ def build_dataset(
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
-        did, losses, spelled, unprinted, slow = _write_shards(
-            build, sources, plan, options, missing, workers, on_bad, watch
-        )
-        counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
+        did, bad = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        counts = did.documents, did.tokens, did.losses.lost, did.losses, bad, 0.0, did.truncated
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
-        summary.special_tokens, summary.doubled = dict(spelled), did["doubled"]
-        summary.compared, summary.slow, summary.unprinted = did["compared"], slow, dict(unprinted)
+        summary.special_tokens, summary.doubled = dict(did.spelled), did.doubled
+        summary.compared, summary.slow, summary.unprinted = did.compared, did.slow, dict(did.unprinted)
         summary.guessed_eos = getattr(options.tokenizer, "guessed", "")
-        summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
+        summary.prefix_tokens = None if options.columns.prefix is None else did.prefix_tokens
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
             summary.ids = count_ids(build)
@@ -208,14 +212,16 @@ def build_dataset(
     return summary
 
 
-def estimate(sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool) -> Room:
-    """What `build_dataset` will need; nothing is written to `out`.
+def estimate(
+    sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool
+) -> tuple[Room, Progress]:
+    """What `build_dataset` will need, by some of the rows, and what was found in these; `out` is not written to.
 
     Raises: ConfigError, InputError, as it does for the rows that are tried.
     """
     trial = try_rows(shard_job(sources, options, skip_bad=skip_bad), format_options(options))
     total = sum(piece_bytes(source, whole(sources, number)) for number, source in enumerate(sources))
-    return room_of(os.path.abspath(out), trial, total)
+    return room_of(os.path.abspath(out), trial, total), trial.done
 
 
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
@@ -354,8 +360,7 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
         skip_bad=skip_bad,
         chat=options.chat,
         bos=options.bos,
-        asked=not options.eos_twice,
-        asked_text=options.special_tokens is None,
+        asked=options.asked,
         special_tokens=options.spelled,
     )
 
@@ -369,13 +374,8 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> tuple[Counter[str], Losses, Counter[str], Counter[str], str]:
-    """Write the `missing` shards.
-
-    Returns: counts of documents, tokens (prefix: of prefixes), bad records, truncated conversations and documents with
-    a second eos or bos, and that were compared with tokenizers; losses; special tokens that texts spell, and fields of
-    messages that the chat template omitted, by name; why gigatoken was not used.
-    """
+) -> tuple[Progress, int]:
+    """Write the `missing` shards. Returns: what was done, and the number of bad records, which it does not have."""
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
@@ -388,24 +388,20 @@ def _write_shards(
             raise InputError(f"{error}; no shard was begun: {remedy}") from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    losses, told, counts, spelled = Losses(), set[str](), Counter[str](), Counter[str]()
-    slow, unprinted = set[str](), Counter[str]()
+    done, told, bad = Progress(), set[str](), 0
 
     def on_news(_: int, progress: Progress) -> None:
-        counts.update(documents=progress.documents, tokens=progress.tokens)
-        counts.update(bad=len(progress.bad), truncated=progress.truncated, prefix=progress.prefix_tokens)
-        counts.update(doubled=progress.doubled, compared=progress.compared)
-        slow.add(progress.slow)
-        spelled.update(progress.spelled)
-        unprinted.update(progress.unprinted)
-        losses.add(progress.losses)
-        for track, loss in losses.items():  # hours before the build would end with it
+        nonlocal bad
+        done.add(progress)
+        for track, loss in done.losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
                 told.add(track)
                 log.warning("track %r so far: %s; above --max-unaligned-spans the build will fail", track, loss)
-        for record in progress.bad:
+        for record in done.bad:
             if on_bad is not None:
                 on_bad(*record)
+        bad += len(done.bad)
+        done.bad.clear()
         if update:
             update(progress)
 
@@ -419,7 +415,7 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return counts, losses, spelled, unprinted, next(iter(slow - {""}), "")
+        return done, bad
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"

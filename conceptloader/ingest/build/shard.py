@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -39,8 +39,7 @@ class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
     tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos_id: the tokenizer's eos,
-    or None. eos: the id to append to each document, or None; bos: the one to put before it; asked: whether to raise
-    where the first documents have these already, asked_text: or special tokens as text.
+    or None. eos: the id to append to each document, or None; bos: the one to put before it; asked: see `Doubled`.
     skip_bad: skip records that cannot be ingested instead of raising.
     chat: how the input's conversations are rendered, None for documents. special_tokens: the rule of `SpecialTokens`.
     """
@@ -57,8 +56,7 @@ class ShardJob:
     skip_bad: bool = False
     chat: ChatRules | None = None
     bos: int | None = None
-    asked: bool = True
-    asked_text: bool = True
+    asked: Collection[str] = ()
     special_tokens: str = TEXT
 
 
@@ -112,19 +110,25 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
     return FileTokenizer(definition, "tokenizer", eos)
 
 
-def _with_rule(job: ShardJob) -> SpecialTokens | None:
-    tokenizer = _tokenizer(job.tokenizer, job.eos_id)
-    return None if tokenizer is None else SpecialTokens(tokenizer, job.special_tokens, job.columns.prefix)
+@lru_cache(maxsize=1)
+def _with_rule(definition: bytes | str | None, eos: int | None, rule: str, prefix: str | None) -> SpecialTokens | None:
+    tokenizer = _tokenizer(definition, eos)
+    return None if tokenizer is None else SpecialTokens(tokenizer, rule, prefix)
+
+
+def _special_tokens(job: ShardJob) -> SpecialTokens | None:
+    return _with_rule(job.tokenizer, job.eos_id, job.special_tokens, job.columns.prefix)
 
 
 def write_shard(job: ShardJob, report: Tell) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_writer(job.directory)
     with build.shard(job.shard) as writer:
-        filler = filler_of(job, writer)
+        filler = filler_of(job, writer, Doubled(job.asked if job.shard == 0 else ()))
         for numbers in build.plan[job.shard]:
             for rows, consumed in read_piece(job, build, Piece(*numbers)):
                 report(filler.add(rows, consumed))
+        filler.doubled.check()
         for number in sorted({numbers[0] for numbers in build.plan[job.shard]}):
             job.sources[number].check_unchanged()
 
@@ -154,7 +158,7 @@ class ShardFiller:
     """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob.
 
     decode: the text of tokens [start, end) of one of some documents, where the tokenizer of rows of tokens is known.
-    doubled: what looks at the ends of the first documents, None for nothing.
+    doubled: what looks at the ends of the first documents; whoever adds the last rows calls its `check`.
     """
 
     writer: ShardWriter
@@ -182,8 +186,7 @@ class ShardFiller:
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
             else:
-                framed = self._framed(batch)
-                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self.writer.name, framed)
+                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self._framed(batch))
                 self._write(batch, placed, progress)
                 break
         progress.bytes = consumed
@@ -277,7 +280,7 @@ def _named(error: BadRow) -> dict[int, str]:
     return dict(error.rows) or {error.row: error.problem}
 
 
-def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
+def filler_of(job: ShardJob, writer: ShardWriter, doubled: Doubled) -> ShardFiller:
     """What adds the rows of a job to its shard."""
     given = job.columns.tokens is not None and job.chat is None
 
@@ -287,9 +290,8 @@ def filler_of(job: ShardJob, writer: ShardWriter) -> ShardFiller:
         return tokenizer.decode(ids[start:end].tolist()) if tokenizer and 0 <= start < end <= len(ids) else None
 
     return ShardFiller(
-        writer, None if given else _with_rule(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
-        decode=decode if given and job.tokenizer is not None else None,
-        doubled=Doubled(asked=job.asked and job.shard == 0, asked_text=job.asked_text and job.shard == 0),
+        writer, None if given else _special_tokens(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
+        decode=decode if given and job.tokenizer is not None else None, doubled=doubled,
     )  # fmt: skip
 
 
@@ -299,7 +301,7 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
     concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None
     if job.chat is not None:
-        tokenizer = _with_rule(job)
+        tokenizer = _special_tokens(job)
         assert tokenizer is not None
         chat = ChatParser(job.chat, tokenizer, job.columns)
     if source.row_groups is not None:

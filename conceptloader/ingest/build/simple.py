@@ -116,7 +116,7 @@ def build(
         eos_twice=eos is not None,
         special_tokens=special_tokens,
         bos=find_token(loaded, None if bos is None else str(bos), "bos"),
-        vocabularies=with_labels(named, sources, columns),
+        vocabularies=named,
         scores=scores or {},
         **vars(rules or SpanAlignment()),
         encoding=encoding,
@@ -126,7 +126,9 @@ def build(
         max_line_bytes=max_line_bytes,
         unique_ids=unique_ids,
     )
-    return build_dataset(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
+    options = with_chat(options, chat)
+    options = replace(options, vocabularies=with_labels(named, sources, options.columns))
+    return build_dataset(sources, out, options, workers=workers, overwrite=overwrite, on_bad=on_bad)
 
 
 def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:

@@ -15,8 +15,8 @@ def note(rule: str, names: Mapping[str, int]) -> dict[str, Any]:
     return {"rule": rule, "names": dict(names)}
 
 
-def read_spelled(build: Build, rule: str) -> Counter[str]:
-    """How often text of the finished shards spells each special token.
+def read_spelled(build: Build, rule: str | None) -> Counter[str]:
+    """How often text of the finished shards spells each special token. rule: None for that of the first of them.
 
     Raises: ConfigError for a shard by another rule, FormatError for a record of a shard that is corrupt.
     """
@@ -32,6 +32,7 @@ def read_spelled(build: Build, rule: str) -> Counter[str]:
             problem = f"a .shard.json that is not what a writer says ({error!r})"
             expected, fix = "the counts of its special tokens", "remove it and write the shard again"
             raise FormatError(f"{build.path}: shard {shard}", problem, expected, fix) from error
+        rule = known if rule is None else rule
         if known != rule:
             raise ConfigError(
                 f"{build.path}: special_tokens",

@@ -3,13 +3,15 @@
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from tempfile import TemporaryDirectory
 
 from conceptloader.format.spec.options import BuildOptions
 from conceptloader.format.write.build import Build, create_writer
+from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.shard import Progress, Rows, ShardJob, filler_of, read_piece
 from conceptloader.ingest.records.inputs import Source
@@ -50,11 +52,12 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
 
     Raises:
         BadRecord: A record cannot be ingested, unless the job skips them.
-        InputError: A file cannot.
+        InputError: A file cannot, or most of the first documents have what the job asks for.
     """
     last = len(job.sources) - 1
     numbers = sorted({0, (last + 1) // 2, last}) if rows is None else [*range(last + 1)]
-    trial = Trial()
+    trial, doubled = Trial(), Doubled(job.asked)
+    place = partial(_place, job, options, doubled)
     for number in numbers:
         piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
@@ -63,19 +66,21 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
             for block, (some, consumed) in enumerate(read_piece(job, build, piece)):
                 if rows is None and block and (consumed or block == _BLOCKS):
                     break  # what was decompressed for the first block is at an end
-                _place(job, options, some, consumed, first)
+                place(some, consumed, first)
                 tried = sum(part.done.documents + len(part.done.bad) for part in (trial, first))
                 if rows is not None and tried >= rows:
                     trial.add(first, 1)
+                    doubled.check()
                     return trial
             left = piece_bytes(job.sources[number], piece) - first.done.bytes
             later = _later(job.sources[number], number, first.done.bytes) if rows is None else {}
             # Without later places, the first block stands for the whole input.
             trial.add(first, 1 if later else 1 + left / max(1, first.done.bytes))
-            for place, count in later.items():
+            for there, count in later.items():
                 part = Trial()
-                _try_place(job, options, build, place, part)
+                _try_place(job, place, build, there, part)
                 trial.add(part, left * count / sum(later.values()) / max(1, part.done.bytes))
+    doubled.check()
     return trial
 
 
@@ -95,22 +100,22 @@ def _later(source: Source, number: int, begin: int) -> Mapping[Piece, int]:
     return {Piece(number, at, min(at + _WIDTH, source.size)): 1 for at in range(begin, source.size, step)}
 
 
-def _try_place(job: ShardJob, options: BuildOptions, build: Build, piece: Piece, trial: Trial) -> None:
+def _try_place(job: ShardJob, place: Callable[..., None], build: Build, piece: Piece, trial: Trial) -> None:
     """The lines of a part, or the first rows of a row group."""
     lines, before = job.sources[piece.source].row_groups is None, trial.done.bytes
     for some, consumed in read_piece(job, build, piece):
-        _place(job, options, some, consumed, trial)
+        place(some, consumed, trial)
         if not lines:
             break
     if lines:  # also where none begins, as within a long document
         trial.done.bytes = before + piece.end - piece.begin
 
 
-def _place(job: ShardJob, options: BuildOptions, rows: Rows, consumed: int, trial: Trial) -> None:
+def _place(job: ShardJob, options: BuildOptions, doubled: Doubled, rows: Rows, consumed: int, trial: Trial) -> None:
     """One block, which is added to `trial`."""
     with TemporaryDirectory() as directory:
         with create_writer(directory, options).shard(0) as writer:
-            done = filler_of(replace(job, directory=directory, shard=0), writer).add(rows, consumed)
+            done = filler_of(job, writer, doubled).add(rows, consumed)
         shard = f"{writer.name}."  # not what there is once: vocabularies, for instance
         trial.written += sum(file.stat().st_size for file in os.scandir(directory) if file.name.startswith(shard))
     trial.done.add(done)

@@ -11,6 +11,7 @@ from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.align.units import UNITS
+from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.records.batch import RowBatch
 from conceptloader.storage.lock import build_lock
 
@@ -119,10 +120,12 @@ def check_losses(build: Build, limit: float) -> Losses:
 def finalize_within(path: str | os.PathLike[str], max_unaligned_spans: float) -> Manifest:
     """`finalize`, unless a track of the build has lost more than that part of its spans, or somebody builds there.
 
-    Raises: InputError naming track and examples, and what `build_lock` and `finalize` raise.
+    Raises: InputError naming track and examples, ConfigError for shards of several rules for special tokens, and what
+    `build_lock` and `finalize` raise.
     """
     build = open_writer(path)
     with build_lock(build.path):
         if all(build.is_finished(shard) for shard in range(build.num_shards)):
             check_losses(build, max_unaligned_spans)
+            read_spelled(build, None)
         return finalize(path)

@@ -32,12 +32,21 @@ def atlas(directory: str | os.PathLike[str]) -> tuple[Documents, dict[str, Any]]
 
 def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, ...]:
     """The parquet files that `paths` name, in that order, see `input_files`. Raises: ConfigError, InputError."""
-    found: list[str] = []
-    for path in paths:
-        some = [file.path for file in input_files([path], split) if file.path.endswith(".parquet")]
-        if not some:
+    found = input_files(paths, split)
+    wrong = [file.path for file in found if not file.path.endswith(".parquet")]
+    if wrong or (paths and not found):
+        raise ConfigError(
+            wrong[0] if wrong else ", ".join(paths),
+            "no parquet file",
+            "a parquet file, or a directory of parquet files",
+            "check the path",
+        )
+    for file in found:
+        if file.columns:
             raise ConfigError(
-                path, "no parquet file", "a parquet file, or a directory of parquet files", "check the path"
+                file.path,
+                f"column {min(file.columns)!r} in the names of its folders",
+                "columns that the file holds",
+                "write them into the file",
             )
-        found += some
-    return tuple(found)
+    return tuple(file.path for file in found)

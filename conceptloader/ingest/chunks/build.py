@@ -171,10 +171,10 @@ def annotate_chunked(
             vocabulary=library.names,
             groups=list(library.groups().items()),
             details=library.to_json(),
-            unit="tokens" if documents.tokens else "characters",
-            span_unit=None,
+            span_unit="token" if documents.tokens else "character",
             columns={"id": chunks.join, "content": documents.content},
             ignored=documents.keep,
+            split=None,  # which the documents were chosen by
             joined=chunked.told(joined.to_json()),
         )
         return annotate(dataset, joined.files, chunked.path, options, roots), joined

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from conceptloader.base.strict import Section
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.parquet import is_text
 from conceptloader.ingest.records.table import column_types
 
 
@@ -124,9 +125,6 @@ def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str
     wanted: columns of the documents, None for none. Raises: InputError.
     """
     import pyarrow as pa
-
-    def is_text(kind: Any) -> bool:
-        return any(getattr(pa.types, f"is_{name}")(kind) for name in ("string", "large_string", "string_view"))
 
     key = column_types(chunks.concepts.path)[chunks.concepts.key]
     for kind, (files, columns) in {

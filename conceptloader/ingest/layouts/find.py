@@ -21,7 +21,7 @@ from conceptloader.ingest.layouts.names import (
     unknown_kind,
     usual_split,
 )
-from conceptloader.ingest.parquet import row_count
+from conceptloader.ingest.parquet import row_groups
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def _check_rows(tree: Tree, found: Found, chosen: Sequence[str]) -> None:
         files = found.files.get(split, ())
         if not files or not {*files} <= {*chosen} or any(kind_of(name)[0] != "table" for name in files):
             continue
-        count = sum(row_count(tree.path(name)) for name in files)
+        count = sum(rows for name in files for _, rows in row_groups(tree.path(name)))
         if count != rows:
             raise InputError(
                 f"{tree.root}: {split}" if split else tree.root,

@@ -23,7 +23,7 @@ from conceptloader.ingest.records.batch import BadRow, RowBatch
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.documents import check_id, each, plain
 from conceptloader.ingest.records.messages import Unprinted, is_trained
-from conceptloader.ingest.records.records import RecordParser, parse_json, read_record
+from conceptloader.ingest.records.records import RecordParser, parse_value, read_record
 from conceptloader.ingest.records.special_tokens import ERROR, TEXT, SpecialTokens, refuse
 from conceptloader.ingest.records.table import objects_of
 from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
@@ -160,7 +160,7 @@ def read_variable(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     try:
-        return parse_json(f'{{"value": {text}}}'.encode())["value"]
+        return parse_value(text)
     except ValueError:
         return text
 
@@ -241,7 +241,7 @@ class ChatParser:
         if "chosen" in record and "rejected" in record:
             start = self._list(record, "prompt") if isinstance(prompt, list) else []
             return [
-                {**self._chat([*start, *self._list(record, side)], tools, 0, side), "id": f"{name}/{side}"}
+                {**self._chat([*start, *self._list(record, side)], tools, 0, side), "id": name and f"{name}/{side}"}
                 for side in ("chosen", "rejected")
             ]
         if isinstance(prompt, str) and isinstance(record.get("completion"), str):
@@ -435,7 +435,10 @@ def _joined(message: Any, where: str, keep: bool) -> Any:
 def _tools(found: Any) -> Any:
     """Tools as a list; files of tables often have them as JSON. Raises: ValueError for anything else."""
     if isinstance(found, str) and found:
-        found = parse_json(f'{{"tools": {found}}}'.encode())["tools"]
+        try:
+            found = parse_value(found)
+        except ValueError as error:
+            raise ValueError(f"tools: found {found!r:.100} ({error}), expected a list of objects") from error
     if found is not None and not isinstance(found, list):
         raise ValueError(f"tools: found {found!r:.100}, expected a list of objects")
     return found

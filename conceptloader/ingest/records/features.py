@@ -5,11 +5,9 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from conceptloader.errors import InputError
-from conceptloader.format.spec.columns import offsets_of
-from conceptloader.ingest.records.records import JSON
+from conceptloader.ingest.parquet import is_list, is_text, list_parts
+from conceptloader.ingest.records.records import parse_value
 
 INFO = "dataset_info.json"
 
@@ -74,12 +72,11 @@ def _item(feature: Any) -> Any:
 
 def _meant(array: Any, feature: Any, name: str) -> Any:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     kind = array.type
     if not _tells(feature):
         return array
-    if isinstance(feature, dict) and feature.get("_type") == "Json" and _is_text(kind):
+    if isinstance(feature, dict) and feature.get("_type") == "Json" and is_text(kind):
         return pa.ExtensionArray.from_storage(pa.json_(kind), array)
     if (names := label_names(feature)) is not None and pa.types.is_integer(kind):
         return _named(array, names, name)
@@ -92,11 +89,10 @@ def _meant(array: Any, feature: Any, name: str) -> Any:
             for key, part in zip(keys, array.flatten(), strict=True)
         ]
         return pa.StructArray.from_arrays(parts, keys, mask=array.is_null())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-        values = _meant(array.flatten(), _item(feature), name)
-        offsets = pa.array(offsets_of(lengths.astype(np.int64)), pa.int64())
-        return pa.LargeListArray.from_arrays(offsets, values, mask=array.is_null())
+    if is_list(kind):
+        values, offsets = list_parts(array)
+        values = _meant(values, _item(feature), name)
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values, mask=array.is_null())
     return array
 
 
@@ -111,12 +107,6 @@ def _named(array: Any, names: Sequence[str], name: str) -> Any:
     if wrong:
         raise ValueError(f"{name}: found label {wrong[0]}, expected one of {len(names)}")
     return pa.DictionaryArray.from_arrays(found.cast(pa.int32()), pa.array(names, pa.string()))
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def holds_json(kind: Any) -> bool:
@@ -136,8 +126,8 @@ def decoded(value: Any, kind: Any) -> Any:
         return value
     if _is_json(kind):
         try:
-            return JSON.decode(value)
-        except (json.JSONDecodeError, RecursionError) as error:
+            return parse_value(value)
+        except ValueError as error:
             raise ValueError(f"found {value!r:.100} in a column of Json ({error}), expected JSON") from error
     if pa.types.is_struct(kind):
         return {name: decoded(item, kind.field(name).type) for name, item in value.items()}

@@ -15,7 +15,7 @@ from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.layouts.find import input_files, skipped_files
 from conceptloader.ingest.layouts.names import EXPECTED, kind_of
-from conceptloader.ingest.parquet import row_group_sizes
+from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.lines import is_csv, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, read_record, with_values
 from conceptloader.ingest.records.table import read_objects
@@ -151,7 +151,7 @@ def _describe(path: str, name: str, kind: str, compression: str | None) -> Sourc
         raise InputError(
             path, f"cannot be read: {error.strerror}", fix="check the permissions, and the disk or mount"
         ) from error
-    groups = row_group_sizes(path) if kind == "table" else None
+    groups = tuple(size for size, _ in row_groups(path)) if kind == "table" else None
     return Source(
         path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,
         stamp=_stamp(found),

@@ -160,6 +160,14 @@ def parse_json(line: bytes) -> dict[str, Any]:
     return record
 
 
+def parse_value(text: str) -> Any:
+    """Any value of JSON. Raises: ValueError, as `parse_json` does."""
+    try:
+        return JSON.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def _refuse(name: str) -> Any:
     raise ValueError(f"found {name}, expected JSON, which has no such number; write null or omit it")
 

@@ -1,6 +1,6 @@
 """Parquet and Arrow files of a build's input: row groups to batches, column by column."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.ingest.parquet import open_parquet
+from conceptloader.ingest.parquet import is_list, list_parts, open_parquet
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
-from conceptloader.ingest.records.features import decoded, features_of, holds_json, label_names, meant
+from conceptloader.ingest.records.features import decoded, features_of, holds_json, meant
 from conceptloader.ingest.records.records import check_same
 from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -27,16 +27,6 @@ def column_types(path: str) -> dict[str, Any]:
     """Pyarrow's types of the columns, by name."""
     with open_parquet(path) as file:
         return {column.name: column.type for column in file.schema_arrow}
-
-
-def labels_of(path: str, column: str, field: str) -> Sequence[str] | None:
-    """Names of the labels in a field of the spans of a column, if the file has some."""
-    with open_parquet(path) as file:
-        feature = features_of(path, file.schema_arrow).get(column)
-    for _ in range(2):  # a list of objects, or before version 4 of datasets an object of lists
-        feature = feature[0] if isinstance(feature, list) and feature else feature
-        feature = feature.get("feature", feature) if isinstance(feature, dict) else feature
-    return label_names(feature.get(field)) if isinstance(feature, dict) else None
 
 
 def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
@@ -98,10 +88,11 @@ def read_row_groups(
     columns: Columns | None,
     more: Mapping[str, str | None] = MappingProxyType({}),
     ignored: Collection[str] = (),
+    numbers: Collection[str] = (),
 ) -> Iterator[tuple[Any, int, float]]:
     """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all but those `ignored`).
 
-    more: columns with one value that the file lacks.
+    more: columns with one value that the file lacks. numbers: those whose labels are numbers, where `columns` is None.
 
     With each: the number (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
@@ -115,7 +106,8 @@ def read_row_groups(
         asked = columns.wanted() if columns is not None else [name for name in names if name not in ignored]
         wanted = [name for name in asked if name in names]
         features = features_of(path, file.schema_arrow)
-        numbers = [] if columns is None else [columns.tokens or "", *columns.aligned, *columns.numbers]
+        if columns is not None:
+            numbers = [columns.tokens or "", *columns.aligned, *columns.numbers]
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):
@@ -203,14 +195,9 @@ def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[A
 
 def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:
     """(values of all lists, offsets of each list)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        raise BadRow(-1, f"column {name!r}: found type {kind}, expected {expected}")
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    return column.flatten(), offsets_of(lengths.astype(np.int64))
+    if not is_list(column.type):
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
+    return list_parts(column)
 
 
 def _row_of(offsets: Ints, item: int) -> int:

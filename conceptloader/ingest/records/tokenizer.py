@@ -5,7 +5,7 @@ import logging
 import os
 from array import array
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import chain
 from typing import Any, Protocol
@@ -244,11 +244,14 @@ def _cuts_bytes(definition: bytes) -> bool:
     return changes_text(definition) is None and "ByteLevel" in kinds and model["type"] == "BPE" and not any(odd)
 
 
-def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = True) -> TextTokenizer:
+def load_tokenizer(
+    source: str, eos: str | int | None = None, *, ends: bool = True, compared: bool = False
+) -> TextTokenizer:
     """`bytes`, a tokenizer.json, a folder as transformers saves it, or `hub:OWNER/NAME` (see `fetched`).
 
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
     of the usual names that the vocabulary has, else None. ends: whether the vocabulary must be clear about that token.
+    compared: that a folder was compared with transformers before, which takes seconds.
 
     Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are corrupt or say something else
     to transformers, ReadError.
@@ -277,7 +280,8 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
         found.guess_eos(path, folder, ends)
     if folder is not None and path != source:
         folder.complete(found.template)
-        folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
+        if not compared:
+            folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
     elif folder is None and found.definition is not None and adds_to(path, found.definition):
         log.warning("%s: files next to it say more of its tokens, which are not read: give the folder", path)
     return found
@@ -308,13 +312,16 @@ def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
     return tokenizer.name == facts.name
 
 
+_made = lru_cache(maxsize=1)(FileTokenizer)  # which takes seconds for large vocabularies
+
+
 def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
     """The tokenizer of a dataset: the built-in one, or the one that a build left next to it or next to its tokens."""
     facts = ds.manifest.tokenizer
     if facts is None or facts.name == "bytes":
         return BytesTokenizer() if facts else None
     for path, definition in kept_tokenizers(ds.files):
-        tokenizer = FileTokenizer(definition, path, facts.eos_id)
+        tokenizer = _made(definition, path, facts.eos_id)
         if tokenizer.name == facts.name:
             return tokenizer
     return None

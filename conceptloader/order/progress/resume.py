@@ -32,8 +32,8 @@ class Difference:
 def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Difference]:
     """What differs between two specs in deciding the first `consumed` samples. Empty: they agree on every one.
 
-    Phases, members, skips and exclusions that start at `consumed` or later are not looked at, nor are tracks and
-    tokens that are never read.
+    Phases, members, skips and exclusions that start at `consumed` or later are not looked at, nor are tracks,
+    columns and tokens that are never read.
     """
     found = _compared(saved, current, consumed) if consumed else ()
     return [one for one in found if one.saved != one.current]
@@ -121,7 +121,7 @@ def resume(
         read before, or this is "restart" (the expected share is logged).
 
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
-    Changed tracks, and tokens that are never read, are logged as warnings.
+    Changed tracks and columns, and tokens that are never read, are logged as warnings.
     """
     if saved.decided(consumed) < saved.begins:
         raise ResumeError(
@@ -333,5 +333,14 @@ def _warn(saved: OrderSpec, current: OrderSpec) -> None:
                 "datasets.%s: its tracks have changed since the checkpoint (saved %s, now %s); the order is the same",
                 name, old.tracks_fingerprint, new.tracks_fingerprint,
             )  # fmt: skip
+    names = {one.dataset for one in saved.members.values()} & {one.dataset for one in current.members.values()}
+    for column in sorted(saved.columns.keys() & current.columns.keys()):
+        was, now = saved.columns[column], current.columns[column]
+        for name in sorted(names):
+            if was.get(name) != now.get(name):
+                logger.warning(
+                    "outputs.columns.%s: dataset %s has other values than at the checkpoint (saved %s, now %s); the "
+                    "order is the same", column, name, was.get(name, "none"), now.get(name, "none"),
+                )  # fmt: skip
     if saved.quarantine != current.quarantine:
         logger.warning("exclude: which tokens are never read has changed since the checkpoint; it holds from here on")

@@ -124,6 +124,7 @@ class OrderSpec(Saved):
         ramps: Which phases were one ramp, in order; for messages, and because weights that are set live end a ramp.
         exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
             change the order.
+        columns: Name -> dataset -> fingerprint, of columns that batches hold; they do not change the order.
 
     Raises:
         ConfigError: For weights of unknown members and for all that Mixture rejects.
@@ -142,6 +143,7 @@ class OrderSpec(Saved):
     exclude: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     origin: Origin | None = None
     ramps: tuple[RampSteps, ...] = ()
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -354,8 +356,9 @@ class OrderSpec(Saved):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved."""
         data = {**VERSIONS, **plain(self)}
-        if not self.ramps:
-            del data["ramps"]
+        for key in ("ramps", "columns"):
+            if not data[key]:
+                del data[key]
         if self.live or self.origin:
             return data | {"spec_version": LIVE_VERSION}
         del data["origin"]
@@ -384,7 +387,7 @@ class OrderSpec(Saved):
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
-            fields = {"ramps": [], **{key: value for key, value in data.items() if key not in VERSIONS}}
+            fields = {"ramps": [], "columns": {}, **{key: value for key, value in data.items() if key not in VERSIONS}}
             return build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
         except ConfigError as error:
             raise ResumeError(

@@ -34,7 +34,9 @@ def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, tar
         having = [(files.roots.directory, column) for files, column in parts if column is not None]
         extras = [column.extra for _, column in having]
         at = [extra["at"] for extra in extras if "at" in extra][:1]  # what values belong to, if it is known
-        types = {(column.dtype, column.shape, *(column.extra.get("at", one) for one in at)) for _, column in having}
+        types = {
+            (column.dtype, column.shape, *(str(column.extra.get("at", one)) for one in at)) for _, column in having
+        }
         if len(types) > 1:
             raise ConfigError(
                 f"{command}: column {name!r}",

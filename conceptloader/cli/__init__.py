@@ -49,7 +49,7 @@ GROUPS = {
         "trace": ("trace.commands.trace", "show what a step contains, past or future; audit a recorded run"),
         "locate": ("trace.commands.locate", "find the steps that contain a document or concept"),
         "exposure": ("trace.commands.exposure", "count how often documents or concepts are seen"),
-        "forget": ("trace.commands.forget", "plan a run without some documents, from the last checkpoint before they were read"),
+        "forget": ("trace.commands.forget", "plan a run without some documents, from before they were read"),
         "receipt": ("receipts.command", "prove in which steps a document was, and that it was in no others"),
         "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
     },

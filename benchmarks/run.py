@@ -24,6 +24,7 @@ ALL = [
     "build",
     "text",
     "annotate",
+    "bulk",
     "megatron_startup",
     "packing",
 ]

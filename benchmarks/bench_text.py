@@ -123,8 +123,9 @@ def megatron_fast() -> None:
     import numpy as np
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
+    paths = [str(folder / "bare" / f"{k}.jsonl") for k in range(FILES)]
     quick = gigatoken.Tokenizer.from_json(slow_tokenizer().to_str())
-    found = quick.encode_files(gigatoken.JsonlFileSource([str(folder / "bare" / FIRST)], field="text"), parallel=True)
+    found = quick.encode_files(gigatoken.JsonlFileSource(paths, field="text"), parallel=True)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     builder = IndexedDatasetBuilder(str(target / "text.bin"), dtype=np.uint16)
@@ -132,9 +133,9 @@ def megatron_fast() -> None:
     builder.finalize(str(target / "text.idx"))
 
 
-def peers(total: int) -> list[Contender]:
-    """Those that are installed; Megatron-LM's tool needs a version newer than 0.16 of megatron-core."""
-    found = [Contender(one.__name__, one, total) for one in (datatrove, litdata) if find_spec(one.__name__)]
+def peers(total: int, first: int) -> list[Contender]:
+    """Those that are installed, the slow ones with one file; Megatron-LM's tool is newer than megatron-core 0.16."""
+    found = [Contender(one.__name__, one, first) for one in (datatrove, litdata) if find_spec(one.__name__)]
     with suppress(ImportError, AttributeError):
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
@@ -169,11 +170,11 @@ if __name__ == "__main__":  # the workers import this file
     )
     first = sum(map(len, documents[: (len(documents) + FILES - 1) // FILES]))  # those of FIRST, which are read first
     report.race(
-        "text to tokens, a file, beside others",
+        "text to tokens, beside others",
         [
-            Contender(US, lambda: build("bare", True, files=FIRST), first),
+            Contender(US, lambda: build("bare", True), total),
             Contender("conceptloader, tokenizers", lambda: build("bare", False, files=FIRST), first),
-            *peers(first),
+            *peers(total, first),
         ],
         unit="ns/character",
         repeats=1,

@@ -30,6 +30,7 @@ from conceptloader.storage.durable import completed, make_directories, write_fil
 
 PLAN = "plan.json"
 _LIBRARY = "concepts.parquet"
+_ROWS = 1 << 16  # documents whose spans are gathered at a time
 
 
 @dataclass(frozen=True)
@@ -281,8 +282,14 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     report = _report(task, opened, "wrong")
     columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]
     target = os.path.join(task.directory, f"{task.number:05d}.parquet")
-    _copy(opened, sql.spans(columns, path, bool(chunks.scores)), target)
     count = "SELECT count(*) FROM"
+    (rows,) = opened.execute(f"{count} read_parquet({sql.text(path)})").fetchone()
+    for first in range(0, max(1, rows), _ROWS):
+        pieces = sql.pieces(first, first + _ROWS, bool(chunks.scores))
+        opened.execute(f"INSERT INTO pieces {pieces}" if first else f"CREATE TEMP TABLE pieces AS {pieces}")
+    # Not sorted in the same query: DuckDB keeps to its memory in a join and in a sort, but not in both at once.
+    opened.execute(f"CREATE TEMP TABLE joined AS {sql.spans(columns, path)}")
+    _copy(opened, "SELECT * EXCLUDE (file_row_number) FROM joined ORDER BY file_row_number", target)
     by_status = opened.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
     return {
         **report,

@@ -30,7 +30,7 @@ from conceptloader.storage.durable import completed, make_directories, write_fil
 
 PLAN = "plan.json"
 _LIBRARY = "concepts.parquet"
-_ROWS = 1 << 16  # documents whose spans are gathered at a time
+_ROWS = 1 << 16  # documents that get their spans at a time
 
 
 @dataclass(frozen=True)
@@ -284,12 +284,12 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     target = os.path.join(task.directory, f"{task.number:05d}.parquet")
     count = "SELECT count(*) FROM"
     (rows,) = opened.execute(f"{count} read_parquet({sql.text(path)})").fetchone()
+    opened.execute("SET preserve_insertion_order = true")
+    # Some rows after the others: DuckDB cannot sort all of a large file, nor gather its lists, in the memory that it has.
     for first in range(0, max(1, rows), _ROWS):
-        pieces = sql.pieces(first, first + _ROWS, bool(chunks.scores))
-        opened.execute(f"INSERT INTO pieces {pieces}" if first else f"CREATE TEMP TABLE pieces AS {pieces}")
-    # Not sorted in the same query: DuckDB keeps to its memory in a join and in a sort, but not in both at once.
-    opened.execute(f"CREATE TEMP TABLE joined AS {sql.spans(columns, path)}")
-    _copy(opened, "SELECT * EXCLUDE (file_row_number) FROM joined ORDER BY file_row_number", target)
+        found = sql.spans(columns, path, bool(chunks.scores), first, first + _ROWS)
+        opened.execute(f"INSERT INTO joined {found}" if first else f"CREATE TEMP TABLE joined AS {found}")
+    _copy(opened, "FROM joined", target)
     by_status = opened.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
     return {
         **report,

@@ -155,8 +155,9 @@ def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: st
     ]
 
 
-def pieces(first: int, stop: int, scores: bool) -> str:
-    """The spans of the documents in rows [first, stop). DuckDB keeps lists that grow in memory: of some rows at once."""
+def spans(columns: Sequence[str], path: str, scores: bool, first: int, stop: int) -> str:
+    """The documents in rows [first, stop), in their order, with their spans."""
+    wanted = ", ".join(f"d.{name(column)}" for column in columns)
     labels, more = f"FROM labels WHERE row >= {first} AND row < {stop}", ""
     found = f"list_sort(list(DISTINCT concept)) AS concepts {labels}"
     if scores:
@@ -164,19 +165,13 @@ def pieces(first: int, stop: int, scores: bool) -> str:
         found += f"(SELECT row, number, concept, max(score) AS score {labels} GROUP BY ALL)"
         more = ', "scores": coalesce(scores, [])'
     return (
-        f"WITH ids AS (SELECT row, number, {found} GROUP BY ALL) "
-        'SELECT row, list({"start": start::INTEGER, "end": stop::INTEGER, "concepts": coalesce(concepts, [])'
+        f"WITH ids AS (SELECT row, number, {found} GROUP BY ALL), "
+        'pieces AS (SELECT row, list({"start": start::INTEGER, "end": stop::INTEGER, "concepts": coalesce(concepts, [])'
         f"{more}}} ORDER BY number) AS spans FROM good LEFT JOIN ids USING (row, number) "
-        f"WHERE row >= {first} AND row < {stop} GROUP BY row"
-    )
-
-
-def spans(columns: Sequence[str], path: str) -> str:
-    """The documents with their spans and the number of their row, in any order."""
-    wanted = ", ".join(f"d.{name(column)}" for column in columns)
-    return (
-        f"SELECT {wanted}, coalesce(spans, []) AS spans, d.file_row_number FROM read_parquet({text(path)}, "
-        "file_row_number=true) d LEFT JOIN pieces ON pieces.row = d.file_row_number"
+        f"WHERE row >= {first} AND row < {stop} GROUP BY row) "
+        f"SELECT {wanted}, coalesce(spans, []) AS spans FROM read_parquet({text(path)}, file_row_number=true) d "
+        f"LEFT JOIN pieces ON pieces.row = d.file_row_number WHERE d.file_row_number >= {first} "
+        f"AND d.file_row_number < {stop} ORDER BY d.file_row_number"
     )
 
 

@@ -83,7 +83,8 @@ class Annotations:
     """
 
     def __init__(self, database: Any, directory: str, rows: Iterable[Any]) -> None:
-        self._database, self._directory, self._file = database, directory, TemporaryFile(dir=directory)
+        self._database, self._directory = database, directory
+        self._file = TemporaryFile(dir=directory)  # noqa: SIM115 - read below
         self._varied: set[str] = set()  # columns that do not hold 0 or null alone; the others need not be sorted
         self.count, self.offsets, self._named, self._last = 0, False, False, -1
         self._keep(schema(), map(self._note, rows))

@@ -285,7 +285,7 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     count = "SELECT count(*) FROM"
     (rows,) = opened.execute(f"{count} read_parquet({sql.text(path)})").fetchone()
     opened.execute("SET preserve_insertion_order = true")
-    # Some rows after the others: DuckDB cannot sort all of a large file, nor gather its lists, in the memory that it has.
+    # Some rows after the others: in its memory DuckDB can neither sort a large file nor gather the lists of all of it.
     for first in range(0, max(1, rows), _ROWS):
         found = sql.spans(columns, path, bool(chunks.scores), first, first + _ROWS)
         opened.execute(f"INSERT INTO joined {found}" if first else f"CREATE TEMP TABLE joined AS {found}")

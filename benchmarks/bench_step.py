@@ -4,6 +4,7 @@ Model and loader share the cores here, as in a crowded process. benchmarks/gpu.p
 """
 
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -52,7 +53,8 @@ for number in range(ROUNDS + 1):
             times[key].setdefault(name, []).append(found[key])
 report = Report("step")
 report.add(f"{BATCH} windows of {SEQ_LEN}, a small GPT on the processor", "ms", times["step"])
-report.add("of that, the wait in next()", "ms", times["waited"])
+for name, waited in times["waited"].items():
+    report.fact("of that, the wait in next()", name, median(waited), "ms")
 for one in loaders.values():
     one.close()
 report.finish()

@@ -18,6 +18,7 @@ ALL = [
     "metadata",
     "columns",
     "loader",
+    "step",
     "startup",
     "scale",
     "size",

@@ -8,6 +8,10 @@ import os
 import random
 import shutil
 import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import gigatoken
@@ -22,7 +26,7 @@ from conceptloader.ingest.records.fast import VARIABLE
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 
-SIZE, FILES = 48_000_000, 4
+SIZE, FILES, FIRST, EOS = 48_000_000, 4, "0.jsonl", "<|endoftext|>"
 folder, target = ROOT / "text", ROOT / "built-text"
 
 
@@ -42,8 +46,7 @@ def write_inputs(documents: list[str]) -> None:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<|endoftext|>"]
-    trainer = trainers.BpeTrainer(vocab_size=32_000, special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=32_000, special_tokens=[EOS], initial_alphabet=alphabet)
     made.train_from_iterator(documents[:2000], trainer)
     for name in ("bare", "spans"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ def words_of(text: str) -> list[dict[str, object]]:
     return spans
 
 
-def build(name: str, fast: bool, workers: int = 1) -> None:
+def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
     shard._tokenizer.cache_clear()  # which keeps one that is fast or not
@@ -75,7 +78,70 @@ def build(name: str, fast: bool, workers: int = 1) -> None:
         columns=columns, tokenizer=load_tokenizer(str(folder / "tokenizer.json")), shard_input_bytes=16 << 20,
         max_unaligned_spans=1.0,
     )  # fmt: skip
-    build_dataset(find_sources([folder / name]), target, options, workers=workers)
+    build_dataset(find_sources([folder / name / files]), target, options, workers=workers)
+
+
+def datatrove() -> None:
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.tokens import DocumentTokenizer
+
+    shutil.rmtree(target, ignore_errors=True)
+    tokenizer = DocumentTokenizer(
+        str(target), str(folder / "tokenizer.json"), eos_token=EOS, shuffle_documents=False, batch_size=1000
+    )
+    pipeline = [JsonlReader(str(folder / "bare"), glob_pattern=FIRST), tokenizer]
+    LocalPipelineExecutor(pipeline, logging_dir=str(target / "logs"), skip_completed=False).run()
+
+
+@cache
+def slow_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def encoded(path: str) -> Iterator[object]:
+    """As litdata's documentation has it: a tensor a document."""
+    import torch
+
+    with open(path) as file:
+        for line in file:
+            yield torch.tensor(slow_tokenizer().encode(json.loads(line)["text"]).ids, dtype=torch.int32)
+
+
+def litdata() -> None:
+    from litdata import TokensLoader, optimize
+
+    shutil.rmtree(target, ignore_errors=True)
+    optimize(
+        encoded, [str(folder / "bare" / FIRST)], output_dir=str(target), chunk_bytes="64MB", num_workers=1,
+        item_loader=TokensLoader(4097), verbose=False,
+    )  # fmt: skip
+
+
+def megatron_fast() -> None:
+    """What tools/preprocess_data_fast.py of Megatron-LM does after its imports."""
+    import numpy as np
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    paths = [str(folder / "bare" / f"{k}.jsonl") for k in range(FILES)]
+    quick = gigatoken.Tokenizer.from_json(slow_tokenizer().to_str())
+    found = quick.encode_files(gigatoken.JsonlFileSource(paths, field="text"), parallel=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    builder = IndexedDatasetBuilder(str(target / "text.bin"), dtype=np.uint16)
+    builder.add_documents(found, eod_token=0)
+    builder.finalize(str(target / "text.idx"))
+
+
+def peers(total: int, first: int) -> list[Contender]:
+    """Those that are installed, the slow ones with one file; Megatron-LM's tool is newer than megatron-core 0.16."""
+    found = [Contender(one.__name__, one, first) for one in (datatrove, litdata) if find_spec(one.__name__)]
+    with suppress(ImportError, AttributeError):
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        IndexedDatasetBuilder.add_documents  # noqa: B018
+        found.append(Contender("Megatron preprocess_data_fast", megatron_fast, total))
+    return found
 
 
 if __name__ == "__main__":  # the workers import this file
@@ -85,7 +151,7 @@ if __name__ == "__main__":  # the workers import this file
     lines = [line for k in range(FILES) for line in (folder / "bare" / f"{k}.jsonl").read_text().splitlines()]
     documents = [json.loads(line)["text"] for line in lines]
     total = sum(map(len, documents))
-    slow = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    slow = slow_tokenizer()
     quick = gigatoken.Tokenizer.from_json(slow.to_str())
     report = Report("text")
     report.race(
@@ -101,6 +167,17 @@ if __name__ == "__main__":  # the workers import this file
         ],
         unit="ns/character",
         repeats=3,
+    )
+    first = sum(map(len, documents[: (len(documents) + FILES - 1) // FILES]))  # those of FIRST, which are read first
+    report.race(
+        "text to tokens, beside others",
+        [
+            Contender(US, lambda: build("bare", True), total),
+            Contender("conceptloader, tokenizers", lambda: build("bare", False, files=FIRST), first),
+            *peers(total, first),
+        ],
+        unit="ns/character",
+        repeats=1,
     )
     report.race(
         "text to tokens, wall clock",

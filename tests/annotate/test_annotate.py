@@ -155,6 +155,19 @@ def test_little_memory(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
 
 
+def test_more_ids_than_memory(tmp_path: Path) -> None:
+    count = 150_000
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(), plan=[0])
+    names = [f"d{number}" for number in range(count)]
+    with build.shard(0) as writer:
+        writer.add_documents(np.ones(count, np.int64), np.arange(count + 1), {}, names)
+    cl.writing.finalize(tmp_path / "ds")
+    pyarrow.parquet.write_table(pa.table({"id": names[::-1], "value": np.arange(count)}), tmp_path / "rows.parquet")
+    options = AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "i8"}, sort_bytes=22 << 20)
+    annotate(tmp_path / "ds", [tmp_path / "rows.parquet"], tmp_path / "out", options)
+    assert owners(cl.open_dataset(tmp_path / "out"), "c") == [[number] for number in range(count)[::-1]]
+
+
 def test_overlaps(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2, 3, 4]]])
     spans = [{"start": 0, "end": 3, "concepts": ["a"]}, {"start": 2, "end": 4, "concepts": ["b", "a"]}]

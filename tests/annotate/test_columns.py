@@ -101,8 +101,8 @@ def test_ids_beyond_their_type(tmp_path: Path) -> None:
 def test_ids_of_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(tmp_path / "ds", [[[1], [2]], [[3]]])
     ds = cl.open_dataset(tmp_path / "ds")
-    real = ids._hashes
-    monkeypatch.setattr(ids, "_hashes", lambda data: real([b"d0" if one == b"other" else one for one in data]))
+    real = ids.hash_ids
+    monkeypatch.setattr(ids, "hash_ids", lambda data: real([b"d0" if one == b"other" else one for one in data]))
     assert ids.find_many(ds, ["other", "d0", "d2", "d0", ""]).tolist() == [ids.MISSING, 0, 2, 0, ids.MISSING]
 
 

@@ -54,7 +54,8 @@ def found(corpus: Chunked, joined: Joined) -> dict[int, Any]:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_equals_a_loop(tmp_path: Path, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by two processes that have little memory."""
+    """Also by two processes that have little memory, and with the spans of few documents at a time."""
+    monkeypatch.setattr(joining, "_ROWS", 7)
     corpus = make(tmp_path, np.random.default_rng(own), documents=80).write()
     if own:
         monkeypatch.setattr(sql, "MEMORY", "64MB")

@@ -21,7 +21,7 @@ _READ = 1 << 18  # entries of a hash table, or ids, read at a time
 def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
     """int64 [len(ids)]: the number of the document with each id, MISSING, or AMBIGUOUS if several have it."""
     data = [text.encode("utf-8") for text in ids]
-    hashes, first, which = np.unique(_hashes(data), return_index=True, return_inverse=True)
+    hashes, first, which = np.unique(hash_ids(data), return_index=True, return_inverse=True)
     numbers, times = np.full(len(hashes), MISSING), np.zeros(len(hashes), np.int64)
     asked = [data[i] for i in first.tolist()]
     for shard in _shards(ds.reader):
@@ -40,7 +40,7 @@ def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
 def find_each(reader: ShardReader, ids: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """(shard, ordinal in it, id) of all documents that have one of these ids, in order; "" is none."""
     wanted = {text.encode("utf-8") for text in ids} - {b""}
-    hashes = np.sort(_hashes(list(wanted)))
+    hashes = np.sort(hash_ids(list(wanted)))
     for shard in _shards(reader):
         found = [ordinals for ordinals, _ in _candidates(reader, shard, hashes)]
         ordinals = np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
@@ -49,7 +49,7 @@ def find_each(reader: ShardReader, ids: Sequence[str]) -> Iterator[tuple[int, in
                 yield shard, ordinal, text.decode("utf-8")
 
 
-def _hashes(data: Sequence[bytes]) -> NDArray[np.uint64]:
+def hash_ids(data: Sequence[bytes]) -> NDArray[np.uint64]:
     return np.array([xxhash.xxh3_64_intdigest(one) for one in data], np.uint64)
 
 

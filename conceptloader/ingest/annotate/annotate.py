@@ -84,7 +84,7 @@ class AnnotateOptions(SpanAlignment):
     ignored: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Any] | None = None
-    sort_bytes: int = 256 << 20
+    sort_bytes: int = 96 << 20
     max_line_bytes: int = MAX_LINE_BYTES
     split: str | None = None
 

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
     meaning = "name of id, document, spans, start, end, concepts, scores, surface, value; with chunks: text, tokens"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
-    group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
+    group("--sort-memory", type=size, default=size("96M"), metavar="SIZE", help="memory for sorting (default: 96M)")
     add_max_line_bytes(group)
     building.add_bad_records(group, "skip rows that cannot be read, and invalid chunks, and list")
     group = parser.add_argument_group("documents with chunks").add_argument

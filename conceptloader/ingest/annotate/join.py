@@ -10,7 +10,7 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import counted
 from conceptloader.errors import InputError
-from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
+from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many, hash_ids
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.annotate.columns import Found
@@ -20,7 +20,7 @@ from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.storage.reads import named
 
-_IDS = 1 << 20  # looked up at a time
+_IDS, _ROWS = 1 << 17, 1 << 15  # looked up, placed at a time
 _NUMBERS = "document", "start", "stop", "source", "row", "content"
 
 
@@ -83,18 +83,24 @@ class Annotations:
     """
 
     def __init__(self, database: Any, directory: str, rows: Iterable[Any]) -> None:
-        arrow = need("pyarrow", PROBLEM)
-        self._database, self._file = database, TemporaryFile(dir=directory)  # noqa: SIM115 - read below
+        self._database, self._directory = database, directory
+        self._file = TemporaryFile(dir=directory)  # noqa: SIM115 - read below
         self._varied: set[str] = set()  # columns that do not hold 0 or null alone; the others need not be sorted
-        self.count, self.offsets, self._last = 0, False, -1
-        with arrow.ipc.new_stream(self._file, schema()) as file:
-            for batch in rows:
-                with named(directory, "written"):
-                    file.write_batch(batch)
-                self._note(batch)
+        self.count, self.offsets, self._named, self._last = 0, False, False, -1
+        self._keep(schema(), map(self._note, rows))
+
+    def _keep(self, kinds: Any, batches: Iterable[Any]) -> None:
+        """In place of what was kept, from which they may be read."""
+        arrow, kept = need("pyarrow", PROBLEM), TemporaryFile(dir=self._directory)  # noqa: SIM115 - read below
+        with arrow.ipc.new_stream(kept, kinds) as file:
+            for batch in batches:
+                with named(self._directory, "written"):
+                    file.write(batch)
+        self._file.close()
+        self._file = kept
         arrow.default_memory_pool().release_unused()  # DuckDB has its own
 
-    def _note(self, batch: Any) -> None:
+    def _note(self, batch: Any) -> Any:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         self.count += batch.num_rows
         self.offsets = self.offsets or bool((columns["stop"].to_numpy() != WHOLE).any())
@@ -103,6 +109,8 @@ class Annotations:
         self._varied |= {name for name in ("source", "part", "content") if columns[name].to_numpy().any()}
         if columns["own"].null_count < batch.num_rows:
             self._varied.add("own")
+        self._named = self._named or columns["document"].null_count > 0
+        return batch
 
     def _query(self, database: Any, sql: str) -> Any:
         """Of `annotations`, which are read once."""
@@ -117,18 +125,25 @@ class Annotations:
         """
         with self._database.cursor() as other:
             names = self._query(other, "SELECT DISTINCT id FROM annotations WHERE document IS NULL")
-            texts = (some["id"].to_pylist() for some in _batches(names, _IDS))
-            found = ((some, find_many(ds, some)) for some in texts)
-            load(self._database, "named", "id VARCHAR, found BIGINT", found)
+            hashed = ((ids, hash_ids([*map(str.encode, ids)])) for ids in _ids(names))
+            load(self._database, "asked", "id VARCHAR, hash UBIGINT", hashed)
+            # In the order of the tables of hashes: all look-ups together read these once.
+            asked = _ids(other.sql("SELECT id FROM asked ORDER BY hash"))
+            load(self._database, "named", "id VARCHAR, found BIGINT", ((ids, find_many(ds, ids)) for ids in asked))
         self._check(ds, sources)
         chosen = ["start", "stop", "row", "record", *sorted(self._varied)]
         keys = ["document", *(name for name in ("source", "row", "part") if name in chosen)]
-        joined = self._query(
-            self._database,
-            f"SELECT coalesce(document, found) AS document, {', '.join(chosen)} FROM annotations LEFT JOIN named "
-            f"USING (id) ORDER BY {', '.join(keys)}",
-        )
-        return self._sorted(joined)
+        if self._named:  # joined first: DuckDB keeps to its memory in a join and in a sort, but not in both at once
+            joined = self._query(
+                self._database,
+                f"SELECT coalesce(document, found) AS document, {', '.join(chosen)} FROM annotations "
+                "LEFT JOIN named USING (id)",
+            )
+            with need("pyarrow", PROBLEM).RecordBatchReader.from_stream(joined) as batches:
+                self._keep(batches.schema, _read(batches))
+        self._database.execute("DROP TABLE asked; DROP TABLE named")
+        query = f"SELECT document, {', '.join(chosen)} FROM annotations ORDER BY {', '.join(keys)}"
+        return self._sorted(self._query(self._database, query))
 
     def _sorted(self, joined: Any) -> Iterator[Items]:
         with self._file:
@@ -153,18 +168,32 @@ class Annotations:
         raise InputError(sources[source].row_name(row), found.get(number, f"document {number}"), expected, remedy)
 
 
+def _read(batches: Any) -> Iterator[Any]:
+    """What DuckDB gives, some rows at a time. Raises: its errors."""
+    try:
+        for batch in batches:
+            yield from (batch.slice(first, _ROWS) for first in range(0, len(batch), _ROWS))
+    except OSError as error:  # as Arrow calls them
+        raise need("duckdb", PROBLEM).Error(str(error)) from error
+
+
 def _batches(query: Any, least: int) -> Iterator[Any]:
     """Tables of at least so many rows, but for the last."""
     arrow = need("pyarrow", PROBLEM)
     with arrow.RecordBatchReader.from_stream(query) as batches:
         held: list[Any] = []
-        for batch in batches:
+        for batch in _read(batches):
             held.append(batch)
             if sum(map(len, held)) >= least:
                 yield arrow.Table.from_batches(held)
                 held = []
         if held:
             yield arrow.Table.from_batches(held)
+
+
+def _ids(query: Any) -> Iterator[list[str]]:
+    """Some at a time."""
+    return (some["id"].to_pylist() for some in _batches(query, _IDS))
 
 
 def _by_document(query: Any) -> Iterator[Items]:

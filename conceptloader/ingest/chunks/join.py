@@ -30,6 +30,7 @@ from conceptloader.storage.durable import completed, make_directories, write_fil
 
 PLAN = "plan.json"
 _LIBRARY = "concepts.parquet"
+_ROWS = 1 << 16  # documents that get their spans at a time
 
 
 @dataclass(frozen=True)
@@ -281,8 +282,14 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     report = _report(task, opened, "wrong")
     columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]
     target = os.path.join(task.directory, f"{task.number:05d}.parquet")
-    _copy(opened, sql.spans(columns, path, bool(chunks.scores)), target)
     count = "SELECT count(*) FROM"
+    (rows,) = opened.execute(f"{count} read_parquet({sql.text(path)})").fetchone()
+    opened.execute("SET preserve_insertion_order = true")
+    # Some rows after the others: in its memory DuckDB can neither sort a large file nor gather the lists of all of it.
+    for first in range(0, max(1, rows), _ROWS):
+        found = sql.spans(columns, path, bool(chunks.scores), first, first + _ROWS)
+        opened.execute(f"INSERT INTO joined {found}" if first else f"CREATE TEMP TABLE joined AS {found}")
+    _copy(opened, "FROM joined", target)
     by_status = opened.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
     return {
         **report,

@@ -155,20 +155,23 @@ def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: st
     ]
 
 
-def spans(columns: Sequence[str], path: str, scores: bool) -> str:
-    """The documents in their order, with their spans."""
+def spans(columns: Sequence[str], path: str, scores: bool, first: int, stop: int) -> str:
+    """The documents in rows [first, stop), in their order, with their spans."""
     wanted = ", ".join(f"d.{name(column)}" for column in columns)
-    found, more = "list_sort(list(DISTINCT concept)) AS concepts FROM labels", ""
+    labels, more = f"FROM labels WHERE row >= {first} AND row < {stop}", ""
+    found = f"list_sort(list(DISTINCT concept)) AS concepts {labels}"
     if scores:
         found = "list(concept ORDER BY concept) AS concepts, list(score ORDER BY concept) AS scores FROM "
-        found += "(SELECT row, number, concept, max(score) AS score FROM labels GROUP BY ALL)"
+        found += f"(SELECT row, number, concept, max(score) AS score {labels} GROUP BY ALL)"
         more = ', "scores": coalesce(scores, [])'
     return (
         f"WITH ids AS (SELECT row, number, {found} GROUP BY ALL), "
         'pieces AS (SELECT row, list({"start": start::INTEGER, "end": stop::INTEGER, "concepts": coalesce(concepts, [])'
-        f"{more}}} ORDER BY number) AS spans FROM good LEFT JOIN ids USING (row, number) GROUP BY row) "
+        f"{more}}} ORDER BY number) AS spans FROM good LEFT JOIN ids USING (row, number) "
+        f"WHERE row >= {first} AND row < {stop} GROUP BY row) "
         f"SELECT {wanted}, coalesce(spans, []) AS spans FROM read_parquet({text(path)}, file_row_number=true) d "
-        "LEFT JOIN pieces ON pieces.row = d.file_row_number ORDER BY d.file_row_number"
+        f"LEFT JOIN pieces ON pieces.row = d.file_row_number WHERE d.file_row_number >= {first} "
+        f"AND d.file_row_number < {stop} ORDER BY d.file_row_number"
     )
 
 

@@ -362,3 +362,20 @@ def test_many_bad_records_of_a_block_do_not_repeat_it_for_each(
     cl.build(tmp_path / "good.jsonl", tmp_path / "all", **options)
     found, wanted = content(tmp_path / "some"), content(tmp_path / "all")
     assert all(name.endswith(".json") for name in wanted if found[name] != wanted[name])
+
+
+@pytest.mark.parametrize("bad", [{0, 1}, {0, 1, 2}, {1, 2}, {0, 2, 4}, {*range(0, 40, 3), *range(20)}])
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view()], ids=str)
+def test_many_bad_rows_of_a_table(bad: set[int], kind: Any, tmp_path: Path) -> None:
+    """In whatever type, also where no row or no neighbours are left, and in a field of spans that pyarrow rejects."""
+    rows = [
+        {"text": "abc", "spans": [{"start": 0, "end": 3, "concepts": None if k in bad else ["a"]}]}
+        for k in range(max(bad) + 2)
+    ]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table.set_column(0, "text", table["text"].cast(kind)), tmp_path / "in.parquet")
+    found: list[Any] = []
+    options: dict[str, Any] = {"tokenizer": "bytes", "vocabularies": {"concepts": ["a"]}}
+    made = cl.build(tmp_path / "in.parquet", tmp_path / "out", on_bad=lambda *one: found.append(one), **options)
+    assert [where for _, where, _ in found] == [f"row {k}" for k in sorted(bad)]
+    assert made.documents == len(rows) - len(bad)

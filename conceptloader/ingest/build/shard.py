@@ -29,7 +29,7 @@ from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, RecordParser
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
-from conceptloader.ingest.records.table import TableParser, read_row_groups
+from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
 
@@ -149,7 +149,7 @@ class Rows:
 
     def only(self, kept: Sequence[int]) -> "Rows":
         """Those at these positions."""
-        content = [self.content[i] for i in kept] if isinstance(self.content, list) else self.content.take(kept)
+        content = [self.content[i] for i in kept] if isinstance(self.content, list) else rows_at(self.content, kept)
         return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
 
 

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
@@ -47,7 +47,15 @@ _MISSING = {
 }
 
 
-def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
+@contextlib.contextmanager
+def without_names() -> Iterator[contextlib.ExitStack]:
+    """Yield what removes files of names if no recipe is written, whose next try they would end."""
+    with contextlib.ExitStack() as undo:
+        yield undo
+        undo.pop_all()
+
+
+def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib.ExitStack) -> None:
     """Write the recipe and files of concept names. Raises: ConfigError, InputError."""
     for path in arguments.inputs:
         if path.endswith(_OF_TOKENS):
@@ -60,7 +68,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
         roles = ", ".join(rows[0] if rows else ())
         problem = f"found columns {roles or 'none'}: {found.doubts[0]}"
         raise InputError(sources[0].path, problem, fix="name it (build --column text=NAME or tokens=NAME)")
-    names = _vocabularies(arguments, sources, found)
+    names = _vocabularies(arguments, sources, found, undo)
     _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
     home = os.path.dirname(arguments.out)
@@ -72,7 +80,9 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
     _write("build", arguments.out, f"the first {len(rows):,} rows of {sources[0].path}", found, recipe, missing, output)
 
 
-def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
+def write_annotate_recipe(
+    arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output, undo: contextlib.ExitStack
+) -> None:
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
     sources = find_sources(inputs, arguments.split)
@@ -86,7 +96,7 @@ def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: l
             "a column that names the document, and spans with start, end and concepts",
             "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
         )
-    names = _vocabularies(arguments, sources, found)
+    names = _vocabularies(arguments, sources, found, undo)
     free = (f"concepts{number}" for number in chain([""], count(2)))
     track = next(name for name in free if name not in manifest.tracks)
     out = f"{dataset.rstrip('/')}-{track}"
@@ -154,7 +164,9 @@ def _count(found: Guess, bad: Sequence[str], what: str) -> None:
         found.doubts += [f"{len(bad):,} {what}, such as {bad[0]}", *bad[1:_SHOWN]]
 
 
-def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Guess) -> dict[str, str]:
+def _vocabularies(
+    arguments: argparse.Namespace, sources: list[Source], found: Guess, undo: contextlib.ExitStack
+) -> dict[str, str]:
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
     files = by_track(arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
@@ -176,6 +188,7 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
         names = count_names(sources, track, columns, MAX_LINE_BYTES, flat=flat, on_bad=bad.append)
         _count(found, bad, f"rows of all without the names of track {track}")
         kept, _ = write_names(path, names)
+        undo.callback(os.unlink, path)
         files[track] = path
         if kept > _MANY:
             found.doubts.append(f"{path}: {kept:,} names of concepts; are these labels?")

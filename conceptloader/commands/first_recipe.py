@@ -65,9 +65,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib
     found, rows = _surveyed(arguments, sources, guess)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
-        roles = ", ".join(rows[0] if rows else ())
-        problem = f"found columns {roles or 'none'}: {found.doubts[0]}"
-        raise InputError(sources[0].path, problem, fix="name it (build --column text=NAME or tokens=NAME)")
+        raise InputError(sources[0].path, found.doubts[0], fix="name it (build --column text=NAME or tokens=NAME)")
     names = _vocabularies(arguments, sources, found, undo)
     _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]

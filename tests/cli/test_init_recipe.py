@@ -145,7 +145,7 @@ def test_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("name", "code", "said"),
     [
         ("a.bin", 2, "conceptloader adopt"),
-        ("short.jsonl", 1, "found columns a: no column of text"),
+        ("short.jsonl", 1, "found columns a (text): no column of text"),
         ("nowhere.jsonl", 2, "nowhere.jsonl"),
     ],
 )
@@ -241,6 +241,58 @@ def test_two_columns_of_spans(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_other_columns(values: list[Any], role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "in.jsonl", [{"text": TEXT, "more": value} for value in values])
     assert init(capsys, source, "--tokenizer", "bytes")["columns"]["more"] == role
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+
+
+SPAN = {"start": 0, "end": 3, "label": "x"}
+NO_SPANS: dict[str, tuple[Any, str]] = {
+    "spans": ([{**SPAN, "start": 0.0, "end": 3.0}], "spans: start is float, expected integers; end is float, expected"),
+    "entities": ([{**SPAN, "end": "3"}], "entities: end is text, expected integers"),
+    "ents": ([{"from": None, "to": 3, "tag": "x"}], "ents: from is null, expected integers"),
+    "annotations": ([{"offset": 0, "length": 3, "label": "x"}], "annotations: no field is called start or the like"),
+    "spans_topic": ([[0, 3]], "spans_topic: lists of lists of integer, expected lists of objects with start, end and concepts"),
+    "Labels": ({"start": [0], "end": [3], "label": ["x"]}, "Labels: object, expected lists of objects"),
+    "found": ({"start": [0], "end": [3], "label": ["x"]}, "found: object, expected lists of objects"),
+    "tags": (["a", "b"], "tags: lists of text, expected lists of objects"),
+}
+
+
+@pytest.mark.parametrize("name", NO_SPANS)
+def test_what_may_be_spans_is_not_ignored_without_a_word(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, said = NO_SPANS[name]
+    found = init(capsys, write(tmp_path / "in.jsonl", [{"text": TEXT, name: value}] * 3), "--tokenizer", "bytes")
+    assert found["columns"][name] == "ignored"
+    assert any(doubt.startswith(said) for doubt in found["doubts"]), found["doubts"]
+
+
+def test_an_object_meta_is_the_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", [{"text": TEXT, "meta": {"url": "a"}}])
+    assert init(capsys, source, "--tokenizer", "bytes")["columns"]["meta"] == "metadata"
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert dataset.spans("metadata", *dataset.document_range(0)).decode() == [{"url": "a"}]
+
+
+@pytest.mark.parametrize("name", ["id", "spans", "spans_topic", "metadata", "concepts", "prefix", "labels", "tags"])
+def test_a_column_of_a_name_that_a_build_knows_has_one_role(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it holds; what is written is built."""
+    for value in (7, 7.5, True, "x", '[{"start": 0}]', [1], [0.5], ["x"], {"a": 1}, [{"a": 1}], [SPAN], None):
+        rows = [{"text": TEXT, "ents": [SPAN], name: value}] * 2
+        found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes", "--overwrite")
+        assert not any("role" in doubt for doubt in found["doubts"]), value
+        words = ["build", "--recipe", "build.yaml", "--workers", "1", "--quiet", "--overwrite"]
+        assert main(words) == 0, (value, found["doubts"])
+
+
+def test_ids_of_two_types_in_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.parquet", [{"id": "a", "text": TEXT}] * 4)
+    write(tmp_path / "in" / "b.parquet", [{"id": 7, "text": TEXT}] * 4)
+    assert init(capsys, tmp_path / "in", "--tokenizer", "bytes")["columns"]["id"] == "id"
     assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
 
 

@@ -118,7 +118,8 @@ class Columns:
     def _roles(self) -> list[str]:
         metadata = [self.metadata] if self.metadata is not None else []
         named = [*self.metadata_columns, *self.aligned, *self.numbers]
-        return [self.content, self.id, *self.tracks.values(), *metadata, *named]
+        ids = [] if self.id in self.ignored else [self.id]
+        return [self.content, *ids, *self.tracks.values(), *metadata, *named]
 
     def _named(self) -> list[str]:
         return [] if self.prefix is None else sorted(load_prefix(self.prefix).names)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, count, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import yaml
@@ -62,10 +63,11 @@ def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
     sources = find_sources(arguments.inputs, arguments.split)
-    found, rows = _surveyed(arguments, sources, guess)
+    found, rows, first = _surveyed(arguments, sources, guess)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
-        raise InputError(sources[0].path, found.doubts[0], fix="name it (build --column text=NAME or tokens=NAME)")
+        fix = "convert one, or name it (build --column text=NAME or tokens=NAME)"
+        raise InputError(first.path, found.doubts[0], fix=fix)
     names = _vocabularies(arguments, sources, found, undo)
     _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
@@ -86,11 +88,11 @@ def write_annotate_recipe(
     sources = find_sources(inputs, arguments.split)
     manifest, allowed = load_manifest(dataset, arguments.root)
     ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
-    found, rows = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
+    found, rows, first = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
     if not found.roles:
         raise InputError(
-            sources[0].path,
-            f"columns {', '.join(rows[0] if rows else ()) or 'none'}",
+            first.path,
+            f"columns {', '.join(rows[0]) or 'none'}",
             "a column that names the document, and spans with start, end and concepts",
             "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
         )
@@ -145,15 +147,28 @@ def _split(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _surveyed(
     arguments: argparse.Namespace, sources: list[Source], look: Callable[[list[dict[str, Any]]], Guess]
-) -> tuple[Guess, list[dict[str, Any]]]:
-    """What `look` finds in the first rows, and these; rows that cannot be read are counted."""
+) -> tuple[Guess, list[dict[str, Any]], Source]:
+    """What `look` finds in the first rows, these, and the file that they begin in; rows that cannot be read are counted.
+
+    Where it finds nothing, that is for the rows of the first file of which this is true.
+    """
     bad: list[str] = []
-    numbered = chain.from_iterable(surveyed(source, MAX_LINE_BYTES, None, bad.append) for source in sources)
-    limit = int(min(arguments.rows or ROWS, _HELD))
-    rows = [row for _, row in islice(numbered, limit)]
+    found_rows = ((source, row) for source in sources for _, row in surveyed(source, MAX_LINE_BYTES, None, bad.append))
+    held = [*islice(found_rows, int(min(arguments.rows or ROWS, _HELD)))]
+    if not held and bad:
+        raise InputError(found=bad[0])
+    if not held:
+        raise InputError(sources[0].path, "no rows", "at least one record", "check the inputs")
+    rows, first = [row for _, row in held], held[0][0]
     found = look(rows)
+    if not found.roles:
+        for source, group in groupby(held, itemgetter(0)):
+            some = [row for _, row in group]
+            if not (alone := look(some)).roles:
+                found, rows, first = alone, some, source
+                break
     _count(found, bad, "rows that cannot be read")
-    return found, rows
+    return found, rows, first
 
 
 def _count(found: Guess, bad: Sequence[str], what: str) -> None:

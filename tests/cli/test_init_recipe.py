@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from tokenizers import normalizers
@@ -157,6 +159,32 @@ def test_what_is_no_corpus(name: str, code: int, said: str, capsys: pytest.Captu
     assert not Path("build.yaml").exists()
 
 
+WRONG: dict[str, tuple[dict[str, pa.Table], str]] = {
+    "lists": ({"a": pa.table({"text": [["a"]]})}, "a.parquet: found columns text (lists of text): no column of text"),
+    "floats": ({"a": pa.table({"tokens": [[1.0]]})}, "a.parquet: found columns tokens (lists of float): no column of"),
+    "bytes": ({"a": pa.table({"text": [b"a"]})}, "a.parquet: found columns text (bytes): no column of text"),
+    "nested": ({"a": pa.table({"doc": [{"body": "a"}]})}, "columns doc (object): no column of text, and none of token"),
+    "a later file": (
+        {"a": pa.table({"text": ["a"] * 3}), "b": pa.table({"text": [7] * 3})},
+        "b.parquet: found columns text (integer): no column of text",
+    ),
+    "no row": ({"a": pa.table({"text": pa.array([], pa.string())})}, "a.parquet: found no rows, expected"),
+    "two values": ({"lang=en/a": pa.table({"text": ["a"], "lang": ["de"]})}, "a.parquet: row 0: lang: found 'de', exp"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_all_rows(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says which file, and what is there."""
+    tables, said = WRONG[case]
+    for name, table in tables.items():
+        path = Path("in") / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+    assert main(["init", "in", "--out", "build.yaml"]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_an_existing_recipe_or_vocabulary_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "in.jsonl", [row(0)])
     Path("build.concepts.txt").write_text("mine\n")
@@ -280,7 +308,7 @@ def test_a_column_of_a_name_that_a_build_knows_has_one_role(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever it holds; what is written is built."""
-    for value in (7, 7.5, True, "x", '[{"start": 0}]', [1], [0.5], ["x"], {"a": 1}, [{"a": 1}], [SPAN], None):
+    for value in (7.5, True, '[{"start": 0}]', [0.5], {"a": 1}, [SPAN]):
         rows = [{"text": TEXT, "ents": [SPAN], name: value}] * 2
         found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes", "--overwrite")
         assert not any("role" in doubt for doubt in found["doubts"]), value

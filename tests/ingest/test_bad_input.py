@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
@@ -379,3 +380,32 @@ def test_many_bad_rows_of_a_table(bad: set[int], kind: Any, tmp_path: Path) -> N
     made = cl.build(tmp_path / "in.parquet", tmp_path / "out", on_bad=lambda *one: found.append(one), **options)
     assert [where for _, where, _ in found] == [f"row {k}" for k in sorted(bad)]
     assert made.documents == len(rows) - len(bad)
+
+
+NO_VOCABULARY = {"text": "abc", "spans": [{"start": 0, "end": 3, "concepts": ["x"]}]}
+ADVICE: dict[str, tuple[list[dict[str, Any]], bool]] = {
+    "an option is missing": ([NO_VOCABULARY, *[{"text": "abc"}] * 20], False),
+    "all are bad": ([{"text": ["a"]}] * 20, False),
+    "one is bad": ([{"text": "a"}, {"text": ["a"]}, *[{"text": "b"}] * 20], True),
+    "there is only one": ([{"text": ["a"]}], True),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_bad_records_are_left_out_only_where_others_are_good(case: str, tmp_path: Path) -> None:
+    rows, advised = ADVICE[case]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError) as caught:
+        cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes")
+    assert ("--bad-records" in str(caught.value)) == advised
+
+
+def test_a_build_that_left_out_all_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": 7}\n' * 500)
+    bad = tmp_path / "bad.jsonl"
+    words = ["build", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--quiet"]
+    assert main([*words, "--bad-records", str(bad)]) == 1
+    said = capsys.readouterr().err
+    assert "no document: all 500 records were bad, such as" in said
+    assert f"in.jsonl: line 1: text: found 7, expected a string; {bad} lists them" in said
+    assert "corpus" not in said

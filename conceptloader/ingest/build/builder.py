@@ -388,7 +388,7 @@ def _write_shards(
             raise InputError(f"{error}; no shard was begun: {remedy}") from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    done, told, bad = Progress(), set[str](), 0
+    done, told, bad, first = Progress(), set[str](), 0, list[str]()
 
     def on_news(_: int, progress: Progress) -> None:
         nonlocal bad
@@ -397,6 +397,7 @@ def _write_shards(
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
                 told.add(track)
                 log.warning("track %r so far: %s; above --max-unaligned-spans the build will fail", track, loss)
+        first.extend(map(": ".join, done.bad[: 1 - len(first)]))
         for record in done.bad:
             if on_bad is not None:
                 on_bad(*record)
@@ -414,6 +415,9 @@ def _write_shards(
             errors.append(error)
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
+    if bad and not errors and not done.documents and len(missing) == build.num_shards:
+        found = f"no document: all {bad:,} records were bad, such as {first[0]}"
+        raise InputError(build.path, found, fix=f"{getattr(on_bad, 'path', 'on_bad')} lists them")
     if not errors:
         return done, bad
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""

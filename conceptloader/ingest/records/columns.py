@@ -99,7 +99,8 @@ class Columns:
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
-            raise ConfigError("columns", f"{repeated} in two roles", "each column in one", "rename one")
+            fix = "name another column for one role (--column, such as id=NAME), or omit an option"
+            raise ConfigError("columns", f"{repeated} in two roles", "each column in one", fix)
 
     @property
     def content(self) -> str:

@@ -22,7 +22,7 @@ def open_parquet(path: str) -> Any:
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        if path.endswith(".arrow"):
+        if path.lower().endswith(".arrow"):
             file: Any = ArrowFile(path)
         else:
             file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)

@@ -115,7 +115,7 @@ def is_csv(path: str) -> bool:
 
 def _separator(path: str) -> str:
     """Between the values of a row, by the last suffix but that of a compression; empty for other files."""
-    suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst"))[1]
+    suffix = os.path.splitext(path.lower().removesuffix(".gz").removesuffix(".zst"))[1]
     return {".csv": ",", ".tsv": "\t"}.get(suffix, "")
 
 

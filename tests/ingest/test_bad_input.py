@@ -316,6 +316,12 @@ def test_vocabularies(tmp_path: Path, data: bytes, message: str) -> None:
         load_vocabulary(path)
 
 
+@pytest.mark.parametrize("name", ["none.txt", ""])
+def test_no_vocabulary(name: str, tmp_path: Path) -> None:
+    with raises(ConfigError, f"vocabulary {tmp_path / name}", "no such file", fix="--vocabulary"):
+        load_vocabulary(tmp_path / name)
+
+
 def test_good_vocabularies(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     for data in ("a\r\nb c\r\n", "a\nb c", '["a", "b c"]'):
@@ -409,3 +415,15 @@ def test_a_build_that_left_out_all_records(tmp_path: Path, capsys: pytest.Captur
     assert "no document: all 500 records were bad, such as" in said
     assert f"in.jsonl: line 1: text: found 7, expected a string; {bad} lists them" in said
     assert "corpus" not in said
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_error_is_said_once_where_nothing_goes_on(
+    shards: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And at once where other shards take hours more."""
+    for k in range(shards):
+        (tmp_path / f"{k}.jsonl").write_text('{"text": 7}\n' if k == 0 else '{"text": "a"}\n')
+    with pytest.raises(InputError, match="0.jsonl: line 1: text: found 7"):
+        cl.build([*tmp_path.glob("*.jsonl")], tmp_path / "out", tokenizer="bytes", shard_input_bytes=20)
+    assert ("0.jsonl: line 1: text: found 7" in caplog.text) == (shards > 1)

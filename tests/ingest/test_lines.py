@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import random
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -69,6 +70,17 @@ def test_truncated_or_damaged(file: Path, kind: str, compress: object) -> None:
         file.write_bytes(bad)
         with pytest.raises(InputError, match=str(file)):
             read(file, compression=kind)
+
+
+@pytest.mark.parametrize(("kind", "compress"), [("gz", gzip.compress), ("zst", zstandard.compress)])
+def test_where_compressed_data_end_too_early(file: Path, kind: str, compress: object) -> None:
+    noise = b"".join(b"%d %s\n" % (k, random.Random(k).randbytes(8).hex().encode()) for k in range(40_000))
+    data = compress(noise)  # type: ignore[operator]
+    for part in (0.3, 0.9):
+        file.write_bytes(data[: int(part * len(data))])
+        with pytest.raises(InputError, match="corrupt or truncated") as caught:
+            read(file, compression=kind)
+        assert int(caught.value.path.rpartition(" ")[2]) == pytest.approx(part * 40_000, rel=0.2)
 
 
 @pytest.mark.parametrize("length", [41, 400])

@@ -411,7 +411,8 @@ def _write_shards(
             log.info("shard %s is finished", build.shard_name(missing[i]))
         else:
             assert isinstance(error, ConceptloaderError)
-            log.error("shard %s: %s", build.shard_name(missing[i]), error)
+            if len(missing) > 1:  # hours before the last one ends
+                log.error("shard %s: %s", build.shard_name(missing[i]), error)
             errors.append(error)
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)

@@ -232,13 +232,17 @@ def _decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     """
     parts: list[bytes] = []
     size = 0
-    for part in _expanded(file, compression):
-        parts.append(part)
-        size += len(part)
-        if size >= CHUNK:
-            held = b"".join(parts)
-            yield from (held[at : at + 2 * CHUNK] for at in range(0, size, 2 * CHUNK))  # in one piece: no copy
-            parts, size = [], 0
+    try:
+        for part in _expanded(file, compression):
+            parts.append(part)
+            size += len(part)
+            if size >= CHUNK:
+                held = b"".join(parts)
+                yield from (held[at : at + 2 * CHUNK] for at in range(0, size, 2 * CHUNK))  # in one piece: no copy
+                parts, size = [], 0
+    except Exception:  # which names the line after those that are whole
+        yield b"".join(parts)
+        raise
     yield b"".join(parts)
 
 

@@ -148,9 +148,9 @@ def _split(arguments: argparse.Namespace) -> dict[str, str]:
 def _surveyed(
     arguments: argparse.Namespace, sources: list[Source], look: Callable[[list[dict[str, Any]]], Guess]
 ) -> tuple[Guess, list[dict[str, Any]], Source]:
-    """What `look` finds in the first rows, these, and the file that they begin in; rows that cannot be read are counted.
+    """What `look` finds in the first rows, these, and their first file; rows that cannot be read are counted.
 
-    Where it finds nothing, that is for the rows of the first file of which this is true.
+    Where it finds nothing, these are the rows of the first file of which this is true.
     """
     bad: list[str] = []
     found_rows = ((source, row) for source in sources for _, row in surveyed(source, MAX_LINE_BYTES, None, bad.append))

@@ -29,10 +29,8 @@ def open_parquet(path: str) -> Any:
             _check_plain(path, file.metadata.serialized_size)
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
-        kind = os.path.splitext(path)[1].removeprefix(".")
-        raise InputError(
-            path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", "write it again"
-        ) from error
+        kind, fix = os.path.splitext(path)[1].removeprefix("."), "write it again, or remove it"
+        raise InputError(path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", fix) from error
     if len(set(names)) < len(names):
         raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
     return file

@@ -278,7 +278,7 @@ NO_SPANS: dict[str, tuple[Any, str]] = {
     "entities": ([{**SPAN, "end": "3"}], "entities: end is text, expected integers"),
     "ents": ([{"from": None, "to": 3, "tag": "x"}], "ents: from is null, expected integers"),
     "annotations": ([{"offset": 0, "length": 3, "label": "x"}], "annotations: no field is called start or the like"),
-    "spans_topic": ([[0, 3]], "spans_topic: lists of lists of integer, expected lists of objects with start, end and concepts"),
+    "spans_topic": ([[0, 3]], "spans_topic: lists of lists of integer, expected lists of objects"),
     "Labels": ({"start": [0], "end": [3], "label": ["x"]}, "Labels: object, expected lists of objects"),
     "found": ({"start": [0], "end": [3], "label": ["x"]}, "found: object, expected lists of objects"),
     "tags": (["a", "b"], "tags: lists of text, expected lists of objects"),

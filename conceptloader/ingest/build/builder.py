@@ -206,7 +206,14 @@ def build_dataset(
             summary.special_tokens = dict(read_spelled(build, options.spelled))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
-            manifest, summary.lost_spans = finalize(path), summary.losses.lost
+            try:
+                manifest, summary.lost_spans = finalize(path), summary.losses.lost
+            except InputError as error:  # no token at all
+                if on_bad is None or did.documents:
+                    raise
+                left = f"; {bad:,} bad records were skipped" if bad else ""
+                fix = f"{getattr(on_bad, 'path', 'on_bad')} lists bad records: correct them"
+                raise InputError(path, f"{error.found}{left}", error.expected, fix) from error
             summary.documents, summary.tokens = manifest.num_documents, manifest.num_tokens
     summary.seconds = time.monotonic() - began
     return summary
@@ -388,7 +395,7 @@ def _write_shards(
             raise InputError(f"{error}; no shard was begun: {remedy}") from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    done, told, bad, first = Progress(), set[str](), 0, list[str]()
+    done, told, bad = Progress(), set[str](), 0
 
     def on_news(_: int, progress: Progress) -> None:
         nonlocal bad
@@ -397,7 +404,6 @@ def _write_shards(
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
                 told.add(track)
                 log.warning("track %r so far: %s; above --max-unaligned-spans the build will fail", track, loss)
-        first.extend(map(": ".join, done.bad[: 1 - len(first)]))
         for record in done.bad:
             if on_bad is not None:
                 on_bad(*record)
@@ -416,9 +422,6 @@ def _write_shards(
             errors.append(error)
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
-    if bad and not errors and not done.documents and len(missing) == build.num_shards:
-        found = f"no document: all {bad:,} records were bad, such as {first[0]}"
-        raise InputError(build.path, found, fix=f"{getattr(on_bad, 'path', 'on_bad')} lists them")
     if not errors:
         return done, bad
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""
@@ -427,7 +430,8 @@ def _write_shards(
         raise ReadError(errors[0].path, f"{errors[0].found}{others}", errors[0].expected, remedy, errno=errors[0].errno)
     finished = build.num_shards - len(errors)
     kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
-    remedy, kind = f"fix the input and {'build into another directory' if finished else 'run again'}", type(errors[0])
+    remedy, kind = "build into another directory" if finished else "run again", type(errors[0])
+    remedy = f"fix the input or the options and {remedy}"
     if kind is BadRecord:
         remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
     raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

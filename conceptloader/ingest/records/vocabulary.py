@@ -17,7 +17,8 @@ from conceptloader.storage.reads import read_file
 def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """Names of concepts, index = concept id, from a file in UTF-8: a JSON list of names, or one name per line.
 
-    Raises: ConfigError if there is no such file; InputError naming file and line for broken UTF-8, empty or repeated names, anything but names.
+    Raises: ConfigError if there is no file, InputError naming file and line for broken UTF-8, empty or repeated names,
+    anything but names.
     """
     file = os.fspath(path)
     if os.path.isdir(file) or not os.path.exists(file):

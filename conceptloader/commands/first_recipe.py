@@ -92,7 +92,7 @@ def write_annotate_recipe(
     if not found.roles:
         raise InputError(
             first.path,
-            f"columns {', '.join(rows[0]) or 'none'}",
+            found.doubts[0],
             "a column that names the document, and spans with start, end and concepts",
             "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
         )

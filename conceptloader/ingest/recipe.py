@@ -84,10 +84,9 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess:
             found.call(ours, column)
             found.roles[column] = ours
     if content is None and tokens is None:
-        columns = ", ".join(f"{name} ({_words(some)})" for name, some in values.items()) or "none"
         nested = "; fields in objects are not read: write them as columns" if "object" in kinds.values() else ""
-        names = " or ".join(_TOKENS)
-        found.doubts.append(f"found columns {columns}: no column of text, and none of token ids called {names}{nested}")
+        tokens_too = f"none of token ids called {' or '.join(_TOKENS)}{nested}"
+        found.doubts.append(f"found {_columns(values)}: no column of text, and {tokens_too}")
         return found
     taken = content or tokens or ""
     _id(found, values, len(rows))
@@ -107,7 +106,8 @@ def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
         ids: Whether the dataset keeps ids; else numbers name its documents.
 
     Returns:
-        Options of `annotate`, roles and doubts. There are no roles where nothing names a document or can be a span.
+        Options of `annotate`, roles and doubts. Where nothing names a document or can be a span, there are no roles,
+        and the doubt says what the columns are.
     """
     found = Guess()
     values = {name: _there(rows, name) for name in dict.fromkeys(_names(rows))}
@@ -125,7 +125,8 @@ def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
     else:
         _tracks(found, values, rest, [None] * len(rows), rows, one=True)
     if not document or not found.roles:
-        return Guess()
+        unread = [why for name, kind in rest.items() if (why := _unread(Guess(), name, kind, values[name]))]
+        return Guess(doubts=["; ".join([_columns(values), *unread])])
     found.roles = {document: "id" if by_id else "document", **found.roles}
     found.call(found.roles[document], document)
     of_spans = [name.removeprefix("spans.") if flat else name for name in found.options.pop("ignore-column", ())]
@@ -179,6 +180,10 @@ def _kind_of(value: Any) -> str:
     if items.keys() <= {int, float, bool}:
         return "integers" if items.keys() == {int} else "numbers"
     return "objects" if items[dict] > items.total() / 2 else "other"
+
+
+def _columns(values: Mapping[str, Sequence[Any]]) -> str:
+    return "columns " + (", ".join(f"{name} ({_words(some)})" for name, some in values.items()) or "none")
 
 
 def _words(values: Iterable[Any]) -> str:

@@ -423,9 +423,15 @@ def test_what_is_wrong_with_annotations_is_said_before(
 def test_rows_that_are_no_annotations_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "in.jsonl", [{"text": TEXT, "id": "d0"}])
     assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "bytes", "--quiet"]) == 0
-    for rows in ([{"id": "d0", "quality": 0.5}], [{"name": 3, "start": 0, "end": 3, "label": "red"}]):
-        source = write(tmp_path / "rows.jsonl", rows)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"id": "d0", "quality": 0.5}, "id (text), quality (float), expected a column"),
+        ({"id": "d0", **SPAN, "end": 3.0}, "id (text), start (integer), end (float), label (text), expected"),
+        ({"id": "d0", "spans": [{**SPAN, "end": 3.0}]}, "id (text), spans (lists of object); spans: end is float, exp"),
+        ({"id": 0.5, "spans": [SPAN]}, "id (float), spans (lists of object); id: float, expected text or integers"),
+    ]
+    for one, said in wrong:
+        source = write(tmp_path / "rows.jsonl", [one])
         assert main(["init", "web", str(source), "--out", "build.yaml"]) == 1
-        assert f"{source}: found columns {', '.join(rows[0])}" in capsys.readouterr().err
+        assert f"{source}: found columns {said}" in capsys.readouterr().err
     assert main(["init", "web", "web", str(source), "--out", "build.yaml"]) == 2
     assert "2 datasets" in capsys.readouterr().err

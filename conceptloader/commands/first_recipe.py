@@ -50,7 +50,7 @@ _MISSING = {
 
 @contextlib.contextmanager
 def without_names() -> Iterator[contextlib.ExitStack]:
-    """Yield what removes files of names if no recipe is written, whose next try they would end."""
+    """Yield what removes files of names if no recipe is written, since the next try would find them."""
     with contextlib.ExitStack() as undo:
         yield undo
         undo.pop_all()

@@ -452,8 +452,8 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         found.add("ignore-column", name)
         found.roles[name] = "ignored"
         return
-    tracks = METADATA_TRACK, PREFIX_TRACK, *(role.rpartition(" ")[2] for role in found.roles.values())
-    if kind == "number" and not name_problem(name) and name not in tracks:
+    taken = name in (METADATA_TRACK, PREFIX_TRACK) or f"spans of track {name}" in found.roles.values()
+    if kind == "number" and not name_problem(name) and not taken:
         found.options.setdefault("number", {})[name] = "f4"
         found.roles[name] = "a number per document, f4: to weigh and select by"
         return

@@ -137,3 +137,14 @@ def test_names_of_columns_again_are_no_record(tmp_path: Path, text: str) -> None
         cl.build(path, tmp_path / "out", tokenizer="bytes")
     cl.build(path, tmp_path / "out", tokenizer="bytes", on_bad=lambda *one: bad.append(one))
     assert [where for _, where, _ in bad] == ["line 3"]
+
+
+@pytest.mark.parametrize(("end", "said"), [("wor", True), ("world\n", False), ("world\r\n", False)])
+def test_a_table_of_text_that_may_be_cut_off(
+    end: str, said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within its last value, nothing else tells. It is said once, however often the file is read."""
+    (tmp_path / "in.csv").write_text(f"id,text\n1,hello\n2,{end}", newline="")
+    for _ in range(2):
+        assert len([*module.read_csv(str(tmp_path / "in.csv"), None, 1 << 20)]) == 1
+    assert caplog.text.count("in.csv: line 3 has no end") == said

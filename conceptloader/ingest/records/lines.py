@@ -2,15 +2,18 @@
 
 import csv
 import gzip
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -155,6 +158,8 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
                 rows, sent = [], at
         if rows:
             yield rows, at
+        if names and compression is None:
+            _check_end(path, begun)
     except csv.Error as error:
         if "field limit" in str(error):
             raise InputError(
@@ -169,6 +174,15 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             'rows with quotes around values that have line feeds, and "" for a quote',
             "correct the row",
         ) from error
+
+
+@lru_cache(maxsize=1 << 10)
+def _check_end(path: str, line: int) -> None:
+    """Warn, once, of a last line that has no end: if the file was cut off within its last value, nothing else tells."""
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) not in b"\r\n":
+            log.warning("%s: line %d has no end: check that the file was not cut off", path, line)
 
 
 def lines_before(path: str, offset: int) -> int:

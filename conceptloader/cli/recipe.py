@@ -109,6 +109,10 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
         if isinstance(item, str) and re.search(r"\b(FILE|DIR|PATH)\b", str(action.metavar)):
             track, name = track_file(item) if "TRACK=" in str(action.metavar) else ("", item)
             item = f"{track}={_beside(file, name)}" if track else _beside(file, name)
+        try:
+            command._get_values(action, [str(item)])
+        except argparse.ArgumentError as error:
+            raise ConfigError(path, error.message) from error
         yield f"--{key}={item}"
 
 

@@ -3,10 +3,11 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, count, groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import yaml
@@ -47,20 +48,27 @@ _MISSING = {
 }
 
 
-def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
+@contextlib.contextmanager
+def without_names() -> Iterator[contextlib.ExitStack]:
+    """Yield what removes files of names if no recipe is written, since the next try would find them."""
+    with contextlib.ExitStack() as undo:
+        yield undo
+        undo.pop_all()
+
+
+def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib.ExitStack) -> None:
     """Write the recipe and files of concept names. Raises: ConfigError, InputError."""
     for path in arguments.inputs:
         if path.endswith(_OF_TOKENS):
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
     sources = find_sources(arguments.inputs, arguments.split)
-    found, rows = _surveyed(arguments, sources, guess)
+    found, rows, first = _surveyed(arguments, sources, guess)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
-        roles = ", ".join(rows[0] if rows else ())
-        problem = f"found columns {roles or 'none'}: {found.doubts[0]}"
-        raise InputError(sources[0].path, problem, fix="name it (build --column text=NAME or tokens=NAME)")
-    names = _vocabularies(arguments, sources, found)
+        fix = "convert one, or name it (build --column text=NAME or tokens=NAME)"
+        raise InputError(first.path, found.doubts[0], fix=fix)
+    names = _vocabularies(arguments, sources, found, undo)
     _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
     home = os.path.dirname(arguments.out)
@@ -72,21 +80,23 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
     _write("build", arguments.out, f"the first {len(rows):,} rows of {sources[0].path}", found, recipe, missing, output)
 
 
-def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
+def write_annotate_recipe(
+    arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output, undo: contextlib.ExitStack
+) -> None:
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
     sources = find_sources(inputs, arguments.split)
     manifest, allowed = load_manifest(dataset, arguments.root)
     ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
-    found, rows = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
+    found, rows, first = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
     if not found.roles:
         raise InputError(
-            sources[0].path,
-            f"columns {', '.join(rows[0] if rows else ()) or 'none'}",
+            first.path,
+            found.doubts[0],
             "a column that names the document, and spans with start, end and concepts",
             "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
         )
-    names = _vocabularies(arguments, sources, found)
+    names = _vocabularies(arguments, sources, found, undo)
     free = (f"concepts{number}" for number in chain([""], count(2)))
     track = next(name for name in free if name not in manifest.tracks)
     out = f"{dataset.rstrip('/')}-{track}"
@@ -137,15 +147,28 @@ def _split(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _surveyed(
     arguments: argparse.Namespace, sources: list[Source], look: Callable[[list[dict[str, Any]]], Guess]
-) -> tuple[Guess, list[dict[str, Any]]]:
-    """What `look` finds in the first rows, and these; rows that cannot be read are counted."""
+) -> tuple[Guess, list[dict[str, Any]], Source]:
+    """What `look` finds in the first rows, these, and their first file; rows that cannot be read are counted.
+
+    Where it finds nothing, these are the rows of the first file of which this is true.
+    """
     bad: list[str] = []
-    numbered = chain.from_iterable(surveyed(source, MAX_LINE_BYTES, None, bad.append) for source in sources)
-    limit = int(min(arguments.rows or ROWS, _HELD))
-    rows = [row for _, row in islice(numbered, limit)]
+    found_rows = ((source, row) for source in sources for _, row in surveyed(source, MAX_LINE_BYTES, None, bad.append))
+    held = [*islice(found_rows, int(min(arguments.rows or ROWS, _HELD)))]
+    if not held and bad:
+        raise InputError(found=bad[0])
+    if not held:
+        raise InputError(sources[0].path, "no rows", "at least one record", "check the inputs")
+    rows, first = [row for _, row in held], held[0][0]
     found = look(rows)
+    if not found.roles:
+        for source, group in groupby(held, itemgetter(0)):
+            some = [row for _, row in group]
+            if not (alone := look(some)).roles:
+                found, rows, first = alone, some, source
+                break
     _count(found, bad, "rows that cannot be read")
-    return found, rows
+    return found, rows, first
 
 
 def _count(found: Guess, bad: Sequence[str], what: str) -> None:
@@ -154,7 +177,9 @@ def _count(found: Guess, bad: Sequence[str], what: str) -> None:
         found.doubts += [f"{len(bad):,} {what}, such as {bad[0]}", *bad[1:_SHOWN]]
 
 
-def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Guess) -> dict[str, str]:
+def _vocabularies(
+    arguments: argparse.Namespace, sources: list[Source], found: Guess, undo: contextlib.ExitStack
+) -> dict[str, str]:
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
     files = by_track(arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
@@ -176,6 +201,7 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: G
         names = count_names(sources, track, columns, MAX_LINE_BYTES, flat=flat, on_bad=bad.append)
         _count(found, bad, f"rows of all without the names of track {track}")
         kept, _ = write_names(path, names)
+        undo.callback(os.unlink, path)
         files[track] = path
         if kept > _MANY:
             found.doubts.append(f"{path}: {kept:,} names of concepts; are these labels?")

@@ -12,7 +12,7 @@ import yaml
 from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.arguments import add_root, kind, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
-from conceptloader.commands.first_recipe import write_annotate_recipe, write_recipe
+from conceptloader.commands.first_recipe import without_names, write_annotate_recipe, write_recipe
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt
@@ -89,10 +89,12 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
                 "name only the dataset that they belong to",
             )
         refuse_beside(f"annotations ({raw[0]})", arguments, "seq_len")
-        write_annotate_recipe(arguments, datasets[0], raw, output)
+        with without_names() as undo:
+            write_annotate_recipe(arguments, datasets[0], raw, output, undo)
     elif raw:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
-        write_recipe(arguments, output)
+        with without_names() as undo:
+            write_recipe(arguments, output, undo)
     else:
         refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "split", "rows")
         _write_configuration(arguments, out, output)

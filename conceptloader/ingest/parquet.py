@@ -22,17 +22,15 @@ def open_parquet(path: str) -> Any:
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        if path.endswith(".arrow"):
+        if path.lower().endswith(".arrow"):
             file: Any = ArrowFile(path)
         else:
             file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
             _check_plain(path, file.metadata.serialized_size)
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
-        kind = os.path.splitext(path)[1].removeprefix(".")
-        raise InputError(
-            path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", "write it again"
-        ) from error
+        kind, fix = os.path.splitext(path)[1].removeprefix("."), "write it again, or remove it"
+        raise InputError(path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", fix) from error
     if len(set(names)) < len(names):
         raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
     return file

@@ -7,8 +7,9 @@ from itertools import accumulate
 from typing import Any
 
 from conceptloader.format.spec.layout import name_problem
+from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.ingest.align.units import UNITS, count_fitting, lengths_in
-from conceptloader.ingest.records.columns import OWN_TEXT
+from conceptloader.ingest.records.columns import MAIN_TRACK, METADATA_TRACK, OWN_TEXT, SPANS_PREFIX, column_of
 
 ROWS = 1000  # that are looked at
 OWN_TEXT_ROLE = "the spans' own texts, compared"
@@ -24,6 +25,11 @@ _SPANS = "spans", "annotations", "entities", "labels"
 _START = "start", "begin", "start_char", "char_start", "start_offset", "from"
 _END = "end", "stop", "end_char", "char_end", "end_offset", "to"
 _CONCEPTS = "concepts", "concept", "labels", "label", "tags", "tag", "entity", "entity_type", "type", "category", "name"
+_FIELDS = {
+    "start": (_START, ("integer",)),
+    "end": (_END, ("integer",)),
+    "concepts": (_CONCEPTS, ("text", "integer", "integers", "other")),
+}  # of spans: the names, and the kinds of values
 _SCORES = "scores", "score", "confidence", "probability", "prob", "weight"
 _OWN = *OWN_TEXT, "mention", "surface_form", "span_text", "covered_text", "phrase", "form", "quote", "string", "value"
 _CHAT = {"messages"}, {"prompt", "completion"}, {"prompt", "chosen", "rejected"}
@@ -78,10 +84,12 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess:
             found.call(ours, column)
             found.roles[column] = ours
     if content is None and tokens is None:
-        found.doubts.append("no column of text, and none of token ids that is called " + " or ".join(_TOKENS))
+        nested = "; fields in objects are not read: write them as columns" if "object" in kinds.values() else ""
+        tokens_too = f"none of token ids called {' or '.join(_TOKENS)}{nested}"
+        found.doubts.append(f"found {_columns(values)}: no column of text, and {tokens_too}")
         return found
     taken = content or tokens or ""
-    _id(found, values, kinds, len(rows))
+    _id(found, values, len(rows))
     _tracks(found, values, kinds, [row.get(taken) for row in rows], rows)
     for name, kind in kinds.items():
         if name not in found.roles:
@@ -98,12 +106,13 @@ def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
         ids: Whether the dataset keeps ids; else numbers name its documents.
 
     Returns:
-        Options of `annotate`, roles and doubts. There are no roles where nothing names a document or can be a span.
+        Options of `annotate`, roles and doubts. Where nothing names a document or can be a span, there are no roles,
+        and the doubt says what the columns are.
     """
     found = Guess()
     values = {name: _there(rows, name) for name in dict.fromkeys(_names(rows))}
     kinds = {name: _kind(some) for name, some in values.items()}
-    by_id = _first(_ID, kinds, "text", "integer") if ids else None
+    by_id = _find_id(values) if ids else None
     document = by_id or _first(_DOCUMENT, kinds, "integer") or ""
     rest = {name: kind for name, kind in kinds.items() if name != document}
     if flat := _span_fields(rest):
@@ -116,7 +125,8 @@ def guess_annotations(rows: Sequence[Mapping[str, Any]], ids: bool) -> Guess:
     else:
         _tracks(found, values, rest, [None] * len(rows), rows, one=True)
     if not document or not found.roles:
-        return Guess()
+        unread = [why for name, kind in rest.items() if (why := _unread(Guess(), name, kind, values[name]))]
+        return Guess(doubts=["; ".join([_columns(values), *unread])])
     found.roles = {document: "id" if by_id else "document", **found.roles}
     found.call(found.roles[document], document)
     of_spans = [name.removeprefix("spans.") if flat else name for name in found.options.pop("ignore-column", ())]
@@ -172,6 +182,21 @@ def _kind_of(value: Any) -> str:
     return "objects" if items[dict] > items.total() / 2 else "other"
 
 
+def _columns(values: Mapping[str, Sequence[Any]]) -> str:
+    return "columns " + (", ".join(f"{name} ({_words(some)})" for name, some in values.items()) or "none")
+
+
+def _words(values: Iterable[Any]) -> str:
+    """What these values are, for people."""
+    return " or ".join(sorted({_word(value) for value in values if value is not None})) or "null"
+
+
+def _word(value: Any) -> str:
+    if type(value) is list:
+        return f"lists of {_words(value)}"
+    return {str: "text", int: "integer", dict: "object"}.get(type(value), type(value).__name__)
+
+
 def _first(names: Sequence[str], kinds: Mapping[str, str], *wanted: str) -> str | None:
     """The first of these names that is a column, or field, of a wanted kind, in any case."""
     known = {name.lower(): name for name, kind in reversed([*kinds.items()]) if kind in wanted}
@@ -195,9 +220,14 @@ def _chat(found: Guess, kinds: Mapping[str, str]) -> None:
             found.add("ignore-column", name)
 
 
-def _id(found: Guess, values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str], rows: int) -> None:
-    free = {name: kind for name, kind in kinds.items() if name not in found.roles}
-    name = _first(_ID, free, "text", "integer")
+def _find_id(values: Mapping[str, Sequence[Any]]) -> str | None:
+    """The likeliest column of texts and integers, of which files of one corpus may have one each."""
+    fit = {name: sum(type(one) in (str, int) for one in some) for name, some in values.items()}
+    return _first(_ID, {name: "id" for name, some in values.items() if 0 < fit[name] >= _MOST * len(some)}, "id")
+
+
+def _id(found: Guess, values: Mapping[str, Sequence[Any]], rows: int) -> None:
+    name = _find_id({name: some for name, some in values.items() if name not in found.roles})
     if name is None:
         return
     found.call("id", name)
@@ -217,7 +247,7 @@ def _tracks(
 ) -> None:
     """Columns of spans, or the likeliest one; all have the names of the first one's fields."""
     likely = {name: k for k, name in enumerate(_SPANS)}
-    columns = [name for name, kind in kinds.items() if kind == "objects" and name not in found.roles]
+    columns = [name for name, kind in kinds.items() if kind == "objects" and name not in {*found.roles, "id"}]
     named: dict[str, str] | None = None
     for column in sorted(columns, key=lambda name: likely.get(name.lower(), len(likely))):
         some = [span for spans in values[column] for span in _objects(spans)]
@@ -228,12 +258,12 @@ def _tracks(
         if named is not None and fields != named:
             found.doubts.append(f"{column}: its fields are not called like those of the first spans; annotate it later")
             continue
-        track = "concepts" if named is None else column.removeprefix("spans_")
-        if name_problem(track):
+        track = MAIN_TRACK if named is None else column.removeprefix(SPANS_PREFIX)
+        if name_problem(track) or (named is not None and track in (MAIN_TRACK, METADATA_TRACK)):
             found.doubts.append(f"{column}: {track!r} cannot name a track; name one (--column spans_TRACK={column})")
             continue
         named = fields
-        found.call("spans" if track == "concepts" else f"spans_{track}", column)
+        found.call(column_of(track), column)
         found.roles[column] = f"spans of track {track}"
         for ours, theirs in fields.items():
             found.call(ours, theirs)
@@ -263,13 +293,43 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def _span_fields(kinds: Mapping[str, str]) -> dict[str, str] | None:
     """Ours -> theirs for the fields of spans; None where they are none."""
-    start, end = _first(_START, kinds, "integer"), _first(_END, kinds, "integer")
-    labels = _first(_CONCEPTS, kinds, "text", "integer", "integers", "other")
-    if start is None or end is None or labels is None:
+    found = {ours: _first(names, kinds, *fit) for ours, (names, fit) in _FIELDS.items()}
+    fields = {ours: theirs for ours, theirs in found.items() if theirs is not None}
+    if len(fields) < len(found):
         return None
-    fields = {"start": start, "end": end, "concepts": labels}
     scores = _first(_SCORES, kinds, "number", "numbers", "integer", "integers")
     return fields | ({"scores": scores} if scores is not None else {})
+
+
+def _unread(found: Guess, name: str, kind: str, values: Sequence[Any]) -> str:
+    """Why a column is not what a build takes it for, or what its name or its fields suggest; empty if nothing does."""
+    if kind == "none":
+        return ""
+    if name == "id":
+        return "" if "id" in found.roles.values() else f"id: {_words(values)}, expected text or integers"
+    nested = [value for value in values if isinstance(value, (list, dict))]
+    some = [one for value in nested for one in (value if isinstance(value, list) else [value]) if type(one) is dict]
+    fields = {field: _there(some, field) for field in dict.fromkeys(_names(some))}
+    kinds = {field: _kind(held) for field, held in fields.items()}
+    theirs = {ours: _first(names, kinds, *kinds.values()) for ours, (names, _) in _FIELDS.items()}
+    likely = None not in (theirs["start"], theirs["end"]) or name.lower() in (*_SPANS, "tags", "concepts")
+    if not (nested and likely) and not _of_spans(name):
+        return ""
+    if kind != "objects":
+        return f"{name}: {_words(values)}, expected lists of objects with start, end and concepts"
+    wrong = []
+    for ours, (names, fit) in _FIELDS.items():
+        expected = "names or ids" if ours == "concepts" else "integers"
+        if (field := theirs[ours]) is None:
+            wrong.append(f"no field is called {ours} or the like")
+        elif _first(names, kinds, *fit) is None:
+            wrong.append(f"{field} is {_words(fields[field])}, expected {expected}")
+    return f"{name}: {'; '.join(wrong)}" if wrong else ""
+
+
+def _of_spans(name: str) -> bool:
+    """Whether a build takes a column of that name for spans."""
+    return name == "spans" or name.startswith(SPANS_PREFIX)
 
 
 def _own_text(
@@ -371,7 +431,8 @@ _OTHER_MASKS = "completion_mask", "assistant_masks", "assistant_tokens_mask"
 
 def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]], tokens: str | None) -> None:
     """A column of no other role: a field, metadata, or ignored."""
-    if name == "metadata" and kind == "object":
+    if kind == "object" and (name == "metadata" or (name == "meta" and "metadata" not in values)):
+        found.call("metadata", name)
         found.roles[name] = "metadata"
         return
     numbers = kind in ("integers", "numbers") and tokens is not None
@@ -380,13 +441,19 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         return
     if numbers and name in _OTHER_MASKS:
         found.doubts.append(f"{name}: if it says what is trained on, call it loss_mask, by which training goes")
-    if numbers and _alike(values[name], values[str(tokens)]):
+    if numbers and not _of_spans(name) and _alike(values[name], values[str(tokens)]):
         flat = {item for value in values[name] if type(value) is list for item in value}
         code = "u1" if flat <= {0, 1} else "i4" if kind == "integers" else "f4"
         found.options.setdefault("field", {})[name] = code
         found.roles[name] = f"a number per token, {code}"
         return
-    if kind == "number" and not name_problem(name):
+    if unread := _unread(found, name, kind, values[name]):
+        found.doubts.append(unread)
+        found.add("ignore-column", name)
+        found.roles[name] = "ignored"
+        return
+    taken = name in (METADATA_TRACK, PREFIX_TRACK) or f"spans of track {name}" in found.roles.values()
+    if kind == "number" and not name_problem(name) and not taken:
         found.options.setdefault("number", {})[name] = "f4"
         found.roles[name] = "a number per document, f4: to weigh and select by"
         return

@@ -145,7 +145,9 @@ def test_a_recipe_says_what_the_command_line_would(
         ("inputs: a", "r.yaml: inputs: found 'a', expected a list"),
         ("- a", "r.yaml: found list, expected options"),
         ("out: a\nout: b", "found the key 'out' twice"),
-        ("workers: many", "--workers"),
+        ("workers: 0", "r.yaml: workers: found '0', expected an integer of 1 or more"),
+        ("encoding: odd", "r.yaml: encoding: invalid choice: 'odd' (choose from"),
+        ("column: {text: ''}", "r.yaml: column: found 'text='"),
     ],
 )
 def test_a_wrong_recipe(

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from tokenizers import normalizers
@@ -145,7 +147,7 @@ def test_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("name", "code", "said"),
     [
         ("a.bin", 2, "conceptloader adopt"),
-        ("short.jsonl", 1, "found columns a: no column of text"),
+        ("short.jsonl", 1, "found columns a (text): no column of text"),
         ("nowhere.jsonl", 2, "nowhere.jsonl"),
     ],
 )
@@ -155,6 +157,32 @@ def test_what_is_no_corpus(name: str, code: int, said: str, capsys: pytest.Captu
     assert main(["init", name, "--out", "build.yaml"]) == code
     assert said in capsys.readouterr().err
     assert not Path("build.yaml").exists()
+
+
+WRONG: dict[str, tuple[dict[str, pa.Table], str]] = {
+    "lists": ({"a": pa.table({"text": [["a"]]})}, "a.parquet: found columns text (lists of text): no column of text"),
+    "floats": ({"a": pa.table({"tokens": [[1.0]]})}, "a.parquet: found columns tokens (lists of float): no column of"),
+    "bytes": ({"a": pa.table({"text": [b"a"]})}, "a.parquet: found columns text (bytes): no column of text"),
+    "nested": ({"a": pa.table({"doc": [{"body": "a"}]})}, "columns doc (object): no column of text, and none of token"),
+    "a later file": (
+        {"a": pa.table({"text": ["a"] * 3}), "b": pa.table({"text": [7] * 3})},
+        "b.parquet: found columns text (integer): no column of text",
+    ),
+    "no row": ({"a": pa.table({"text": pa.array([], pa.string())})}, "a.parquet: found no rows, expected"),
+    "two values": ({"lang=en/a": pa.table({"text": ["a"], "lang": ["de"]})}, "a.parquet: row 0: lang: found 'de', exp"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_all_rows(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says which file, and what is there."""
+    tables, said = WRONG[case]
+    for name, table in tables.items():
+        path = Path("in") / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+    assert main(["init", "in", "--out", "build.yaml"]) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_an_existing_recipe_or_vocabulary_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,6 +269,58 @@ def test_two_columns_of_spans(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_other_columns(values: list[Any], role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "in.jsonl", [{"text": TEXT, "more": value} for value in values])
     assert init(capsys, source, "--tokenizer", "bytes")["columns"]["more"] == role
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+
+
+SPAN = {"start": 0, "end": 3, "label": "x"}
+NO_SPANS: dict[str, tuple[Any, str]] = {
+    "spans": ([{**SPAN, "start": 0.0, "end": 3.0}], "spans: start is float, expected integers; end is float, expected"),
+    "entities": ([{**SPAN, "end": "3"}], "entities: end is text, expected integers"),
+    "ents": ([{"from": None, "to": 3, "tag": "x"}], "ents: from is null, expected integers"),
+    "annotations": ([{"offset": 0, "length": 3, "label": "x"}], "annotations: no field is called start or the like"),
+    "spans_topic": ([[0, 3]], "spans_topic: lists of lists of integer, expected lists of objects"),
+    "Labels": ({"start": [0], "end": [3], "label": ["x"]}, "Labels: object, expected lists of objects"),
+    "found": ({"start": [0], "end": [3], "label": ["x"]}, "found: object, expected lists of objects"),
+    "tags": (["a", "b"], "tags: lists of text, expected lists of objects"),
+}
+
+
+@pytest.mark.parametrize("name", NO_SPANS)
+def test_what_may_be_spans_is_not_ignored_without_a_word(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, said = NO_SPANS[name]
+    found = init(capsys, write(tmp_path / "in.jsonl", [{"text": TEXT, name: value}] * 3), "--tokenizer", "bytes")
+    assert found["columns"][name] == "ignored"
+    assert any(doubt.startswith(said) for doubt in found["doubts"]), found["doubts"]
+
+
+def test_an_object_meta_is_the_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in.jsonl", [{"text": TEXT, "meta": {"url": "a"}}])
+    assert init(capsys, source, "--tokenizer", "bytes")["columns"]["meta"] == "metadata"
+    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert dataset.spans("metadata", *dataset.document_range(0)).decode() == [{"url": "a"}]
+
+
+@pytest.mark.parametrize("name", ["id", "spans", "spans_topic", "metadata", "concepts", "prefix", "labels", "tags"])
+def test_a_column_of_a_name_that_a_build_knows_has_one_role(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it holds; what is written is built."""
+    for value in (7.5, True, '[{"start": 0}]', [0.5], {"a": 1}, [SPAN]):
+        rows = [{"text": TEXT, "ents": [SPAN], name: value}] * 2
+        found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes", "--overwrite")
+        assert not any("role" in doubt for doubt in found["doubts"]), value
+        words = ["build", "--recipe", "build.yaml", "--workers", "1", "--quiet", "--overwrite"]
+        assert main(words) == 0, (value, found["doubts"])
+
+
+def test_ids_of_two_types_in_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.parquet", [{"id": "a", "text": TEXT}] * 4)
+    write(tmp_path / "in" / "b.parquet", [{"id": 7, "text": TEXT}] * 4)
+    assert init(capsys, tmp_path / "in", "--tokenizer", "bytes")["columns"]["id"] == "id"
     assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
 
 
@@ -343,9 +423,15 @@ def test_what_is_wrong_with_annotations_is_said_before(
 def test_rows_that_are_no_annotations_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "in.jsonl", [{"text": TEXT, "id": "d0"}])
     assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "bytes", "--quiet"]) == 0
-    for rows in ([{"id": "d0", "quality": 0.5}], [{"name": 3, "start": 0, "end": 3, "label": "red"}]):
-        source = write(tmp_path / "rows.jsonl", rows)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"id": "d0", "quality": 0.5}, "id (text), quality (float), expected a column"),
+        ({"id": "d0", **SPAN, "end": 3.0}, "id (text), start (integer), end (float), label (text), expected"),
+        ({"id": "d0", "spans": [{**SPAN, "end": 3.0}]}, "id (text), spans (lists of object); spans: end is float, exp"),
+        ({"id": 0.5, "spans": [SPAN]}, "id (float), spans (lists of object); id: float, expected text or integers"),
+    ]
+    for one, said in wrong:
+        source = write(tmp_path / "rows.jsonl", [one])
         assert main(["init", "web", str(source), "--out", "build.yaml"]) == 1
-        assert f"{source}: found columns {', '.join(rows[0])}" in capsys.readouterr().err
+        assert f"{source}: found columns {said}" in capsys.readouterr().err
     assert main(["init", "web", "web", str(source), "--out", "build.yaml"]) == 2
     assert "2 datasets" in capsys.readouterr().err

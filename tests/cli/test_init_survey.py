@@ -200,3 +200,25 @@ def test_broken_lines_of_annotations(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["annotate", "web", "--recipe", "build.yaml"]) == 1
     assert main(["annotate", "web", "--recipe", "build.yaml", "--bad-records", "bad.jsonl"]) == 0
     assert "broken JSON" in Path("bad.jsonl").read_text()
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+def test_what_fails_leaves_no_names(dataset: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next try would end with a file that is there already."""
+    source = write(tmp_path / "in.jsonl", [{"id": "a", "text": TEXT, "spans": [{"start": 0, "end": 3, "label": "x"}]}])
+    assert main(["build", str(source), "--out", "web", "--tokenizer", "bytes", "--ignore-column", "spans"]) == 0
+    words = ["init", *(["web"] if dataset else []), str(source), "--out", "build.yaml"]
+    with monkeypatch.context() as patched:
+        patched.setattr(first_recipe, "_write", lambda *_: 1 / 0)
+        assert main(words) == 1
+    assert main(words) == 0
+
+
+@pytest.mark.parametrize("group", [100, 30, 7])
+def test_rows_of_a_table_are_tried_once(group: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": "a b" * 40, "spans": [{"start": 1, "end": 1 + k % 2, "label": "x"}]} for k in range(60)]
+    rows[7] |= {"spans": [{"start": 9, "end": 3, "label": "x"}]}
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet", row_group_size=group)
+    doubts = init(capsys, "in.parquet", "--tokenizer", "bytes")["doubts"]
+    assert sum("row 7" in doubt for doubt in doubts) == 1, doubts
+    assert any("30 of 59 spans (" in doubt for doubt in doubts), doubts

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
@@ -315,6 +316,12 @@ def test_vocabularies(tmp_path: Path, data: bytes, message: str) -> None:
         load_vocabulary(path)
 
 
+@pytest.mark.parametrize("name", ["none.txt", ""])
+def test_no_vocabulary(name: str, tmp_path: Path) -> None:
+    with raises(ConfigError, f"vocabulary {tmp_path / name}", "no such file", fix="--vocabulary"):
+        load_vocabulary(tmp_path / name)
+
+
 def test_good_vocabularies(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     for data in ("a\r\nb c\r\n", "a\nb c", '["a", "b c"]'):
@@ -362,3 +369,60 @@ def test_many_bad_records_of_a_block_do_not_repeat_it_for_each(
     cl.build(tmp_path / "good.jsonl", tmp_path / "all", **options)
     found, wanted = content(tmp_path / "some"), content(tmp_path / "all")
     assert all(name.endswith(".json") for name in wanted if found[name] != wanted[name])
+
+
+@pytest.mark.parametrize("bad", [{0, 1}, {0, 1, 2}, {1, 2}, {0, 2, 4}, {*range(0, 40, 3), *range(20)}])
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view()], ids=str)
+def test_many_bad_rows_of_a_table(bad: set[int], kind: Any, tmp_path: Path) -> None:
+    """In whatever type, also where no row or no neighbours are left, and in a field of spans that pyarrow rejects."""
+    rows = [
+        {"text": "abc", "spans": [{"start": 0, "end": 3, "concepts": None if k in bad else ["a"]}]}
+        for k in range(max(bad) + 2)
+    ]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table.set_column(0, "text", table["text"].cast(kind)), tmp_path / "in.parquet")
+    found: list[Any] = []
+    options: dict[str, Any] = {"tokenizer": "bytes", "vocabularies": {"concepts": ["a"]}}
+    made = cl.build(tmp_path / "in.parquet", tmp_path / "out", on_bad=lambda *one: found.append(one), **options)
+    assert [where for _, where, _ in found] == [f"row {k}" for k in sorted(bad)]
+    assert made.documents == len(rows) - len(bad)
+
+
+NO_VOCABULARY = {"text": "abc", "spans": [{"start": 0, "end": 3, "concepts": ["x"]}]}
+ADVICE: dict[str, tuple[list[dict[str, Any]], bool]] = {
+    "an option is missing": ([NO_VOCABULARY, *[{"text": "abc"}] * 20], False),
+    "all are bad": ([{"text": ["a"]}] * 20, False),
+    "one is bad": ([{"text": "a"}, {"text": ["a"]}, *[{"text": "b"}] * 20], True),
+    "there is only one": ([{"text": ["a"]}], True),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_bad_records_are_left_out_only_where_others_are_good(case: str, tmp_path: Path) -> None:
+    rows, advised = ADVICE[case]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError) as caught:
+        cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes")
+    assert ("--bad-records" in str(caught.value)) == advised
+
+
+def test_a_build_that_left_out_all_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": 7}\n' * 500)
+    bad = tmp_path / "bad.jsonl"
+    words = ["build", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--quiet"]
+    for left in ("; 500 bad records were skipped", ""):  # by the first run
+        assert main([*words, "--bad-records", str(bad)]) == 1
+        said = capsys.readouterr().err
+        assert f"no token in any shard{left}, expected at least one token; {bad} lists bad records" in said
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_error_is_said_once_where_nothing_goes_on(
+    shards: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And at once where other shards take hours more."""
+    for k in range(shards):
+        (tmp_path / f"{k}.jsonl").write_text('{"text": 7}\n' if k == 0 else '{"text": "a"}\n')
+    with pytest.raises(InputError, match=r"0.jsonl: line 1: text: found 7"):
+        cl.build([*tmp_path.glob("*.jsonl")], tmp_path / "out", tokenizer="bytes", shard_input_bytes=20)
+    assert ("0.jsonl: line 1: text: found 7" in caplog.text) == (shards > 1)

@@ -417,7 +417,7 @@ def test_files_that_may_be_the_same_records(tmp_path: Path, caplog: pytest.LogCa
     ("name", "help"),
     [
         ("a.tar", "unpack"), ("a.tar.gz", "unpack"), ("a.zip", "unpack"), ("a.jsonl.xz", "xz -dc"),
-        ("a.jsonl.bz2", "bzip2 -dc"), ("a.txt", '{"text"'), ("A.JSONL", "a.jsonl"), ("a.feather", "parquet"),
+        ("a.jsonl.bz2", "bzip2 -dc"), ("a.txt", '{"text"'), ("A.ZIP", "unpack"), ("a.feather", "parquet"),
         ("a.odd", "rename"),
     ],
 )  # fmt: skip
@@ -425,6 +425,19 @@ def test_what_to_do_with_other_files(tmp_path: Path, name: str, help: str) -> No
     (tmp_path / name).write_text("x")
     with raises(ConfigError, name, "an unknown file name", fix=help):
         find_sources([tmp_path / name])
+
+
+def test_endings_in_any_case(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a,b"]})
+    for name in ("A.PARQUET", "b.parq"):
+        pq.write_table(table, tmp_path / name)
+    with pa.OSFile(str(tmp_path / "C.Arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    (tmp_path / "D.CSV").write_text('text\n"a,b"\n')
+    (tmp_path / "E.TSV.GZ").write_bytes(gzip.compress(b"text\na,b\n"))
+    (tmp_path / "f.Jsonl").write_text('{"text": "a,b"}\n')
+    (tmp_path / "G.JSON").write_text('{"no": "record"}\n')
+    assert texts(tmp_path) == ["a,b"] * 6
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv", "arrow"])

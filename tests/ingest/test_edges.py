@@ -125,10 +125,10 @@ def test_what_is_left_out_of_a_folder_and_what_is_there_twice_is_said(
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    for name in ("a.jsonl", "B.JSONL", "c.jsonl.xz", "d.json", ".hidden"):
+    for name in ("a.jsonl", "b.txt", "c.jsonl.xz", "d.json", ".hidden"):
         (folder / name).write_text('{"text": "a"}')
     assert len(find_sources([folder])) == 1
-    assert f"{folder}: skipped 3 files of other kinds, such as {folder}/B.JSONL" in caplog.text
+    assert f"{folder}: skipped 3 files of other kinds, such as {folder}/b.txt" in caplog.text
     (folder / "soft.jsonl").symlink_to(folder / "a.jsonl")
     (folder / "hard.jsonl").hardlink_to(folder / "a.jsonl")
     caplog.clear()

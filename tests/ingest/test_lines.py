@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import random
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -71,6 +72,17 @@ def test_truncated_or_damaged(file: Path, kind: str, compress: object) -> None:
             read(file, compression=kind)
 
 
+@pytest.mark.parametrize(("kind", "compress"), [("gz", gzip.compress), ("zst", zstandard.compress)])
+def test_where_compressed_data_end_too_early(file: Path, kind: str, compress: object) -> None:
+    noise = b"".join(b"%d %s\n" % (k, random.Random(k).randbytes(8).hex().encode()) for k in range(40_000))
+    data = compress(noise)  # type: ignore[operator]
+    for part in (0.3, 0.9):
+        file.write_bytes(data[: int(part * len(data))])
+        with pytest.raises(InputError, match="corrupt or truncated") as caught:
+            read(file, compression=kind)
+        assert int(caught.value.path.rpartition(" ")[2]) == pytest.approx(part * 40_000, rel=0.2)
+
+
 @pytest.mark.parametrize("length", [41, 400])
 def test_long_lines_are_refused_by_number(file: Path, length: int) -> None:
     file.write_bytes(b"a\nb\n" + b"x" * length + b"\nc\n")
@@ -125,3 +137,14 @@ def test_names_of_columns_again_are_no_record(tmp_path: Path, text: str) -> None
         cl.build(path, tmp_path / "out", tokenizer="bytes")
     cl.build(path, tmp_path / "out", tokenizer="bytes", on_bad=lambda *one: bad.append(one))
     assert [where for _, where, _ in bad] == ["line 3"]
+
+
+@pytest.mark.parametrize(("end", "said"), [("wor", True), ("world\n", False), ("world\r\n", False)])
+def test_a_table_of_text_that_may_be_cut_off(
+    end: str, said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within its last value, nothing else tells. It is said once, however often the file is read."""
+    (tmp_path / "in.csv").write_text(f"id,text\n1,hello\n2,{end}", newline="")
+    for _ in range(2):
+        assert len([*module.read_csv(str(tmp_path / "in.csv"), None, 1 << 20)]) == 1
+    assert caplog.text.count("in.csv: line 3 has no end") == said

@@ -223,3 +223,11 @@ def test_a_guess_with_another_use_is_none(tmp_path: Path, role: str) -> None:
         load_tokenizer(str(folder))
     assert load_tokenizer(str(folder), ends=False).eos_id is None
     assert load_tokenizer(str(folder), END).eos_id == 0
+
+
+@pytest.mark.parametrize("names", [[], ["a.jsonl", "readme.txt"]])
+def test_a_folder_of_other_things(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    with raises(ConfigError, f"tokenizer {tmp_path}", "a folder without a tokenizer", fix="check the path"):
+        load_tokenizer(str(tmp_path))

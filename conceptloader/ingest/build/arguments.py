@@ -179,7 +179,7 @@ class BadRecords:
     """Lists bad records in a file. Records that an interrupted build listed are not listed again."""
 
     def __init__(self, path: str) -> None:
-        self._path, self._listed = path, Counter[str]()
+        self.path, self._listed = path, Counter[str]()
         try:
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by `bad_records`
             self._file.seek(0)
@@ -215,7 +215,7 @@ class BadRecords:
         total, missing = sum(wrong.values()), sum((Counter(wrong) - self._listed).values())
         if missing:
             raise ConfigError(
-                f"--bad-records {self._path}",
+                f"--bad-records {self.path}",
                 f"{total - missing:,} of the {total:,} chunks without annotation",
                 f"all {total:,} chunks: {dataset} was already complete, and its join is removed",
                 "rebuild it (--overwrite) to list them, or omit this option",

@@ -206,7 +206,14 @@ def build_dataset(
             summary.special_tokens = dict(read_spelled(build, options.spelled))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
-            manifest, summary.lost_spans = finalize(path), summary.losses.lost
+            try:
+                manifest, summary.lost_spans = finalize(path), summary.losses.lost
+            except InputError as error:  # no token at all
+                if on_bad is None or did.documents:
+                    raise
+                left = f"; {bad:,} bad records were skipped" if bad else ""
+                fix = f"{getattr(on_bad, 'path', 'on_bad')} lists bad records: correct them"
+                raise InputError(path, f"{error.found}{left}", error.expected, fix) from error
             summary.documents, summary.tokens = manifest.num_documents, manifest.num_tokens
     summary.seconds = time.monotonic() - began
     return summary
@@ -410,7 +417,8 @@ def _write_shards(
             log.info("shard %s is finished", build.shard_name(missing[i]))
         else:
             assert isinstance(error, ConceptloaderError)
-            log.error("shard %s: %s", build.shard_name(missing[i]), error)
+            if len(missing) > 1:  # hours before the last one ends
+                log.error("shard %s: %s", build.shard_name(missing[i]), error)
             errors.append(error)
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
@@ -422,7 +430,8 @@ def _write_shards(
         raise ReadError(errors[0].path, f"{errors[0].found}{others}", errors[0].expected, remedy, errno=errors[0].errno)
     finished = build.num_shards - len(errors)
     kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
-    remedy, kind = f"fix the input and {'build into another directory' if finished else 'run again'}", type(errors[0])
+    remedy, kind = "build into another directory" if finished else "run again", type(errors[0])
+    remedy = f"fix the input or the options and {remedy}"
     if kind is BadRecord:
         remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
     raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

@@ -29,7 +29,7 @@ from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, RecordParser
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
-from conceptloader.ingest.records.table import TableParser, read_row_groups
+from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
 
@@ -149,7 +149,7 @@ class Rows:
 
     def only(self, kept: Sequence[int]) -> "Rows":
         """Those at these positions."""
-        content = [self.content[i] for i in kept] if isinstance(self.content, list) else self.content.take(kept)
+        content = [self.content[i] for i in kept] if isinstance(self.content, list) else rows_at(self.content, kept)
         return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
 
 
@@ -181,7 +181,8 @@ class ShardFiller:
                 progress, batch, tokens, placed = self._place(some)
             except BadRow as error:
                 if not self.skip_bad:
-                    raise BadRecord(f"{rows.path}: {rows.name(some.numbers[error.row])}: {error.problem}") from error
+                    where = f"{rows.path}: {rows.name(rows.numbers[error.row])}"
+                    raise self._kind(rows, error)(f"{where}: {error.problem}") from error
                 found = self._bad(some) if bad else _named(error)
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
@@ -192,6 +193,13 @@ class ShardFiller:
         progress.bytes = consumed
         progress.bad = [(rows.path, rows.name(rows.numbers[i]), bad[i]) for i in sorted(bad)]
         return progress
+
+    def _kind(self, rows: Rows, error: BadRow) -> type[InputError]:
+        """BadRecord, unless an option helps, or other rows are bad, too: leaving all out is no remedy."""
+        others = [i for i in range(len(rows.numbers)) if i != error.row]
+        some = others[:: len(others) // 8 | 1]  # odd, since rows may differ by turns
+        all_bad = bool(some) and all(self._bad(rows.only([i])) for i in some)
+        return InputError if all_bad or "(--" in error.problem else BadRecord
 
     def _framed(self, batch: RowBatch) -> Mapping[str, int]:
         if batch.texts is None or self.tokenizer is None or not self.doubled.looks:

@@ -62,10 +62,11 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
         piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
             build = create_writer(directory, options)  # for the options; what is written is in one for each block
-            first = Trial()
+            first, begun = Trial(), 0
             for block, (some, consumed) in enumerate(read_piece(job, build, piece)):
                 if rows is None and block and (consumed or block == _BLOCKS):
                     break  # what was decompressed for the first block is at an end
+                begun = max(some.numbers, default=0) + 1  # blank lines have none
                 place(some, consumed, first)
                 tried = sum(part.done.documents + len(part.done.bad) for part in (trial, first))
                 if rows is not None and tried >= rows:
@@ -74,12 +75,12 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
                     return trial
             left = piece_bytes(job.sources[number], piece) - first.done.bytes
             later = _later(job.sources[number], number, first.done.bytes) if rows is None else {}
+            parts = [(_try_place(job, place, build, there, begun), count) for there, count in later.items()]
+            parts = [(part, count) for part, count in parts if part.done.bytes]
             # Without later places, the first block stands for the whole input.
-            trial.add(first, 1 if later else 1 + left / max(1, first.done.bytes))
-            for there, count in later.items():
-                part = Trial()
-                _try_place(job, place, build, there, part)
-                trial.add(part, left * count / sum(later.values()) / max(1, part.done.bytes))
+            trial.add(first, 1 if parts else 1 + left / max(1, first.done.bytes))
+            for part, count in parts:
+                trial.add(part, left * count / sum(count for _, count in parts) / part.done.bytes)
     doubled.check()
     return trial
 
@@ -100,15 +101,17 @@ def _later(source: Source, number: int, begin: int) -> Mapping[Piece, int]:
     return {Piece(number, at, min(at + _WIDTH, source.size)): 1 for at in range(begin, source.size, step)}
 
 
-def _try_place(job: ShardJob, place: Callable[..., None], build: Build, piece: Piece, trial: Trial) -> None:
-    """The lines of a part, or the first rows of a row group."""
-    lines, before = job.sources[piece.source].row_groups is None, trial.done.bytes
+def _try_place(job: ShardJob, place: Callable[..., None], build: Build, piece: Piece, begun: int) -> Trial:
+    """The lines of a part, or the first rows of a row group, if their numbers are from `begun`: others were tried."""
+    lines, trial = job.sources[piece.source].row_groups is None, Trial()
     for some, consumed in read_piece(job, build, piece):
-        place(some, consumed, trial)
+        if lines or some.numbers[0] >= begun:
+            place(some, consumed, trial)
         if not lines:
             break
     if lines:  # also where none begins, as within a long document
-        trial.done.bytes = before + piece.end - piece.begin
+        trial.done.bytes = piece.end - piece.begin
+    return trial
 
 
 def _place(job: ShardJob, options: BuildOptions, doubled: Doubled, rows: Rows, consumed: int, trial: Trial) -> None:

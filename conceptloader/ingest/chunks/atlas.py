@@ -33,7 +33,7 @@ def atlas(directory: str | os.PathLike[str]) -> tuple[Documents, dict[str, Any]]
 def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, ...]:
     """The parquet files that `paths` name, in that order, see `input_files`. Raises: ConfigError, InputError."""
     found = input_files(paths, split)
-    wrong = [file.path for file in found if not file.path.endswith(".parquet")]
+    wrong = [file.path for file in found if not file.path.lower().endswith((".parquet", ".parq"))]
     if wrong or (paths and not found):
         raise ConfigError(
             wrong[0] if wrong else ", ".join(paths),

@@ -26,7 +26,7 @@ from conceptloader.ingest.parquet import row_groups
 log = logging.getLogger(__name__)
 
 ALL = "all"  # as in `datasets`
-_HUB = ("*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
+_HUB = ("*.jsonl", "*.ndjson", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.parq", "*.arrow")
 _MANIFESTS = ("README.md", "*state.json", "*dataset_dict.json", "*dataset_info.json", "*_delta_log/*.json", "*_SUCCESS")
 
 _KNOWN = "README.md", "state.json", "dataset_info.json", "dataset_dict.json"
@@ -179,7 +179,7 @@ def _say_what_is_skipped(tree: Tree, found: Found) -> None:
     """Warn of files that look like records but are none of the dataset, and of those of other kinds."""
     taken = {*found.names()}
     left = [name for name in tree.names if name not in taken]
-    records = [name for name in left if kind_of(name)[0] and not name.endswith(".json")]
+    records = [name for name in left if kind_of(name)[0] and not name.lower().endswith(".json")]
     known = {*records, *(name for name in left if is_hidden(name) or name.rpartition("/")[2] in _KNOWN)}
     others = [name for name in left if name not in known]
     for kind, names in (("that are no data of this directory", records), ("of other kinds", others)):
@@ -196,7 +196,7 @@ def skipped_files(inputs: Sequence[str | os.PathLike[str]]) -> list[str]:
             why = "lists no files"
         elif is_hidden(name):
             why = "is hidden by its name"
-        elif path.endswith(".json"):
+        elif path.lower().endswith(".json"):
             why = "is read where it is named itself"
         else:
             why = "is not listed" if kind_of(path)[0] else "has another ending"

@@ -383,7 +383,7 @@ def _records(tree: Tree, json_parts: bool = False) -> list[str]:
         name
         for name in tree.names
         if kind_of(name)[0]
-        and (not name.endswith(".json") or (json_parts and _last(name).startswith("part-")))
+        and (not name.lower().endswith(".json") or (json_parts and _last(name).startswith("part-")))
         and not is_hidden(name)
         and not _CACHE.match(_last(name))
     ]

@@ -10,7 +10,7 @@ from conceptloader.errors import ConfigError, InputError
 
 EXPECTED = ".jsonl, .csv or .tsv (or one of these with .gz or .zst), .parquet or .arrow"
 _LINES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
-_TABLES = (".parquet", ".arrow")
+_TABLES = (".parquet", ".parq", ".arrow")
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}
 
 # Suffixes of what cannot be read -> what to do with such a file, the first that fits.
@@ -37,8 +37,8 @@ _KEY = re.compile(r"([^=/]+)=([^/]*)")
 
 
 def kind_of(path: str) -> tuple[str, str | None]:
-    """("lines" or "table", compression); ("", None) for a file of another kind."""
-    stem, suffix = os.path.splitext(path)
+    """("lines" or "table", compression), by endings in any case; ("", None) for a file of another kind."""
+    stem, suffix = os.path.splitext(path.lower())
     if suffix in _TABLES:
         return "table", None
     compression = _COMPRESSED.get(suffix)
@@ -51,17 +51,15 @@ def unknown_kind(path: str) -> ConfigError:
     """The error for a file whose records cannot be read, with what to do."""
     name = os.path.basename(path).lower()
     remedy = next((remedy for ends, remedy in _REMEDIES.items() if name.endswith(ends)), "rename the file")
-    if kind_of(name)[0]:
-        remedy = f"rename it to {name}, in lower case"
     return ConfigError(f"input {path}", "an unknown file name", f"a name that ends in {EXPECTED}", remedy)
 
 
 def stem_of(path: str) -> str:
     """The path without the suffixes of a kind of records."""
     stem, suffix = os.path.splitext(path)
-    if suffix in _COMPRESSED:
+    if suffix.lower() in _COMPRESSED:
         stem, suffix = os.path.splitext(stem)
-    return stem if suffix in (*_LINES, *_TABLES) else path
+    return stem if suffix.lower() in (*_LINES, *_TABLES) else path
 
 
 def is_hidden(name: str) -> bool:

@@ -99,7 +99,8 @@ class Columns:
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
-            raise ConfigError("columns", f"{repeated} in two roles", "each column in one", "rename one")
+            fix = "name another column for one role (--column, such as id=NAME), or omit an option"
+            raise ConfigError("columns", f"{repeated} in two roles", "each column in one", fix)
 
     @property
     def content(self) -> str:
@@ -118,7 +119,8 @@ class Columns:
     def _roles(self) -> list[str]:
         metadata = [self.metadata] if self.metadata is not None else []
         named = [*self.metadata_columns, *self.aligned, *self.numbers]
-        return [self.content, self.id, *self.tracks.values(), *metadata, *named]
+        ids = [] if self.id in self.ignored else [self.id]
+        return [self.content, *ids, *self.tracks.values(), *metadata, *named]
 
     def _named(self) -> list[str]:
         return [] if self.prefix is None else sorted(load_prefix(self.prefix).names)

@@ -33,7 +33,7 @@ class Documents:
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises: ValueError that says what is wrong with it."""
         columns = self._columns
-        self.ids.append(check_id(record.get(columns.id)))
+        self.ids.append("" if columns.id in columns.ignored else check_id(record.get(columns.id)))
         if self.texts is not None and columns.text is not None:
             self.texts.append(check_text(record[columns.text], columns.text))
         for name, records in self.numbers.items():

@@ -2,15 +2,18 @@
 
 import csv
 import gzip
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -115,7 +118,7 @@ def is_csv(path: str) -> bool:
 
 def _separator(path: str) -> str:
     """Between the values of a row, by the last suffix but that of a compression; empty for other files."""
-    suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst"))[1]
+    suffix = os.path.splitext(path.lower().removesuffix(".gz").removesuffix(".zst"))[1]
     return {".csv": ",", ".tsv": "\t"}.get(suffix, "")
 
 
@@ -155,6 +158,8 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
                 rows, sent = [], at
         if rows:
             yield rows, at
+        if names and compression is None:
+            _check_end(path, begun)
     except csv.Error as error:
         if "field limit" in str(error):
             raise InputError(
@@ -169,6 +174,15 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             'rows with quotes around values that have line feeds, and "" for a quote',
             "correct the row",
         ) from error
+
+
+@lru_cache(maxsize=1 << 10)
+def _check_end(path: str, line: int) -> None:
+    """Warn, once, of a last line that has no end: if the file was cut off within its last value, nothing else tells."""
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) not in b"\r\n":
+            log.warning("%s: line %d has no end: check that the file was not cut off", path, line)
 
 
 def lines_before(path: str, offset: int) -> int:
@@ -232,13 +246,17 @@ def _decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
     """
     parts: list[bytes] = []
     size = 0
-    for part in _expanded(file, compression):
-        parts.append(part)
-        size += len(part)
-        if size >= CHUNK:
-            held = b"".join(parts)
-            yield from (held[at : at + 2 * CHUNK] for at in range(0, size, 2 * CHUNK))  # in one piece: no copy
-            parts, size = [], 0
+    try:
+        for part in _expanded(file, compression):
+            parts.append(part)
+            size += len(part)
+            if size >= CHUNK:
+                held = b"".join(parts)
+                yield from (held[at : at + 2 * CHUNK] for at in range(0, size, 2 * CHUNK))  # in one piece: no copy
+                parts, size = [], 0
+    except Exception:  # which names the line after those that are whole
+        yield b"".join(parts)
+        raise
     yield b"".join(parts)
 
 

@@ -1,7 +1,7 @@
 """Parquet and Arrow files of a build's input: row groups to batches, column by column."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import repeat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise, repeat
 from types import MappingProxyType
 from typing import Any
 
@@ -67,14 +67,20 @@ def rows_of(path: str, table: Any, wanted: Ints, first: int) -> Iterator[tuple[i
     for i in range(0, len(wanted), 1 << 10):
         some = wanted[i : i + (1 << 10)]
         try:
-            # Slices, since not every type can be taken by number.
-            together = int(some[-1] - some[0]) + 1 == len(some)
-            places = [(int(some[0]), len(some))] if together else [(k, 1) for k in some.tolist()]
-            values = [row for k, count in places for row in table.slice(k, count).to_pylist()]
+            values = rows_at(table, some.tolist()).to_pylist()
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
             raise _unreadable(path, first + int(some[0]), error) from error
         for number, value in zip((first + some).tolist(), values, strict=True):
             yield number, {**value, **{name: decoded(value[name], kind) for name, kind in kinds.items()}}
+
+
+def rows_at(table: Any, rows: Sequence[int]) -> Any:
+    """A record batch of these rows of another one."""
+    import pyarrow as pa
+
+    ends = np.flatnonzero(np.diff(rows, prepend=-2, append=-2) != 1)  # of slices, since not every type can be taken
+    places = [(rows[i], int(k - i)) for i, k in pairwise(ends.tolist())]
+    return pa.concat_batches([table.slice(0, 0), *(table.slice(first, count) for first, count in places)])
 
 
 def _unreadable(path: str, row: int, error: Exception) -> InputError:

@@ -400,6 +400,9 @@ def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) 
 
 def _convert(folder: str) -> bytes:
     """The tokenizer.json of a folder that has none, by transformers."""
+    if not TokenizerFolder(folder).says and not any(name.endswith(".model") for name in os.listdir(folder)):
+        expected = "tokenizer.json, or what transformers saves for others"
+        raise ConfigError(f"tokenizer {folder}", "a folder without a tokenizer", expected, "check the path")
     try:
         transformers: Any = import_module("transformers")
     except ImportError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.storage.reads import read_file
@@ -17,9 +17,13 @@ from conceptloader.storage.reads import read_file
 def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """Names of concepts, index = concept id, from a file in UTF-8: a JSON list of names, or one name per line.
 
-    Raises: InputError naming file and line for broken UTF-8, empty or repeated names, anything but names.
+    Raises: ConfigError if there is no file, InputError naming file and line for broken UTF-8, empty or repeated names,
+    anything but names.
     """
     file = os.fspath(path)
+    if os.path.isdir(file) or not os.path.exists(file):
+        fix = "check the path (--vocabulary)"
+        raise ConfigError(f"vocabulary {file}", "no such file", "names, one per line or a JSON list", fix)
     data = read_file(file, 1 << 30)
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")  # a byte order mark

@@ -73,7 +73,7 @@ def starts_in(files: Files, shard: int) -> Ints:
     documents, first = int(files.table.documents[shard]), np.zeros(1, np.int64)
     if documents:
         first = read_items(files, "documents.bin", shard, fmt.OFFSET, 0, documents).astype(np.int64)
-    first = first[first < files.table.tokens[shard]]
+    first = first[first < int(files.table.tokens[shard])]
     return first[np.diff(first, prepend=-1) > 0]  # they ascend; an empty document begins where the next one does
 
 

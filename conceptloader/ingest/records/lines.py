@@ -178,7 +178,7 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
 
 @lru_cache(maxsize=1 << 10)
 def _check_end(path: str, line: int) -> None:
-    """Warn, once, of a last line that has no end: if the file was truncated within its last value, nothing else tells."""
+    """Warn, once, of a last line that has no end: a file truncated within its last value shows no other sign."""
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
         if file.read(1) not in b"\r\n":

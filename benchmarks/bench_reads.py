@@ -51,7 +51,7 @@ def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1, batch: int = BAT
 
 view = ROOT / "bare-view"
 if not view.exists():
-    make_subsets(path, view, SubsetOptions(sql="document % 10 > 0"))
+    make_subsets(path, view, SubsetOptions(where="document % 10 > 0"))
 whole, bare, full, viewed = reader(**TOKENS_ONLY), reader(position_ids="off"), reader(), reader(str(view))
 samples = windows.astype(np.uint64)
 dataset = cl.open_dataset(path).windows(SEQ_LEN)

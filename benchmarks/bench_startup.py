@@ -22,7 +22,7 @@ sys.path.insert(0, {here!r})
 from harness import resident_mb
 before, start = resident_mb(), time.perf_counter()
 config = cl.load_config({config!r})
-with cl.make_dataloader(config, dp_size=8, micro_batch_size=4, global_batch_size=32) as batches:
+with cl.make_dataloader(config, dp_rank=0, dp_size=8, micro_batch_size=4, global_batch_size=32) as batches:
     next(iter(batches))
     print(time.perf_counter() - start, resident_mb() - before, flush=True)
 """

@@ -118,6 +118,10 @@ class BaseLoader(Shown, Generic[B]):
             self.blend.look_ahead(self.run.yielded)
 
     def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:
+        if dp_rank is None and dp_size not in (None, 1):
+            raise ConfigError(
+                "dp_rank", f"none, with dp_size {dp_size}", f"0 to {dp_size} - 1", "pass the rank of this process"
+            )
         return (0 if dp_rank is None else dp_rank), (1 if dp_size is None else dp_size)
 
     def _place(self, device: Any, check_ranks: Any) -> None:

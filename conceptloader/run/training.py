@@ -107,6 +107,7 @@ class TrainingRun:
         self.data_stage: str | None = None
         self.count_start, self.fresh = 0, True
         self.log: RunLog | None = None  # of the rank that writes it, once it does
+        self._log_left = False  # a launch is logged at a position that has been left since
         self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
         self.followers: list[Callable[[Mixture | Sequential, int], None]] = []
         self._observers: dict[Any, Observer] = {}  # by what made them
@@ -205,6 +206,12 @@ class TrainingRun:
         )
         if step_start is not None:
             plan = plan.resumed(consumed, step_start)
+            if plan.schedule.consumed != step_start:
+                logger.warning(
+                    "resuming %d samples into a step, where micro batches of %d on %d ranks cannot continue: another "
+                    "step begins there, and those that follow are shifted", consumed - step_start,
+                    self.partition.micro_batch_size, self.partition.dp_size,
+                )  # fmt: skip
         begun = plan.schedule.consumed
         known = step is not None and begun == step_start
         if step is None or not known:
@@ -328,7 +335,17 @@ class TrainingRun:
         self.trained = position
 
     def restart(self, begin: int) -> None:
-        """A loop begins at a position: what was yielded beyond it is yielded again."""
+        """A loop begins at a position: what was yielded beyond it is yielded again.
+
+        Raises ConfigError if the run log has a launch elsewhere, which it would take what follows for.
+        """
+        if self._log_left:
+            raise ConfigError(
+                "log_start",
+                "a call before the state was loaded",
+                "the launch at the position of the state",
+                "call log_start again, after load_state_dict",
+            )
         self.fresh, self.yielded, self.coming = False, begin, begin
 
     def next_pass(self) -> None:
@@ -429,9 +446,11 @@ class TrainingRun:
         self._check_end_known(blend)
         if self.end is not None:
             blend.order.check_run(self.end)
-        reader, count_start = read(blend), saved.count("count_start", where, 0)
+        reader, count_start, stood = read(blend), saved.count("count_start", where, 0), self.trained
         self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
+        if self.directory is not None and consumed != stood:
+            self.log, self.directory, self._log_left = None, None, True
         self._earlier.clear()
         self._observers.clear()
         return reader
@@ -561,7 +580,7 @@ class TrainingRun:
         schedule = self.plan.schedule
         begun = schedule.consumed_at(schedule.step_of(self.trained))
         self.plan, self._knows_steps = replace(self.plan, schedule=schedule.at(step, begun)), True
-        self.log, self.directory = RunLog(directory) if writes else None, directory
+        self.log, self.directory, self._log_left = RunLog(directory) if writes else None, directory, False
         self.write_start()
 
     def write_start(self) -> None:

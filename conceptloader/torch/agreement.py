@@ -24,7 +24,14 @@ _SHOWN = 8  # settings that a message lists
 _ABSENT = "nothing"
 
 
-def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn_after_s: float = WARN_AFTER_S) -> None:
+def require_same(
+    what: str,
+    facts: Mapping[str, Any],
+    group: Any = None,
+    *,
+    of: tuple[int, int] | None = None,
+    warn_after_s: float = WARN_AFTER_S,
+) -> None:
     """Raise on every rank of a group unless all of them have called this with equal facts.
 
     Does nothing where torch.distributed is not initialized, or its backend is "fake": there are no other ranks.
@@ -33,10 +40,12 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
         what: What ranks are about to do; the same text on all of them.
         facts: JSON values by name; mappings are compared leaf by leaf.
         group: A torch.distributed group that this rank is in; None for all processes.
+        of: (a number, how many): this rank's, of which the group has to have each from 0 on.
         warn_after_s: Seconds after which the ranks that have not come are logged, the first time.
 
     Raises:
-        ConfigError: Facts differ: which, on which ranks. Or ranks did not come within the timeout of the store.
+        ConfigError: Facts differ: which, on which ranks. Or ranks did not come within the timeout of the store, or no
+            rank has one of the numbers.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
         return
@@ -51,6 +60,8 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     past = PrefixStore(str(number - 1), everyone)
     if number > 1:
         past.delete_key(names[rank])  # the first rank has read it
+    mine, size = of or (0, 1)
+    store.set(f"number {mine}", "")
     store.set(names[rank], digest)
     say = warn_after_s, what, names
     if rank == ranks[0]:
@@ -58,12 +69,20 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
         groups: dict[str, list[int]] = {}
         for other, value in zip(names, store.multi_get(list(names.values())), strict=True):
             groups.setdefault(value.decode(), []).append(other)
-        store.set("groups", json.dumps(groups))
+        absent = [one for one in range(size) if not store.check([f"number {one}"])]
+        store.set("groups", json.dumps([groups, absent]))
         if number > 1:
             past.delete_key("groups")  # all ranks have come from there
     else:
         _wait(store, ["groups"], *say)
-        groups = json.loads(store.get("groups"))
+        groups, absent = json.loads(store.get("groups"))
+    if len(groups) == 1 and absent:
+        raise ConfigError(
+            what,
+            f"no dp_rank {_listed(absent)} of {size} among {len(ranks)} ranks: nobody would read its samples",
+            "each dp_rank from 0 on",
+            "pass each rank its own dp_rank, and how many there are as dp_size",
+        )
     if len(groups) == 1:
         return
     if groups[digest][0] == rank:

@@ -61,14 +61,19 @@ class Loader(BaseLoader[TensorBatch]):
     """
 
     def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:
-        if None in (dp_rank, dp_size) and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        self._said = None not in (dp_rank, dp_size)
+        self._check_said()
+        return super()._share(dp_rank, dp_size)
+
+    def _check_said(self) -> None:
+        """Raise ConfigError if this rank would read as the only one, since nobody said which one it is."""
+        if not self._said and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             raise ConfigError(
                 "dp_rank, dp_size",
                 f"not both, in a process group of {dist.get_world_size()}",
                 "those of the ranks that read different samples",
                 "pass both; where all ranks read the same samples, dp_rank=0 and dp_size=1",
             )
-        return super()._share(dp_rank, dp_size)
 
     def _place(self, device: torch.device | str | None, check_ranks: Any) -> None:
         self.check_ranks, self.device = check_ranks, as_device(device)
@@ -91,7 +96,8 @@ class Loader(BaseLoader[TensorBatch]):
         return on_device(ahead, self.device, self._transform is None) if self.device.type == "cuda" else ahead
 
     def _compare_ranks(self) -> None:
-        """Raise ConfigError if other ranks are about to read another run, or another part of it."""
+        """Raise ConfigError if other ranks are about to read another run, or none of them a part of it."""
+        self._check_said()
         if self.check_ranks is False:
             return
         run, share = self.run, self.run.partition
@@ -103,7 +109,8 @@ class Loader(BaseLoader[TensorBatch]):
                 "call torch.distributed.init_process_group before the first batch, or omit check_ranks",
             )
         facts = run.facts(consumed_samples=self.begins_at, partition=asdict(share))
-        require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
+        group = None if self.check_ranks is True else self.check_ranks
+        require_same("training data", facts, group, of=(self.dp_rank, share.dp_size))
 
     def _ranks(self, group: Any, agree: bool) -> Ranks:
         return GroupRanks(group, self.run.partition.dp_size) if agree else Alone()

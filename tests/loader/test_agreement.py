@@ -80,6 +80,7 @@ CASES: dict[str, Callable[[int, Any], Any]] = {
     "size": lambda rank, config: read(config, rank, global_batch_size=6 * (1 + (rank == 1))),
     "epoch": lambda rank, config: read(config, rank, epoch_samples=12 * (1 + (rank == 1))),
     "late": lambda rank, config: come_late(rank),
+    "nobody": lambda rank, config: read(config, min(rank, 1)),
     "missing": lambda rank, config: time.sleep(8) if rank == 1 else read(config, rank),
 }
 
@@ -137,6 +138,12 @@ def test_every_rank_says_which_ranks_differ_in_what(outcomes: Path, case: str, p
 
 
 @pytest.mark.slow
+def test_samples_that_no_rank_would_read_are_an_error(outcomes: Path) -> None:
+    for text in texts(outcomes, "nobody"):
+        assert "found no dp_rank 2 of 3 among 3 ranks" in text
+
+
+@pytest.mark.slow
 def test_ranks_that_do_not_come_are_named(outcomes: Path) -> None:
     assert "late: waiting for rank(s) 1\n" in (outcomes / "log.0").read_text()
     assert "late" not in (outcomes / "log.2").read_text()
@@ -159,7 +166,7 @@ def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config: Any) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("given", [{}, {"dp_size": 2}, {"dp_rank": 0}])
+@pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])
 def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config: Any, given: dict[str, int]) -> None:
     dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
     try:
@@ -168,3 +175,15 @@ def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config: Any, given:
         cl.make_dataloader(config, micro_batch_size=2, dp_rank=0, dp_size=1).close()
     finally:
         dist.destroy_process_group()
+    before = cl.make_dataloader(config, micro_batch_size=2, **given)
+    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        with raises(ConfigError, "dp_rank, dp_size", "a process group of 2"):
+            next(iter(before))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_size_without_a_rank_is_not_that_of_the_first_one(config: Any) -> None:
+    with raises(ConfigError, "dp_rank", "none, with dp_size 2"):
+        cl.batches(config, micro_batch_size=2, dp_size=2)

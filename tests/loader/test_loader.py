@@ -40,7 +40,7 @@ def test_a_batch_that_is_behind_is_not_told(config, caplog):
         take(whole, 15)
         state = whole.state_dict()
     caplog.clear()
-    loader = cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=sizes)
+    loader = cl.make_dataloader(config, dp_rank=0, dp_size=2, micro_batch_size=3, global_batch_size=sizes)
     loader.load_state_dict(state)  # of sample 39
     with loader:
         take(loader, 1)
@@ -152,7 +152,7 @@ def test_wrong_sizes_are_named(config):
     with raises(ConfigError, "dp_rank"):
         cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)
     with raises(ConfigError, expected="a multiple of"):
-        cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=8)
+        cl.make_dataloader(config, dp_rank=0, dp_size=2, micro_batch_size=3, global_batch_size=8)
     config["tracks"]["concepts"]["max_spans"] = 1
     with raises(ConfigError, "max_spans"):
         cl.make_dataloader(config, micro_batch_size=1)

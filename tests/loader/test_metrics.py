@@ -47,7 +47,9 @@ def seen() -> Iterator[list[cl.metrics.StepMetrics]]:
 
 
 def make(config: Any, **options: Any) -> cl.Loader:
-    return cl.make_dataloader(config, **{"dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options})
+    return cl.make_dataloader(
+        config, **{"dp_rank": 0, "dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options}
+    )
 
 
 def test_every_step_says_what_was_read(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:

@@ -158,14 +158,14 @@ def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, 
 
 
 def test_the_state_at_a_position_is_the_state_there(config):
-    loader, reader = (make(config, dp_size=2, global_batch_size=48, num_samples=150) for _ in range(2))
+    loader, reader = (make(config, dp_rank=0, dp_size=2, global_batch_size=48, num_samples=150) for _ in range(2))
     for _ in loader:
         assert reader.state_dict_at(loader.consumed_samples) == loader.state_dict()
     assert loader.consumed_samples == 144
 
 
 def test_a_position_between_two_micro_batches_has_no_state(config):
-    loader = make(config, dp_size=2, consumed_samples=6, num_samples=150)
+    loader = make(config, dp_rank=0, dp_size=2, consumed_samples=6, num_samples=150)
     assert loader.state_dict_at(22) != loader.state_dict_at(6)
     for earlier in (0, 3):  # where batches may have been others
         with make(config) as resumed:
@@ -174,7 +174,7 @@ def test_a_position_between_two_micro_batches_has_no_state(config):
     with raises(ConfigError, found="21", expected="6 or 22, where micro batches of 8 on 2 ranks end"):
         loader.state_dict_at(21)
     with raises(ConfigError, found="166", expected="150, where the run ends"):
-        make(config, dp_size=2, num_samples=150, last_batch="partial").state_dict_at(166)
+        make(config, dp_rank=0, dp_size=2, num_samples=150, last_batch="partial").state_dict_at(166)
     for wrong in (-1, 1.5, True, "8"):
         with raises(ConfigError, "consumed_samples"):
             loader.state_dict_at(wrong)
@@ -192,6 +192,7 @@ def test_the_position_cannot_be_set_by_hand(config):
 @pytest.mark.parametrize("num_samples", [48, 50, 95, 149])
 def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samples, tail):
     options = {
+        "dp_rank": 0,
         "dp_size": 3,
         "micro_batch_size": 4,
         "global_batch_size": 24,
@@ -233,6 +234,25 @@ def test_where_a_global_batch_cannot_be_gone_on_with_nothing_is_left_out_silentl
         loader = make(config, **sizes, **options)
         loader.load_state_dict(state)
         assert taken(loader) == list(range(8, options["num_samples"]))
+
+
+def test_steps_that_a_resume_shifts_are_said(config, caplog):
+    state = after(config, micro_batch_size=4, global_batch_size=12)
+    loader = make(config, micro_batch_size=12, global_batch_size=12)
+    loader.load_state_dict(state)
+    assert "resuming 4 samples into a step" in caplog.text
+    assert taken(loader, 1) == list(range(4, 16))
+
+
+def test_a_launch_that_was_logged_before_the_state_was_loaded_answers_for_nothing(config, tmp_path):
+    state = after(config)
+    loader = make(config)
+    loader.log_start(tmp_path, 0)
+    loader.load_state_dict(state)
+    with raises(ConfigError, "log_start", fix="after load_state_dict"):
+        next(iter(loader))
+    loader.log_start(tmp_path, 1)
+    assert taken(loader, 1) == list(range(8, 16))
 
 
 def test_a_second_loop_after_the_end_is_an_error(config, caplog):

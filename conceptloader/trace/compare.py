@@ -27,7 +27,6 @@ from conceptloader.order.progress.resume import splice
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.bulk import sample_ranges
 from conceptloader.trace.checkpoints import whole_order
-from conceptloader.trace.forget import draws_of
 from conceptloader.trace.past import defaults_of
 from conceptloader.trace.ranges import document_ranges, samples_touching
 from conceptloader.trace.run import Run
@@ -102,7 +101,7 @@ def _candidates(run: Run, other: Run, total: int) -> Callable[[int, int], Any]:
     start = min(_same_order_until(one, two) if alike else 0, total)
     partner = np.array([names.index(name) if name in names else -1 for name in theirs])
     touched = [_touched(run, other, k, theirs.index(name)) if name in theirs else _NONE for k, name in enumerate(names)]
-    early = [_NONE, *(draws_of(run, k, some, start)[0] for k, some in enumerate(touched) if len(some))]
+    early = [_NONE, *(run.draws(k, some, start)[2] for k, some in enumerate(touched) if len(some))]
     before = np.unique(np.concatenate(early)).astype(np.uint64)
 
     def within(first: int, end: int) -> Any:

@@ -13,6 +13,7 @@ from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.kernels.kernel import Array
@@ -20,6 +21,7 @@ from conceptloader.kernels.packing import make_room, pack_pieces
 
 Bools = NDArray[np.bool_]
 Interval = tuple[int, int]
+_RANGES = 1 << 11  # looked up at once: their spans are in memory
 
 
 class Part(NamedTuple):
@@ -164,11 +166,10 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
 def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
     """(row, start, stop, inputs, place) of the parts of packs."""
     blocks, bins = np.divmod(samples, packs.packing.bins)
-    order = np.argsort(blocks, kind="stable")
     found = [np.zeros((5, 0), np.int64)]
-    for some in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
+    for block, some in by_value(blocks):
         try:
-            count, pieces = packs.block(int(blocks[some[0]]))
+            count, pieces = packs.block(block)
             parts = pack_some(pieces, count, packs.packing)
         except (ConfigError, FormatError) as error:
             raise error.within(packs.dataset.path) from error
@@ -194,6 +195,14 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     counts = np.maximum(last - first + 1, 0)
     samples: Ints = (ragged(first, counts)[:, None] * bins + np.arange(bins)).reshape(-1)
     return samples[samples < high]
+
+
+def samples_holding(member: Member, documents: Ints, start: Ints, stop: Ints) -> Ints:
+    """The same of documents, ascending, with tokens [start, stop); where samples are documents, these alone."""
+    if not member.by_document:
+        return samples_touching(member, start, stop, 0, member.view.count)
+    numbers = documents - member.view.start
+    return numbers[(numbers >= 0) & (numbers < member.view.count)]
 
 
 def runs_of_samples(
@@ -245,10 +254,25 @@ def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
 
 def documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int, Ints, Ints]]:
     """(shard, places in `documents`, ordinals in the shard)."""
-    shards = np.searchsorted(np.array(dataset.first_documents), documents, side="right") - 1
-    for shard in np.unique(shards[documents >= 0]).tolist():
-        chosen = np.flatnonzero((shards == shard) & (documents >= 0))
-        yield shard, chosen, documents[chosen] - dataset.first_documents[shard]
+    known = np.flatnonzero(documents >= 0)
+    for shard, some in by_value(np.searchsorted(dataset.first_documents, documents[known], side="right") - 1):
+        yield shard, known[some], documents[known[some]] - dataset.first_documents[shard]
+
+
+def ranges_by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, Cut]]:
+    """(shard, pieces) of token ranges, none empty, split where shards or a subset's runs begin; some at a time."""
+    cut = dataset.cut(start, stop)
+    for shard, some in by_value(cut.shard):
+        for low in range(0, len(some), _RANGES):
+            yield shard, Cut(*(column[some[low : low + _RANGES]] for column in cut))
+
+
+def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
+    """(value, its places) of each value in an array, ascending."""
+    order = np.argsort(values, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
+        if len(places):
+            yield int(values[places[0]]), places
 
 
 def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:

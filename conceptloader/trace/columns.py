@@ -14,7 +14,7 @@ from conceptloader.format.read.bulk import records_of, spans_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
-from conceptloader.trace.ranges import document_ranges
+from conceptloader.trace.ranges import document_ranges, ranges_by_shard
 
 _RANGES = ("_min", "_max")
 _ID_TYPES = ("string", "large_string", "string_view", "integer")
@@ -80,7 +80,7 @@ class DocumentColumns:
         """
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)
-        ids = document_ids(arrow, self.dataset, documents)
+        ids = document_ids(self.dataset, documents)
         if "share" in names:
             found["share"] = self._shares(documents, ids)
         for name, track in self.dataset.tracks.items():
@@ -113,7 +113,7 @@ class DocumentColumns:
         if self._metadata is None or with_row:
             return
         documents = np.arange(min(self.dataset.num_documents, _RANGE_OF_IDS))
-        known = document_ids(self._arrow, self.dataset, documents).drop_null()
+        known = document_ids(self.dataset, documents).drop_null()
         raise ConfigError(
             "metadata",
             f"none of its {len(self._metadata):,} ids in {self.dataset.path}, such as "
@@ -182,12 +182,9 @@ class DocumentColumns:
     def _spans(self, track: str, start: Ints, stop: Ints) -> Any:
         """(shard, documents, spans of these, records) by shard."""
         some = np.flatnonzero(start < stop)
-        cut = self.dataset.cut(start[some], stop[some])
-        for shard in np.unique(cut.shard).tolist():
-            rows = np.flatnonzero(cut.shard == shard)
-            a, b = cut.first[rows], cut.end[rows]
+        for shard, cut in ranges_by_shard(self.dataset, start[some], stop[some]):
             if self.dataset.manifest.shards.tracks[track].encoding[shard] is not None:
-                yield shard, some[cut.row[rows]], a, b
+                yield shard, some[cut.row], cut.first, cut.end
 
     def _concepts(self, track: str, start: Ints, stop: Ints) -> Any:
         parts, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -195,7 +192,7 @@ class DocumentColumns:
             which, found = concepts_in(self.dataset, shard, track, (a, b), (np.arange(len(a)), a, b))
             parts.append(rows[which])
             ids.append(found)
-        lists = id_lists(self._arrow, np.concatenate(parts), np.concatenate(ids), np.arange(len(start)))
+        lists = id_lists(len(start), np.concatenate(parts), np.concatenate(ids))
         names = self._names[track]
         return lists if names is None else self._arrow.ListArray.from_arrays(lists.offsets, names.take(lists.values))
 

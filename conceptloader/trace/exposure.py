@@ -19,7 +19,7 @@ from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.bulk import document_ids, sample_ranges
-from conceptloader.trace.ranges import Member, Ranges, document_ranges, ranges_of
+from conceptloader.trace.ranges import Member, by_value, document_ranges, ranges_of
 from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 20
@@ -31,47 +31,42 @@ _DOCUMENTS |= {"epochs": "float64", "first_sample": "int64", "first_step": "int6
 
 
 class Windows:
-    """What was seen of a member, by its windows (documents, packs): how often, and sample and step of the first time.
+    """What was seen of a member, by the parts of its windows (documents, packs): how often, and when first.
 
     NEVER stands for none.
-
-    samples: all that were drawn, including excluded ones, which are counted nowhere else.
+    samples: all that were drawn, including excluded ones, which are counted nowhere else. parts: of all windows, as
+    they lie in the data; counts, first_sample and first_step are of these.
     """
 
     def __init__(self, run: Run, member: Member) -> None:
-        self.run, self.member, self.samples, count = run, member, 0, member.view.count
-        self.counts = np.zeros(count, np.int64)
-        self.first_sample, self.first_step = np.full((2, count), NEVER)
-        late = any((mask.at > 0).any() for mask in (member.view.mask, member.view.holes.own))
-        some = ranges_of(member, np.arange(count if late else 0))
-        self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
-        self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
+        self.run, self.member, self.samples = run, member, 0
+        parts = ranges_of(member, np.arange(member.view.count))
+        self.parts = parts = parts.take(np.argsort(parts.start, kind="stable"))
+        self._by_row = np.argsort(parts.row, kind="stable")
+        self.counts = np.zeros_like(parts.row)
+        self.first_sample, self.first_step = np.full((2, len(parts.row)), NEVER)
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
-        low, high = (np.searchsorted(self._excluded.row, windows, side=side) for side in ("left", "right"))
-        parts, draws = ragged(low, high - low), np.repeat(np.arange(len(windows)), high - low)
-        np.add.at(self._late, parts[samples[draws] >= self._excluded.since[parts]], 1)
-        found, first, counts = np.unique(windows, return_index=True, return_counts=True)
+        rows = self.parts.row[self._by_row]
+        low, high = (np.searchsorted(rows, windows, side=side) for side in ("left", "right"))
+        part, draw = self._by_row[ragged(low, high - low)], np.repeat(np.arange(len(windows)), high - low)
+        read = samples[draw] < self.parts.since[part]
+        found, first, counts = np.unique(part[read], return_index=True, return_counts=True)
         self.counts[found] += counts
         new = self.first_sample[found] == NEVER
-        self.first_sample[found[new]], self.first_step[found[new]] = samples[first[new]], steps[first[new]]
+        at = draw[read][first[new]]
+        self.first_sample[found[new]], self.first_step[found[new]] = samples[at], steps[at]
 
     @lazy
-    def _parts(self) -> tuple[Ranges, Ints, Ints]:
-        """The parts of all samples as they lie in the data, how often each was seen, and how many tokens before it."""
-        parts = ranges_of(self.member, np.arange(len(self.counts)))
-        counts = self.counts[parts.row] * (parts.since > 0)
-        if len(self._late):
-            counts[(parts.since > 0) & (parts.since < NEVER)] -= self._late
-        order = np.argsort(parts.start, kind="stable")
-        parts, counts = parts.take(order), counts[order]
-        return parts, counts, offsets_of(counts * parts.inputs)
+    def _before(self) -> Ints:
+        """How many tokens were seen before each part, and in all."""
+        return offsets_of(self.counts * self.parts.inputs)
 
     def seen_before(self, tokens: Ints, each: bool = False) -> Ints:
         """How many tokens before a place were seen; each: or are read once in an epoch."""
-        parts, counts, before = self._parts
+        parts, counts, before = self.parts, self.counts, self._before
         if not len(counts):  # all packs are empty: what they would hold is excluded
             return np.zeros_like(tokens)
         if each:
@@ -82,21 +77,19 @@ class Windows:
 
     def between(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
         """Of tokens [start, stop): samples that were read and begin there, tokens that were seen, those of an epoch."""
-        parts, counts, _ = self._parts
-        begun = offsets_of(counts * ((parts.place == 0) & (parts.inputs > 0)))
-        low, high = np.searchsorted(parts.start, start), np.searchsorted(parts.start, stop)
+        begun = offsets_of(self.counts * ((self.parts.place == 0) & (self.parts.inputs > 0)))
+        low, high = np.searchsorted(self.parts.start, [start, stop])
         seen, size = (self.seen_before(stop, each) - self.seen_before(start, each) for each in (False, True))
         return begun[high] - begun[low], seen, size
 
     def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
         """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""
-        parts = self._parts[0]
-        low, high = np.searchsorted(parts.stop, start, side="right"), np.searchsorted(parts.start, stop, side="left")
+        low = np.searchsorted(self.parts.stop, start, side="right")
+        high = np.searchsorted(self.parts.start, stop)
         some = (low < high) & (start < stop)
         pairs = np.stack([low[some], high[some]], 1).reshape(-1)
         found = np.full((2, len(start)), NEVER)
-        for first, by_sample in zip(found, (self.first_sample, self.first_step), strict=True):
-            by_part = np.where(self.first_sample[parts.row] < parts.since, by_sample[parts.row], NEVER)
+        for first, by_part in zip(found, (self.first_sample, self.first_step), strict=True):
             if some.any():
                 first[some] = np.minimum.reduceat(np.append(by_part, NEVER), pairs)[::2]
         return found[0], found[1]
@@ -104,12 +97,12 @@ class Windows:
     @property
     def tokens(self) -> int:
         """How many were seen."""
-        return int(self._parts[2][-1])
+        return int(self._before[-1])
 
     @property
     def size(self) -> int:
         """Tokens of an epoch."""
-        return int(self._parts[0].inputs.sum())
+        return int(self.parts.inputs.sum())
 
 
 class Exposure:
@@ -205,7 +198,7 @@ class Exposure:
         columns = {
             "dataset": [name] * len(documents),
             "document": documents,
-            "id": document_ids(self._arrow, dataset, documents),
+            "id": document_ids(dataset, documents),
             "tokens": tokens,
             "seen": seen,
             "epochs": seen / np.maximum(tokens, 1),
@@ -245,7 +238,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     Args:
         run: The run, see `open_run`.
         until: The step before which to count, past or future, of a run with a run log.
-        num_samples: For a run without one, how many samples it reads. Memory: 24 bytes a window of the datasets.
+        num_samples: For a run without one, how many samples it reads. Memory: some 100 bytes a window of the datasets.
 
     Raises:
         ConfigError: Unless one of them is given, and for until without a run log.
@@ -257,35 +250,30 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
             "until, a step, or else num_samples, without a run log",
             "give one of them",
         )
-    windows: list[Windows] = []
-    known: dict[tuple[int, int], Windows] = {}
-    for era, low, high, plan in _ranges(run, until, num_samples):
+    windows: dict[tuple[int, int], Windows] = {}
+    for low, high, plan, era in _ranges(run, until, num_samples):
         for index, member in enumerate(era.members):
-            if member is not None and (id(era), index) not in known:
-                known[id(era), index] = one = Windows(era, member)
-                windows.append(one)
+            if member is not None and (id(era), index) not in windows:
+                windows[id(era), index] = Windows(era, member)
         for at in range(low, high, _SAMPLES):
-            samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
-            steps = (
-                np.full(len(samples), NEVER) if plan is None else plan.schedule.steps_of(samples)[0].astype(np.int64)
-            )
+            samples = np.arange(at, min(at + _SAMPLES, high))
+            steps = np.full_like(samples, NEVER)
+            if plan is not None:
+                steps = plan.schedule.steps_of(samples.astype(np.uint64))[0].astype(np.int64)
             members, _, numbers = era.blend.order.sample_many(samples)
-            for index in np.unique(members).tolist():
+            for index, drawn in by_value(members):
                 era.member(index)  # whose dataset has left is an error
-                chosen = np.flatnonzero(members == index)
-                drawn = numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen]
-                known[id(era), index].add(*drawn)
-    return Exposure(run, windows)
+                windows[id(era), index].add(numbers[drawn].astype(np.int64), samples[drawn], steps[drawn])
+    return Exposure(run, list(windows.values()))
 
 
-def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[Run, int, int, Any]]:
-    """(run of one order, first sample, end, plan) of all samples that are counted."""
+def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[int, int, Any, Run]]:
+    """As `sample_ranges`, of all samples that are counted."""
     if until is None:
         stop = num_samples or 0
-        return [(era, max(0, era.first), min(stop, era.stop), None) for era in run.eras(0, max(1, stop))]
+        return [(max(0, era.first), min(stop, era.stop), None, era) for era in run.eras(0, max(1, stop))]
     run.at(0)  # or else what was seen before the run log begins is missing
-    ranges = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
-    return ranges or [(run.at(0), 0, 0, None)]
+    return [*sample_ranges(run, 0, until)] or [(0, 0, None, run.at(0))]
 
 
 def latest(some: Sequence[Windows]) -> list[Windows]:

@@ -16,7 +16,7 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
 from conceptloader.trace.ranges import document_ranges, ranges_by_shard
 
-_RANGES = ("_min", "_max")
+_NUMBERS = "", "_min", "_max"
 _ID_TYPES = ("string", "large_string", "string_view", "integer")
 _RECORDS = ("json", "msgpack")
 _RANGE_OF_IDS = 1 << 10  # documents that are looked at for one with an id
@@ -51,7 +51,7 @@ class DocumentColumns:
                 self._names[name] = None if names is None else arrow.array(names, arrow.string())
                 self.types[name] = arrow.list_(arrow.int32() if names is None else arrow.string())
             elif track.codec == "numpy":
-                self.types |= {name + end: arrow.float64() for end in ("", *_RANGES)}
+                self.types |= {name + end: arrow.float64() for end in _NUMBERS}
             elif track.codec in _RECORDS:
                 self.types[name] = arrow.string()
         self._metadata = None if metadata is None else self._load(metadata, on or "id")
@@ -88,8 +88,8 @@ class DocumentColumns:
                 found[name] = self._concepts(name, start, stop)
             elif track.codec in _RECORDS and (keys := {one for one in names if name in (one, self.record_of(one))}):
                 found |= self._first(name, keys, start, stop)
-            elif track.codec == "numpy" and (wanted := {name + end for end in ("", *_RANGES)} & set(names)):
-                found |= {key: value for key, value in self._numbers(name, start, stop).items() if key in wanted}
+            elif track.codec == "numpy" and {name + end for end in _NUMBERS} & set(names):
+                found |= self._numbers(name, start, stop)
         base = {"document": documents, "id": ids, "tokens": stop - start}
         table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})
         if self._metadata is not None:
@@ -228,8 +228,8 @@ class DocumentColumns:
             total += np.bincount(owner, values, minlength=len(start))
             np.minimum.at(least, owner, values)
             np.maximum.at(most, owner, values)
-        columns = {track: total / np.maximum(count, 1), f"{track}_min": least, f"{track}_max": most}
-        return {name: self._arrow.array(column, mask=count == 0) for name, column in columns.items()}
+        columns = zip(_NUMBERS, (total / np.maximum(count, 1), least, most), strict=True)
+        return {track + end: self._arrow.array(column, mask=count == 0) for end, column in columns}
 
 
 def _as_json(value: Any, name: str) -> str:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,29 +35,30 @@ class Holding(NamedTuple):
     next: int
 
 
-class ConceptSource(Protocol):
-    """Where the spans of concepts are known from. chunk: tokens that are best asked for at once."""
+class _TrackSpans:
+    """Spans of the concepts of a track: by its index, or else by reading it; then a warning says once how to build one.
 
-    chunk: int
+    scored: with the scores of their concepts, which no index has. chunk: tokens that are best asked for at once.
 
-    def spans(self, concept: int, first: int, last: int) -> Intervals:
-        """Those that carry a concept and touch tokens [first, last) of the dataset."""
+    Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since.
+    """
 
-
-class Scanned:
-    """Spans by reading the track, in large pieces. scored: with the scores of their concepts, if it has any."""
-
-    chunk = _CHUNK_TOKENS
-
-    def __init__(self, dataset: Dataset, track: str, scored: bool = False) -> None:
+    def __init__(self, dataset: Dataset, track: str, scored: bool) -> None:
         self._dataset, self._track, self._scored = dataset, track, scored
+        self._index = None if scored else open_index(dataset, track)
+        self.chunk = _CHUNK_TOKENS if self._index is None else self._index.chunk
+        if self._index is None and not scored and dataset.num_tokens > _CHUNK_TOKENS:
+            _warn_of_reading(dataset.path, track)
         self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
 
-    def spans(self, concept: int, first: int, last: int, compare: str = "", score: float = 0) -> Intervals:
-        """See ConceptSource. compare: one of OPERATORS, which holds for the concept's score and `score`; "": any."""
+    def of(self, test: Where, first: int, last: int) -> Intervals:
+        """Those of which a test holds, by the id of its concept, and that touch tokens [first, last) of the dataset."""
+        if self._index is not None:
+            found: Intervals = self._index.spans(int(test.concept), first, last)
+            return found
         start, end, span, ids, scores = self._held(first, last)
-        of_it = ids == concept
-        having = span[of_it & OPERATORS[compare](scores, score)] if compare else span[of_it]
+        of_it = ids == int(test.concept)
+        having = span[of_it & OPERATORS[test.compare](scores, test.score)] if test.compare else span[of_it]
         having = having[np.diff(having, prepend=-1) > 0]  # each once, as its record may name the concept twice
         return start[having], end[having]
 
@@ -76,20 +77,6 @@ class Scanned:
                 done += len(records)
         start, end, span, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
         return start, end, span, ids, scores
-
-
-def concept_source(dataset: Dataset, track: str) -> ConceptSource:
-    """The index of a track, or else the track itself; then a warning says once how to build an index.
-
-    Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since.
-    """
-    index = open_index(dataset, track)
-    if index is not None:
-        found: ConceptSource = index
-        return found
-    if dataset.num_tokens > _CHUNK_TOKENS:
-        _warn_of_reading(dataset.path, track)
-    return Scanned(dataset, track)
 
 
 @cache  # once, not with each request of the viewer
@@ -146,21 +133,18 @@ def _described(datasets: Collection[Dataset], test: Where) -> str:
 
 
 class Sources:
-    """Where the spans of all concepts in an expression are known from, which are ids. chunk: as of ConceptSource."""
+    """The spans of all concepts in an expression, which are ids. chunk: tokens that are best asked for at once."""
 
     def __init__(self, dataset: Dataset, where: Where) -> None:
-        tests = [*where.tests()]
-        self._plain = {one.name: concept_source(dataset, one.name) for one in tests if not one.compare}
-        self._scored = {one.name: Scanned(dataset, one.name, scored=True) for one in tests if one.compare}
-        self.chunk = min(source.chunk for source in (*self._plain.values(), *self._scored.values()))
+        kinds = {(test.name, bool(test.compare)) for test in where.tests()}
+        self._spans = {kind: _TrackSpans(dataset, *kind) for kind in kinds}
+        self.chunk = min(spans.chunk for spans in self._spans.values())
 
     def holding(self, where: Where, first: int, last: int) -> Intervals:
         """The tokens of [first, last) of which `where` holds."""
 
         def of(test: Where) -> Intervals:
-            if not test.compare:
-                return self._plain[test.name].spans(int(test.concept), first, last)
-            return self._scored[test.name].spans(int(test.concept), first, last, test.compare, test.score)
+            return self._spans[test.name, bool(test.compare)].of(test, first, last)
 
         return where.intervals(of, first, last)
 

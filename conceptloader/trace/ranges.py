@@ -80,8 +80,8 @@ class Member:
         return (int(parts.start.min()), int(parts.stop.max())) if len(parts.row) else (0, 0)
 
     def reach(self, low: int, high: int) -> Interval:
-        """Tokens [start, stop) from the first to the last that windows or documents [low, high) read; none: (0, 0)."""
-        if self.by_document and len(self.view.mask.at) and self.dataset.runs is None:
+        """Tokens [start, stop) from the first to the last that documents [low, high) read; none: (0, 0)."""
+        if len(self.view.mask.at) and self.dataset.runs is None:
             # Those at both ends may be in shards that are never read, nor are their tables.
             borders = np.clip(np.array(self.dataset.first_documents) - self.view.start, low, high)
             some = np.flatnonzero(~self.view.mask.closed(self.dataset) & (np.diff(borders) > 0))
@@ -218,7 +218,7 @@ def runs_of_samples(
         low = high
         high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)
         tokens = min(2 * tokens, most)
-        if bins == 1:
+        if member.by_document:
             yield low, high, *member.reach(low, high)
         else:
             base, last = member.view.start, -(-high // bins) * width + reach

@@ -82,7 +82,7 @@ def monkeypatch_chunks() -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bulk, "_SAMPLES", 2 * size + 1)
             patch.setattr(ranges, "_RANGES", size)
-            patch.setattr(concepts.Scanned, "chunk", size)
+            patch.setattr(concepts, "_CHUNK_TOKENS", size)
             patch.setattr(ConceptIndex, "chunk", size)
             yield
 

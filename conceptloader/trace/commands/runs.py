@@ -71,5 +71,7 @@ def open_logged(arguments: argparse.Namespace) -> Run:
 
 
 def checkpoints_of(run: Run, arguments: argparse.Namespace) -> tuple[list[Checkpoint], dict[str, str]]:
-    """Those in --checkpoints, see find_checkpoints."""
+    """Those in --checkpoints, see find_checkpoints; none without that option."""
+    if arguments.checkpoints is None:
+        return [], {}
     return find_checkpoints(run, arguments.checkpoints, logged=arguments.run_log is not None)

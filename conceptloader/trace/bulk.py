@@ -51,12 +51,7 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     run.at_step(first)
     ranges = list(sample_ranges(run, first, stop))
     members = [member for *_, era in ranges for member in era.members if member is not None]
-    tracks = sorted({
-        track
-        for member in members
-        for track in member.tracks
-        if track in member.dataset.tracks and member.dataset.tracks[track].codec == "concepts"
-    })  # fmt: skip
+    tracks = sorted({track for one in members for track in one.tracks if track in one.dataset.concept_tracks})
     views = any(member.dataset.runs is not None for member in members)
     for low, high, plan, era in ranges:
         for at in range(low, high, _SAMPLES):

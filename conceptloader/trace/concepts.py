@@ -95,7 +95,7 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
     Raises: ConfigError for a track, a concept or scores that none has.
     """
     tests = [*where.tests()]
-    tracks = {key: _concept_tracks(dataset) for key, dataset in datasets.items()}
+    tracks = {key: dataset.concept_tracks for key, dataset in datasets.items()}
     for test in tests:
         if not any(test.name in names for names in tracks.values()):
             known = ", ".join(sorted(set().union(*tracks.values()))) or "none"
@@ -110,10 +110,6 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
         if max(ids[test].values()) < 0:
             raise test.wrong(f"{test.concept!r} of the track {test.name!r}", f"one of {_described(of.values(), test)}")
     return {key: where.renamed(lambda test, key=key: ids[test].get(key, -1)) for key in having}  # type: ignore[misc]
-
-
-def _concept_tracks(dataset: Dataset) -> list[str]:
-    return [name for name, track in dataset.tracks.items() if track.codec == "concepts"]
 
 
 def _id_of(dataset: Dataset, test: Where) -> int:
@@ -167,5 +163,5 @@ def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | 
         some = some[np.lexsort((parts.since[some], parts.row[some]))]
         row, since = parts.row[some], parts.since[some]
         cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
-        inputs, labels = (np.add.reduceat(one[some], cuts) if len(cuts) else one[cuts] for one in (inputs, labels))
+        inputs, labels = (np.add.reduceat(one[some], cuts) for one in (inputs, labels))
         yield Holding(numbers[row[cuts]], inputs, labels, since[cuts], high)

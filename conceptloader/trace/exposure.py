@@ -82,17 +82,16 @@ class Windows:
         seen, size = (self.seen_before(stop, each) - self.seen_before(start, each) for each in (False, True))
         return begun[high] - begun[low], seen, size
 
-    def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    def first_of(self, start: Ints, stop: Ints) -> Ints:
         """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""
         low = np.searchsorted(self.parts.stop, start, side="right")
         high = np.searchsorted(self.parts.start, stop)
         some = (low < high) & (start < stop)
         pairs = np.stack([low[some], high[some]], 1).reshape(-1)
+        firsts = np.pad([self.first_sample, self.first_step], ((0, 0), (0, 1)), constant_values=NEVER)
         found = np.full((2, len(start)), NEVER)
-        for first, by_part in zip(found, (self.first_sample, self.first_step), strict=True):
-            if some.any():
-                first[some] = np.minimum.reduceat(np.append(by_part, NEVER), pairs)[::2]
-        return found[0], found[1]
+        found[:, some] = np.minimum.reduceat(firsts, pairs, axis=1)[:, ::2]
+        return found
 
     @property
     def tokens(self) -> int:
@@ -168,7 +167,7 @@ class Exposure:
         tables = []
         for name, some in self.by_dataset().items():
             source = some[0].member.dataset
-            if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
+            if dataset in (None, name) and track in source.concept_tracks:
                 tables.append(self._concept_table(name, some, source, track))
         if not tables:
             raise ConfigError(
@@ -187,14 +186,10 @@ class Exposure:
         self, name: str, some: Sequence[Windows], dataset: Dataset, documents: Ints, checkpoints: Sequence[int]
     ) -> Any:
         start, stop = document_ranges(dataset, documents)
-        tokens, seen = stop - start, np.zeros(len(documents), np.int64)
-        firsts = [np.full(len(documents), NEVER) for _ in range(2)]
-        for one in some:
-            seen += one.seen_before(stop) - one.seen_before(start)
-            for first, found in zip(firsts, one.first_of(start, stop), strict=True):
-                np.minimum(first, found, out=first)
+        tokens, seen = stop - start, sum(one.seen_before(stop) - one.seen_before(start) for one in some)
+        sample, step = np.min([one.first_of(start, stop) for one in some], 0)
         saved = np.append(np.array(checkpoints, np.int64), NEVER)
-        checkpoint = saved[np.searchsorted(saved[:-1], firsts[1], side="right")]
+        firsts = {"sample": sample, "step": step, "checkpoint": saved[np.searchsorted(saved[:-1], step, side="right")]}
         columns = {
             "dataset": [name] * len(documents),
             "document": documents,
@@ -202,14 +197,9 @@ class Exposure:
             "tokens": tokens,
             "seen": seen,
             "epochs": seen / np.maximum(tokens, 1),
-            "first_sample": self._known(firsts[0]),
-            "first_step": self._known(firsts[1]),
-            "first_checkpoint": self._known(checkpoint),
+            **{f"first_{what}": self._arrow.array(one, mask=one == NEVER) for what, one in firsts.items()},
         }
         return self._arrow.RecordBatch.from_pydict(columns, schema=self._arrow.schema(_DOCUMENTS))
-
-    def _known(self, numbers: Ints) -> Any:
-        return self._arrow.array(numbers, mask=numbers == NEVER)
 
     def _concept_table(self, name: str, some: Sequence[Windows], dataset: Dataset, track: str) -> Any:
         tokens, seen = Counter[int](), Counter[int]()

@@ -122,9 +122,11 @@ def find_documents(
 def _searched(run: Run, dataset: str | None, num_samples: int | None) -> list[tuple[Run, int]]:
     """(run of one order, index of a member) of the first samples. Raises ConfigError if no era has the dataset."""
     eras = list(run.eras(0, EVERY if num_samples is None else num_samples))
-    found = [(era, index) for era in eras for index in era.having(dataset)]
+    names = [(era, k, member.view.name) for era in eras for k, member in enumerate(era.members) if member is not None]
+    found = [(era, index) for era, index, name in names if dataset in (None, name)]
     if not found:
-        eras[-1].find(dataset)
+        known = sorted({name for era, _, name in names if era is eras[-1]})
+        raise ConfigError("dataset", repr(dataset), f"one of {known}", "correct the name")
     return found
 
 

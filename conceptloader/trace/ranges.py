@@ -66,8 +66,7 @@ class Member:
     @property
     def tracks(self) -> tuple[str, ...]:
         """The tracks that the configuration names, or else all that hold concepts."""
-        concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
-        return self.view.tracks or tuple(sorted(concepts))
+        return self.view.tracks or tuple(self.dataset.concept_tracks)
 
     @property
     def by_document(self) -> bool:
@@ -126,8 +125,7 @@ class Ranges(NamedTuple):
         follows = (self.goes_on[1:] > 0) & (self.row[1:] == self.row[:-1]) & (self.start[1:] == self.stop[:-1])
         first = np.append(0, np.flatnonzero(~follows) + 1)[: len(self.row)]
         last = np.append(first[1:], len(self.row))[: len(first)] - 1
-        inputs = np.add.reduceat(self.inputs, first) if len(first) else self.inputs
-        return self.take(first)._replace(stop=self.stop[last], inputs=inputs)
+        return self.take(first)._replace(stop=self.stop[last], inputs=np.add.reduceat(self.inputs, first))
 
     def parts(self) -> list[Part]:
         """Each by itself."""

@@ -123,17 +123,10 @@ def _read_file(path: Path) -> Iterator[Any]:
                     raise ValueError(f"record_version: found {entry['record_version']}, known is {RECORD_VERSION}")
             else:
                 found = _line(entry, dp_rank)
-        except KeyError as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise FormatError(
                 f"{path}, line {number}",
-                f"no {error}",
-                "a line as BatchRecorder writes it",
-                "restore the file, or move it away",
-            ) from error
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise FormatError(
-                f"{path}, line {number}",
-                f"a line that cannot be read ({error})",
+                f"no {error}" if isinstance(error, KeyError) else f"a line that cannot be read ({error})",
                 "a line as BatchRecorder writes it",
                 "restore the file, or move it away",
             ) from error

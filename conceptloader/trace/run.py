@@ -187,22 +187,6 @@ class Run:
         """Name of a member: that of its dataset, or "name@seq_len" after a change of sequence length."""
         return self.blend.order.names[index]
 
-    def find(self, dataset: str | None) -> list[int]:
-        """Indices of the members that read a dataset; None: of all whose data are there.
-
-        Raises:
-            ConfigError: If none.
-        """
-        if found := self.having(dataset):
-            return found
-        known = {member.view.name for member in self.members if member is not None}
-        raise ConfigError("dataset", repr(dataset), f"one of {sorted(known)}", "correct the name")
-
-    def having(self, dataset: str | None) -> list[int]:
-        """As `find`, if there is any."""
-        members = enumerate(self.members)
-        return [k for k, member in members if member is not None and dataset in (None, member.view.name)]
-
     @property
     def steps(self) -> History:
         """The history.

@@ -93,23 +93,21 @@ def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
 def _candidates(other: Run, total: int, run: Run) -> Callable[[int, int], Any]:
     """A function of [first, end), up to `total`: the samples there that may differ, ascending."""
     one, two = run.whole_order, other.blend.spec
-    alike, names, theirs = _settings(run) == _settings(other), list(one.members), list(two.members)
-    start = min(_same_order_until(one, two) if alike else 0, total)
+    if _settings(run) != _settings(other):
+        return partial(np.arange, dtype=np.uint64)
+    names, theirs, start = list(one.members), list(two.members), min(_same_order_until(one, two), total)
     partner = np.array([names.index(name) if name in names else -1 for name in theirs])
     touched = [_touched(run, other, k, theirs.index(name)) if name in theirs else _NONE for k, name in enumerate(names)]
-    early = [_NONE, *(run.draws(k, some, start)[2] for k, some in enumerate(touched) if len(some))]
-    before = np.unique(np.concatenate(early)).astype(np.uint64)
+    drawn = [_NONE, *(run.draws(k, some, total)[2] for k, some in enumerate(touched) if len(some))]
+    touching = np.unique(np.concatenate(drawn)).astype(np.uint64)
 
     def within(first: int, end: int) -> Any:
-        low, high = np.searchsorted(before, [first, end])
+        low, high = np.searchsorted(touching, [first, end])
         samples = np.arange(max(first, start), max(end, start), dtype=np.uint64)
-        if len(samples) and alike:
+        if len(samples):
             (members, _, windows), (others, _, numbers) = (x.blend.order.sample_many(samples) for x in (run, other))
-            some = (partner[others] != members) | (windows != numbers)
-            for k in np.unique(members).tolist():
-                some |= (members == k) & np.isin(windows.astype(np.int64), touched[k])
-            samples = samples[some]
-        return np.concatenate([before[low:high], samples])
+            samples = samples[(partner[others] != members) | (windows != numbers)]
+        return np.union1d(touching[low:high], samples)
 
     return within
 

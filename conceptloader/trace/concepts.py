@@ -109,7 +109,7 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
         ids[test] = {key: _id_of(ds, test) for key, ds in of.items()}
         if max(ids[test].values()) < 0:
             raise test.wrong(f"{test.concept!r} of the track {test.name!r}", f"one of {_described(of.values(), test)}")
-    return {key: where.renamed(lambda test, key=key: ids[test].get(key, -1)) for key in having}  # type: ignore[misc]
+    return {key: where.renamed({test: of.get(key, -1) for test, of in ids.items()}) for key in having}
 
 
 def _id_of(dataset: Dataset, test: Where) -> int:

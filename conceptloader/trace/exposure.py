@@ -5,7 +5,6 @@ Steps that were re-run after a restart count once, as they are in the model once
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -61,26 +60,23 @@ class Windows:
 
     @lazy
     def _before(self) -> Ints:
-        """How many tokens were seen before each part, and in all."""
-        return offsets_of(self.counts * self.parts.inputs)
+        """Before each part, and in all: samples that were read, by their first part; tokens seen; those of an epoch."""
+        begin = (self.parts.place == 0) & (self.parts.inputs > 0)
+        each = self.counts * begin, self.counts * self.parts.inputs, self.parts.inputs
+        return np.stack([offsets_of(one) for one in each])
 
-    def seen_before(self, tokens: Ints, each: bool = False) -> Ints:
-        """How many tokens before a place were seen; each: or are read once in an epoch."""
-        parts, counts, before = self.parts, self.counts, self._before
-        if not len(counts):  # all packs are empty: what they would hold is excluded
-            return np.zeros_like(tokens)
-        if each:
-            counts, before = np.ones_like(counts), offsets_of(parts.inputs)
-        k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
-        seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
-        return seen
+    def before(self, tokens: Ints) -> Ints:
+        """[3, n]: before a place, samples that were read and begin there, tokens that were seen, those of an epoch."""
+        if not len(self.counts):  # all packs are empty: what they would hold is excluded
+            return np.zeros((3, len(tokens)), np.int64)
+        starts, (samples, seen, size) = self.parts.start, self._before
+        k = np.maximum(np.searchsorted(starts, tokens, side="right") - 1, 0)
+        inside = np.clip(tokens - starts[k], 0, self.parts.inputs[k])
+        return np.stack([samples[np.searchsorted(starts, tokens)], seen[k] + self.counts[k] * inside, size[k] + inside])
 
-    def between(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-        """Of tokens [start, stop): samples that were read and begin there, tokens that were seen, those of an epoch."""
-        begun = offsets_of(self.counts * ((self.parts.place == 0) & (self.parts.inputs > 0)))
-        low, high = np.searchsorted(self.parts.start, [start, stop])
-        seen, size = (self.seen_before(stop, each) - self.seen_before(start, each) for each in (False, True))
-        return begun[high] - begun[low], seen, size
+    def between(self, start: Ints, stop: Ints) -> Ints:
+        """[3, n] of tokens [start, stop), as `before`."""
+        return self.before(stop) - self.before(start)
 
     def first_of(self, start: Ints, stop: Ints) -> Ints:
         """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""
@@ -94,14 +90,9 @@ class Windows:
         return found
 
     @property
-    def tokens(self) -> int:
-        """How many were seen."""
-        return int(self._before[-1])
-
-    @property
-    def size(self) -> int:
-        """Tokens of an epoch."""
-        return int(self.parts.inputs.sum())
+    def totals(self) -> Ints:
+        """(samples that were drawn, tokens that were seen, tokens of an epoch)."""
+        return np.array([self.samples, *self._before[1:, -1]])
 
 
 class Exposure:
@@ -119,9 +110,9 @@ class Exposure:
         """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
         rows = []
         for name, some in self.by_dataset().items():
-            size, tokens = sum(one.size for one in latest(some)), sum(one.tokens for one in some)
-            row = {"dataset": name, "samples": sum(one.samples for one in some), "tokens": tokens}
-            rows.append({**row, "size": size, "epochs": tokens / size if size else 0.0})
+            samples, tokens, size = totals(some).tolist()
+            row = {"dataset": name, "samples": samples, "tokens": tokens, "size": size}
+            rows.append({**row, "epochs": tokens / size if size else 0.0})
         return self._arrow.Table.from_pylist(rows)
 
     def documents(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Any:
@@ -186,7 +177,7 @@ class Exposure:
         self, name: str, some: Sequence[Windows], dataset: Dataset, documents: Ints, checkpoints: Sequence[int]
     ) -> Any:
         start, stop = document_ranges(dataset, documents)
-        tokens, seen = stop - start, sum(one.seen_before(stop) - one.seen_before(start) for one in some)
+        tokens, seen = stop - start, sum(one.between(start, stop)[1] for one in some)
         sample, step = np.min([one.first_of(start, stop) for one in some], 0)
         saved = np.append(np.array(checkpoints, np.int64), NEVER)
         firsts = {"sample": sample, "step": step, "checkpoint": saved[np.searchsorted(saved[:-1], step, side="right")]}
@@ -208,7 +199,7 @@ class Exposure:
             for ids, start, end in concept_pairs(dataset, track, shard):
                 inside, start, end = dataset.placed(start + base, end + base)
                 found, which = np.unique(ids[inside], return_inverse=True)
-                times = sum(one.seen_before(end) - one.seen_before(start) for one in some)
+                times = sum(one.between(start, end)[1] for one in some)
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)
@@ -266,9 +257,16 @@ def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[
     return [*sample_ranges(run, 0, until)] or [(0, 0, None, run.at(0))]
 
 
-def latest(some: Sequence[Windows]) -> list[Windows]:
-    """Of what was seen of a dataset, that of the last era: its windows are an epoch."""
-    return [one for one in some if one.run is some[-1].run]
+def totals(some: Sequence[Windows], tokens: tuple[Ints, Ints] | None = None) -> Ints:
+    """Of what was seen of a dataset, in all or of ranges of tokens: samples, tokens, and those of an epoch.
+
+    An epoch is the windows of the last era.
+    """
+    found = [one.totals if tokens is None else one.between(*tokens) for one in some]
+    for one, sums in zip(some, found, strict=True):
+        sums[2] *= one.run is some[-1].run
+    total: Ints = np.sum(found, 0)
+    return total
 
 
 def _documents(member: Member) -> tuple[int, int]:
@@ -280,5 +278,5 @@ def _documents(member: Member) -> tuple[int, int]:
         low, high = member.view.member.token_range
     else:
         low, high = member.token_range(0)[0], member.token_range(member.view.count - 1)[1]
-    known = [int(n) for n in chain(dataset.documents_in(low, low + 1).ids, dataset.documents_in(high - 1, high).ids)]
+    known = [n for at in (low, high - 1) for n in dataset.documents_in(at, at + 1).ids.tolist()]
     return (known[0], known[-1] + 1) if min(known) >= 0 else (0, dataset.num_documents)

@@ -78,17 +78,6 @@ class Member:
         parts = self._ranges(window)
         return (int(parts.start.min()), int(parts.stop.max())) if len(parts.row) else (0, 0)
 
-    def reach(self, low: int, high: int) -> Interval:
-        """Tokens [start, stop) from the first to the last that documents [low, high) read; none: (0, 0)."""
-        if len(self.view.mask.at) and self.dataset.runs is None:
-            # Those at both ends may be in shards that are never read, nor are their tables.
-            borders = np.clip(np.array(self.dataset.first_documents) - self.view.start, low, high)
-            some = np.flatnonzero(~self.view.mask.closed(self.dataset) & (np.diff(borders) > 0))
-            if not len(some):
-                return 0, 0
-            low, high = int(borders[some[0]]), int(borders[some[-1] + 1])
-        return self.token_range(low)[0], self.token_range(high - 1)[1]
-
     def is_read(self, window: int, sample: int = 0) -> bool:
         """False if all of a window is excluded from the sample that it is; or of an empty pack."""
         return bool(self.parts(window, sample))
@@ -217,7 +206,10 @@ def runs_of_samples(
         high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)
         tokens = min(2 * tokens, most)
         if member.by_document:
-            yield low, high, *member.reach(low, high)
+            read = np.arange(low, high)
+            read = read[~member.view.closed(read)]  # which are in shards that are never read, nor are their tables
+            ends = [member.token_range(number) for number in read[[0, -1]].tolist()] if len(read) else [(0, 0)]
+            yield low, high, ends[0][0], ends[-1][1]
         else:
             base, last = member.view.start, -(-high // bins) * width + reach
             yield low, high, base + low // bins * width, min(base + last, member.dataset.num_tokens)

@@ -76,10 +76,10 @@ class Where:
         for part in self.parts:
             yield from part.tests()
 
-    def renamed(self, ids: Callable[["Where"], int]) -> "Where":
+    def renamed(self, ids: Mapping["Where", int]) -> "Where":
         """The same, of ids instead of names of concepts."""
         if self.operator == "concept":
-            return replace(self, concept=ids(self))
+            return replace(self, concept=ids[self])
         return replace(self, parts=tuple(part.renamed(ids) for part in self.parts))
 
     def intervals(self, of: Callable[["Where"], Intervals], first: int, last: int) -> Intervals:

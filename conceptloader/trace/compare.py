@@ -198,8 +198,7 @@ def _shards(dataset: Dataset) -> tuple[Any, list[list[Any]]]:
 def _reader(run: Run, other: Run, seq_len: int, packed: bool) -> BatchReader:
     """Of the samples with so many tokens. Its arrays have room for the spans of both."""
     config = run.blend.config
-    views, more = ([m.view if m and (m.seq_len, m.kind == "pack") == (seq_len, packed) else None for m in one.members]
-                   for one in (run, other))  # fmt: skip
+    views, more = (one.blend.views_of(seq_len, packed) for one in (run, other))
     layout = decide_layout(views, seq_len, config.outputs, config.tracks)
     if config.tracks == other.blend.config.tracks:
         with suppress(ConfigError):  # tracks of other kinds, which have other arrays in any case

@@ -98,18 +98,19 @@ class Windows:
 class Exposure:
     """What a run has seen until some step; tables are pyarrow Tables. Made by `exposure`.
 
-    windows: of the members of all eras, in order. The size of a dataset is what the last era reads of it.
+    by_dataset: what was seen of the members of each dataset, by `Run.data_name`; of all eras, in order.
     """
 
-    def __init__(self, run: Run, windows: Sequence[Windows]) -> None:
-        self.run = run
-        self.windows = windows
+    def __init__(self, run: Run, windows: Iterable[Windows]) -> None:
+        self.by_dataset: dict[str, list[Windows]] = {}
+        for one in windows:
+            self.by_dataset.setdefault(run.data_name(one.run, one.member.view.name), []).append(one)
         self._arrow = need("pyarrow", "exposure: found no pyarrow package, which makes the tables")
 
     def sources(self) -> Any:
         """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
         rows = []
-        for name, some in self.by_dataset().items():
+        for name, some in self.by_dataset.items():
             samples, tokens, size = totals(some).tolist()
             row = {"dataset": name, "samples": samples, "tokens": tokens, "size": size}
             rows.append({**row, "epochs": tokens / size if size else 0.0})
@@ -131,7 +132,7 @@ class Exposure:
     def document_batches(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Iterator[Any]:
         """The rows of `documents`, about a million at a time."""
         unknown = set(ids or ())
-        for name, some in self.by_dataset().items():
+        for name, some in self.by_dataset.items():
             dataset = some[0].member.dataset
             chunks: Iterable[Ints]
             if ids is None:
@@ -156,7 +157,7 @@ class Exposure:
             ConfigError: If no dataset has it.
         """
         tables = []
-        for name, some in self.by_dataset().items():
+        for name, some in self.by_dataset.items():
             source = some[0].member.dataset
             if dataset in (None, name) and track in source.concept_tracks:
                 tables.append(self._concept_table(name, some, source, track))
@@ -165,13 +166,6 @@ class Exposure:
                 "track", f"{track!r}", "a track of concepts of a dataset of the run", "correct the name (--track)"
             )
         return self._arrow.concat_tables(tables)
-
-    def by_dataset(self) -> dict[str, list[Windows]]:
-        """What was seen of the members of each dataset, by `Run.data_name`."""
-        found: dict[str, list[Windows]] = {}
-        for one in self.windows:
-            found.setdefault(self.run.data_name(one.run, one.member.view.name), []).append(one)
-        return found
 
     def _document_batch(
         self, name: str, some: Sequence[Windows], dataset: Dataset, documents: Ints, checkpoints: Sequence[int]
@@ -198,12 +192,10 @@ class Exposure:
             base = dataset.shard_starts[shard]
             for ids, start, end in concept_pairs(dataset, track, shard):
                 inside, start, end = dataset.placed(start + base, end + base)
-                found, which = np.unique(ids[inside], return_inverse=True)
-                times = sum(one.between(start, end)[1] for one in some)
-                for sums, values in ((tokens, end - start), (seen, times)):
-                    total = np.zeros(len(found), np.int64)
-                    np.add.at(total, which, values)
-                    sums.update(dict(zip(found.tolist(), total.tolist(), strict=True)))
+                lengths, times = end - start, sum(one.between(start, end)[1] for one in some)
+                for concept, places in by_value(ids[inside]):
+                    tokens[concept] += int(lengths[places].sum())
+                    seen[concept] += int(times[places].sum())
         names = dataset.vocabulary(track)
         rows = [
             {"dataset": name, "track": track, "concept": one, "name": names[one] if names else None,
@@ -245,7 +237,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
             for index, drawn in by_value(members):
                 era.member(index)  # whose dataset has left is an error
                 windows[id(era), index].add(numbers[drawn].astype(np.int64), samples[drawn], steps[drawn])
-    return Exposure(run, list(windows.values()))
+    return Exposure(run, windows.values())
 
 
 def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[int, int, Any, Run]]:

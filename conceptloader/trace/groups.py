@@ -42,7 +42,7 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
         raise ConfigError(
             "by", ",".join(by), f"each column once, and none called {', '.join(SUMS)} or epochs", "correct the list"
         )
-    datasets = {name: some[0].member.dataset for name, some in seen.by_dataset().items()}
+    datasets = {name: some[0].member.dataset for name, some in seen.by_dataset.items()}
     known = {name: DocumentColumns(ds, metadata=metadata, on=on) for name, ds in datasets.items() if ds.num_documents}
     for one in names:
         kinds = [columns.types.get(one, arrow.string()) for columns in known.values() if _has(columns, one)]
@@ -57,7 +57,7 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
     def add(key: tuple[Any, ...], sums: Any) -> None:
         groups[repr(key)] = key, groups.get(repr(key), (key, 0))[1] + sums
 
-    for name, some in seen.by_dataset().items():
+    for name, some in seen.by_dataset.items():
         rest = np.array([0, *totals(some)])
         for values, sums in _of_documents(some, known.get(name), names):
             add(tuple(name if one == SOURCE else values[one] for one in by), sums)

@@ -111,11 +111,8 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool, wh
     ignore_index: of the labels, where the configuration masks their loss. packed: whether samples are packs, of which
     all of a start are, or none. whole: as the configuration says, loss masks too.
     """
-    seq_len = run.seq_len(launch.start.seq_len)
-    views = [
-        None if view is None or view.member.seq_len not in (None, seq_len) or (view.kind == "pack") != packed
-        else view for view in run.blend.views
-    ]  # fmt: skip
+    seq_len = launch.start.seq_len or run.blend.config.needed_seq_len
+    views = run.blend.views_of(seq_len, packed)
     masks = run.blend.config.outputs
     outputs = Outputs(
         position_ids="off",

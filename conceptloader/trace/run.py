@@ -153,22 +153,9 @@ class Run:
             ConfigError: If the configuration does not say how many tokens of a document a sample takes.
         """
         return [
-            None if view is None else Member(view=view, seq_len=self.seq_len(view.member.seq_len))
+            None if view is None else Member(view=view, seq_len=view.member.seq_len or self.blend.config.needed_seq_len)
             for view in self.blend.views
         ]
-
-    def seq_len(self, given: int | None) -> int:
-        """Tokens of a sample: `given`, or what the configuration says.
-
-        Raises:
-            ConfigError: If neither does.
-        """
-        seq_len = given or self.blend.config.seq_len
-        if seq_len is None:
-            raise ConfigError(
-                "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
-            )
-        return seq_len
 
     def member(self, index: int) -> Member:
         """A member by its index.

@@ -116,10 +116,12 @@ def _steps(asked: Run, seen: Sightings) -> list[dict[str, Any]]:
     found: dict[int | None, dict[str, Any]] = {}
     for sample in np.unique(seen.sample).tolist():
         places: list[Any] = [*asked.places(sample)]
-        for step, rank in [(place.step, {place.dp_rank}) for place in places] or [(None, set[int]())]:
+        for place in places or [None]:
+            step = place and place.step
             one = found.setdefault(step, {"step": step, "samples": 0, "first_sample": sample, "ranks": set()})
             one["samples"] += 1
-            one["ranks"] |= rank
+            if place is not None:
+                one["ranks"].add(place.dp_rank)
     return [{**one, "ranks": sorted(one["ranks"])} for one in found.values()]
 
 

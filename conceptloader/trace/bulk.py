@@ -92,12 +92,20 @@ def _table(
 ) -> Any:  # fmt: skip
     """A row for each document, -1 for none, that is in the sample of a row: tokens [start, end), -1 for none."""
     arrow = need("pyarrow", "trace_steps")
-    columns = {"document": document, "start": start, "end": end}
-    if views:
-        columns["source_document"] = dataset.sources(document)
-    known = {name: arrow.array(column, mask=column < 0) for name, column in columns.items()}
-    lists = {track: id_lists(len(row), *found) for track, found in concepts.items()}
-    return arrow.table({"row": row, "id": document_ids(dataset, document), "inputs": inputs, **known, **lists})
+
+    def known(column: Ints) -> Any:
+        return arrow.array(column, mask=column < 0)
+
+    return arrow.table({
+        "row": row,
+        "document": known(document),
+        "id": document_ids(dataset, document),
+        "start": known(start),
+        "end": known(end),
+        "inputs": inputs,
+        **({"source_document": known(dataset.sources(document))} if views else {}),
+        **{track: id_lists(len(row), *found) for track, found in concepts.items()},
+    })  # fmt: skip
 
 
 def id_lists(count: int, part: Ints, ids: Ints) -> Any:

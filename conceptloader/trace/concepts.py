@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,27 +56,25 @@ class _TrackSpans:
         if self._index is not None:
             found: Intervals = self._index.spans(int(test.concept), first, last)
             return found
-        start, end, span, ids, scores = self._held(first, last)
-        of_it = ids == int(test.concept)
-        having = span[of_it & OPERATORS[test.compare](scores, test.score)] if test.compare else span[of_it]
-        having = having[np.diff(having, prepend=-1) > 0]  # each once, as its record may name the concept twice
-        return start[having], end[having]
+        start, end, ids, scores = self._held(first, last)
+        having = ids == int(test.concept)
+        if test.compare:
+            having &= OPERATORS[test.compare](scores, test.score)
+        start, end = start[having], end[having]
+        once = np.diff(start, prepend=-1) > 0  # its record may name the concept twice
+        return start[once], end[once]
 
-    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints, NDArray[np.float64]]:
-        """Start and end of all spans; span, id and score of all their concepts."""
-        parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 4 + [np.zeros(0)]]
-        done = 0
+    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, NDArray[np.float64]]:
+        """Each concept of each span: the span's start and end, the concept's id and score."""
+        parts = [(*[np.zeros(0, np.int64)] * 3, np.zeros(0))]
         for shard, start, end, records in self._dataset.span_places(self._track, first, last):
-            if len(records):
-                num_ids = self._dataset.tracks[self._track].num_ids
-                offsets, ids = concepts_of(self._dataset.reader, shard, self._track, records, num_ids)
-                span = np.repeat(np.arange(len(records)), np.diff(offsets)) + done
-                asked = self._dataset.reader, shard, self._track, records
-                scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
-                parts.append([start, end, span, ids, scores])
-                done += len(records)
-        start, end, span, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return start, end, span, ids, scores
+            asked = self._dataset.reader, shard, self._track, records
+            offsets, ids = concepts_of(*asked, self._dataset.tracks[self._track].num_ids)
+            scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
+            counts = np.diff(offsets)
+            parts.append((np.repeat(start, counts), np.repeat(end, counts), ids, scores))
+        start, end, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return start, end, ids, scores
 
 
 @cache  # once, not with each request of the viewer
@@ -145,12 +143,11 @@ class Sources:
         return where.intervals(of, first, last)
 
 
-def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | None = None) -> Iterator[Holding]:
+def concept_windows(member: Member, where: Where, begin: int, tokens: int) -> Iterator[Holding]:
     """The samples of which `where` holds for some token, some at a time, in order; its tests are of concepts by id.
 
-    begin: the first sample that is looked at. tokens: as many are looked at first, then
-    twice as many each time, up to what is best asked for at once; None: that from the beginning. The last token of a
-    window is a label only, the first one an input only.
+    begin: the first sample that is looked at. tokens: as many are looked at first, then twice as many each time, up to
+    what is best asked for at once. The last token of a window is a label only, the first one an input only.
     """
     sources = Sources(member.dataset, where)
     for low, high, first, last in runs_of_samples(member, sources.chunk, begin, tokens):

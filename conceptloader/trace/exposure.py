@@ -13,7 +13,7 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
 from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import equal_pairs
 from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -48,9 +48,8 @@ class Windows:
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
-        rows = self.parts.row[self._by_row]
-        low, high = (np.searchsorted(rows, windows, side=side) for side in ("left", "right"))
-        part, draw = self._by_row[ragged(low, high - low)], np.repeat(np.arange(len(windows)), high - low)
+        draw, place = equal_pairs(windows, self.parts.row[self._by_row])
+        part = self._by_row[place]
         read = samples[draw] < self.parts.since[part]
         found, first, counts = np.unique(part[read], return_index=True, return_counts=True)
         self.counts[found] += counts

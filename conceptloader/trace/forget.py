@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import equal_pairs, pairs
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import document_ranges, ranges_of, samples_holding
 from conceptloader.trace.run import Run
@@ -62,11 +62,8 @@ def _sightings(run: Run, index: int, numbers: Ints, num_samples: int) -> tuple[I
     numbers, start, stop = (column[start < stop] for column in (numbers, start, stop))
     windows = samples_holding(member, numbers, start, stop)
     read = ranges_of(member, windows)
-    low, high = np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop)
-    counts = np.maximum(high - low, 0)
-    held, rows, since = numbers[ragged(low, counts)], np.repeat(read.row, counts), np.repeat(read.since, counts)
+    part, held = pairs(np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop))
     which, _, samples = run.draws(index, windows, num_samples)
-    low, high = np.searchsorted(which, rows), np.searchsorted(which, rows, side="right")
-    sample, pair = samples[ragged(low, high - low)], np.repeat(np.arange(len(rows)), high - low)
-    trained = sample < since[pair]
-    return sample[trained], held[pair][trained]
+    pair, draw = equal_pairs(read.row[part], which)
+    trained = samples[draw] < read.since[part[pair]]
+    return samples[draw[trained]], numbers[held[pair[trained]]]

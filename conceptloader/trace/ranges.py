@@ -11,7 +11,7 @@ from conceptloader.blend import View, packing
 from conceptloader.blend.mask import ALWAYS
 from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.bulk import gather, ragged
+from conceptloader.format.read.bulk import equal_pairs, gather, ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
@@ -161,10 +161,10 @@ def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
         except (ConfigError, FormatError) as error:
             raise error.within(packs.dataset.path) from error
         parts = parts[np.argsort(parts["bin"], kind="stable")]
-        low, high = (np.searchsorted(parts["bin"], bins[some], side=side) for side in ("left", "right"))
-        mine, rows = parts[ragged(low, high - low)], np.repeat(some, high - low)
+        row, place = equal_pairs(bins[some], parts["bin"])
+        mine = parts[place]
         stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
-        found.append(np.stack([rows, mine["start"], stop, mine["tokens"], mine["place"]]))
+        found.append(np.stack([some[row], mine["start"], stop, mine["tokens"], mine["place"]]))
     return np.concatenate(found, 1)
 
 
@@ -192,15 +192,13 @@ def samples_holding(member: Member, documents: Ints, start: Ints, stop: Ints) ->
     return numbers[(numbers >= 0) & (numbers < member.view.count)]
 
 
-def runs_of_samples(
-    member: Member, most: int, begin: int = 0, tokens: int | None = None
-) -> Iterator[tuple[int, int, int, int]]:
+def runs_of_samples(member: Member, most: int, begin: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
     """(low, high, first token, end) of runs of samples [low, high) that read about `most` tokens, all in there.
 
     begin: a sample of the first run, which reads about so many tokens; each of the others twice as many as before.
     """
     width, reach, bins = _widths(member)
-    high, tokens = begin // bins * bins, min(tokens or most, most)
+    high, tokens = begin // bins * bins, min(tokens, most)
     while high < member.view.count:
         low = high
         high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)

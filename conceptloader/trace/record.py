@@ -84,13 +84,15 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
                 "give the records of one run",
             )
         lines.setdefault(launch, []).extend(found)
-    launches: list[Launch] = []
-    stop: int | None = None
-    for number in sorted(starts, reverse=True):
-        ordered = sorted(lines[number], key=lambda line: (line.step, line.micro_batch, line.dp_rank))
-        launches.insert(0, Launch(number=number, start=starts[number], lines=ordered, stop_step=stop))
-        stop = starts[number].step if stop is None else min(stop, starts[number].step)
-    return launches
+    return [
+        Launch(
+            number=number,
+            start=start,
+            lines=sorted(lines[number], key=lambda line: (line.step, line.micro_batch, line.dp_rank)),
+            stop_step=min((later.step for after, later in starts.items() if after > number), default=None),
+        )
+        for number, start in sorted(starts.items())
+    ]
 
 
 def _line(entry: dict[str, Any], dp_rank: int) -> Line:

@@ -213,10 +213,10 @@ class Expression:
             at = int(tree.get("position") or 0) - len(_BEFORE)
             early = at >= len(self._text)
             raise self.wrong(min(at, len(self._text)), "the end of it too early" if early else message)
-        node = tree["statements"][0]["node"]
-        plain = self._tree("1")["statements"][0]["node"]
-        (*first, last), rest = node.pop("select_list", [None]), plain.pop("select_list")
-        if len(tree["statements"]) != 1 or first or _bare(node) != _bare(plain) or not rest or last is None:
+        node, plain = (one["statements"][0]["node"] for one in (tree, self._tree("1")))
+        del plain["select_list"]
+        *more, last = node.pop("select_list", [None])
+        if len(tree["statements"]) != 1 or more or last is None or _bare(node) != _bare(plain):
             raise self.wrong(0, "a statement, not one expression")
         return last
 

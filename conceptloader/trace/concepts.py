@@ -93,17 +93,15 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
     Raises: ConfigError for a track, a concept or scores that none has.
     """
     tests = [*where.tests()]
-    tracks = {key: dataset.concept_tracks for key, dataset in datasets.items()}
-    for test in tests:
-        if not any(test.name in names for names in tracks.values()):
-            known = ", ".join(sorted(set().union(*tracks.values()))) or "none"
-            raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
-    having = {key: ds for key, ds in datasets.items() if all(test.name in tracks[key] for test in tests)}
+    having = {key: ds for key, ds in datasets.items() if all(test.name in ds.concept_tracks for test in tests)}
     ids: dict[Where, dict[K, int]] = {}
     for test in tests:
+        of = {key: ds for key, ds in datasets.items() if test.name in ds.concept_tracks}
+        if not of:
+            known = ", ".join(sorted({name for ds in datasets.values() for name in ds.concept_tracks})) or "none"
+            raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
         if test.compare and any(ds.tracks[test.name].concepts.scores is None for ds in having.values()):
             raise test.wrong(f"the track {test.name!r} without scores", "one that has some")
-        of = {key: ds for key, ds in datasets.items() if test.name in tracks[key]}
         ids[test] = {key: _id_of(ds, test) for key, ds in of.items()}
         if max(ids[test].values()) < 0:
             raise test.wrong(f"{test.concept!r} of the track {test.name!r}", f"one of {_described(of.values(), test)}")

@@ -37,6 +37,11 @@ class Line:
     more: Mapping[str, Any]
     ignore_index: int | None = None
 
+    @property
+    def share(self) -> tuple[int, int, int]:
+        """Of a step."""
+        return self.step, self.micro_batch, self.dp_rank
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
@@ -88,7 +93,7 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
         Launch(
             number=number,
             start=start,
-            lines=sorted(lines[number], key=lambda line: (line.step, line.micro_batch, line.dp_rank)),
+            lines=sorted(lines[number], key=lambda line: line.share),
             stop_step=min((later.step for after, later in starts.items() if after > number), default=None),
         )
         for number, start in sorted(starts.items())

@@ -10,7 +10,7 @@ from conceptloader.blend import Blend, present
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.trace.ranges import Member, ranges_of
+from conceptloader.trace.ranges import Member, by_value, ranges_of
 
 At = Literal["labels", "inputs"]
 
@@ -49,8 +49,8 @@ def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], b
     """
     members, _, windows = blend.order.sample_many(samples)
     found, others = [np.zeros((5, 0), np.int64)], 0
-    for index in np.unique(members).tolist():
-        view, rows = present(blend.views, index), np.flatnonzero(members == index)
+    for index, rows in by_value(members):
+        view = present(blend.views, index)
         if not wanted(view.dataset):
             others += len(rows)
             continue

@@ -26,7 +26,7 @@ from conceptloader.order.progress.resume import splice
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.bulk import sample_ranges
 from conceptloader.trace.past import defaults_of
-from conceptloader.trace.ranges import document_ranges, samples_touching
+from conceptloader.trace.ranges import by_value, document_ranges, samples_touching
 from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 17
@@ -98,16 +98,19 @@ def _candidates(other: Run, total: int, run: Run) -> Callable[[int, int], Any]:
     names, theirs, start = list(one.members), list(two.members), min(_same_order_until(one, two), total)
     partner = np.array([names.index(name) if name in names else -1 for name in theirs])
     touched = [_touched(run, other, k, theirs.index(name)) if name in theirs else _NONE for k, name in enumerate(names)]
-    drawn = [_NONE, *(run.draws(k, some, total)[2] for k, some in enumerate(touched) if len(some))]
-    touching = np.unique(np.concatenate(drawn)).astype(np.uint64)
+    drawn = [_NONE, *(run.draws(k, some, start)[2] for k, some in enumerate(touched) if len(some))]
+    before = np.unique(np.concatenate(drawn)).astype(np.uint64)
 
     def within(first: int, end: int) -> Any:
-        low, high = np.searchsorted(touching, [first, end])
+        low, high = np.searchsorted(before, [first, end])
         samples = np.arange(max(first, start), max(end, start), dtype=np.uint64)
         if len(samples):
             (members, _, windows), (others, _, numbers) = (x.blend.order.sample_many(samples) for x in (run, other))
-            samples = samples[(partner[others] != members) | (windows != numbers)]
-        return np.union1d(touching[low:high], samples)
+            some = (partner[others] != members) | (windows != numbers)
+            for k, places in by_value(members):
+                some[places] |= np.isin(windows[places].astype(np.int64), touched[k])
+            samples = samples[some]
+        return np.concatenate([before[low:high], samples])
 
     return within
 

@@ -13,7 +13,7 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
 from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import equal_pairs
+from conceptloader.format.read.bulk import pairs
 from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -42,13 +42,14 @@ class Windows:
         parts = ranges_of(member, np.arange(member.view.count))
         self.parts = parts = parts.take(np.argsort(parts.start, kind="stable"))
         self._by_row = np.argsort(parts.row, kind="stable")
+        self._begins = np.searchsorted(parts.row[self._by_row], np.arange(member.view.count + 1))
         self.counts = np.zeros_like(parts.row)
         self.first_sample, self.first_step = np.full((2, len(parts.row)), NEVER)
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
-        draw, place = equal_pairs(windows, self.parts.row[self._by_row])
+        draw, place = pairs(self._begins[windows], self._begins[windows + 1])
         part = self._by_row[place]
         read = samples[draw] < self.parts.since[part]
         found, first, counts = np.unique(part[read], return_index=True, return_counts=True)
@@ -82,10 +83,10 @@ class Windows:
         low = np.searchsorted(self.parts.stop, start, side="right")
         high = np.searchsorted(self.parts.start, stop)
         some = (low < high) & (start < stop)
-        pairs = np.stack([low[some], high[some]], 1).reshape(-1)
+        ends = np.stack([low[some], high[some]], 1).reshape(-1)
         firsts = np.pad([self.first_sample, self.first_step], ((0, 0), (0, 1)), constant_values=NEVER)
         found = np.full((2, len(start)), NEVER)
-        found[:, some] = np.minimum.reduceat(firsts, pairs, axis=1)[:, ::2]
+        found[:, some] = np.minimum.reduceat(firsts, ends, axis=1)[:, ::2]
         return found
 
     @property

@@ -27,13 +27,12 @@ class Sightings(NamedTuple):
 
 def documents_with(run: Run, ids: Sequence[str]) -> tuple[dict[str, Ints], list[str]]:
     """(dataset, as in Run.datasets -> numbers of its documents with one of these ids, ids that none has)."""
-    unknown, numbers = dict.fromkeys(ids), dict[str, Ints]()
+    known, numbers = set[str](), dict[str, Ints]()
     for name, dataset in run.datasets.items():
         found = dataset.find_documents(ids)
         numbers[name] = np.unique(np.array([number for having in found.values() for number in having], np.int64))
-        for one in (one for one, having in found.items() if having):
-            unknown.pop(one, None)
-    return numbers, list(unknown)
+        known |= {one for one, having in found.items() if having}
+    return numbers, [one for one in dict.fromkeys(ids) if one not in known]
 
 
 def find_sightings(run: Run, documents: Mapping[str, Ints], num_samples: int) -> Sightings:

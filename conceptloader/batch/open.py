@@ -40,12 +40,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
     dp_rank: for messages. layout: of its batches, if others decide it with theirs.
     """
     layout = layout or batch_layout(blend)
-    # Members of an earlier sequence length or packing are part of the order, but none of their samples will be read.
-    packed = blend.config.packing is not None
-    views = [
-        None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
-        else view for view in blend.views
-    ]  # fmt: skip
+    views = blend.views_of(layout.seq_len, blend.config.packing is not None)
     return BatchReader(blend.order, views, layout, dp_rank)
 
 
@@ -55,11 +50,7 @@ def batch_layout(blend: Blend) -> BatchLayout:
     Raises ConfigError if `seq_len` is missing, or a track does not fit the shapes asked for.
     """
     config = blend.config
-    if config.seq_len is None:
-        raise ConfigError(
-            "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
-        )
-    layout = decide_layout(blend.views, config.seq_len, config.outputs, config.tracks)
+    layout = decide_layout(blend.views, config.needed_seq_len, config.outputs, config.tracks)
     return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 

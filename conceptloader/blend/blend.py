@@ -155,6 +155,16 @@ class Blend(Shown):
             loss_weight=1.0 if weight is None else weight,
         )
 
+    def views_of(self, seq_len: int, packed: bool) -> list[View | None]:
+        """The views whose samples can be in a batch: of so many tokens or documents, and packs or not. None for others.
+
+        Members of an earlier sequence length or packing are part of the order.
+        """
+        return [
+            view if view and view.member.seq_len in (None, seq_len) and bool(view.member.packing) == packed else None
+            for view in self.views
+        ]
+
     def resume(
         self,
         saved: OrderSpec | Mapping[str, Any],

@@ -150,7 +150,7 @@ def _find_concept(
     Raises ConfigError if none does, and for an id that has several names.
     """
     track = concept.track
-    tracks = {name: {t for t, one in datasets[name].tracks.items() if one.codec == "concepts"} for name in names}
+    tracks = {name: datasets[name].concept_tracks for name in names}
     having = [name for name in names if track in tracks[name]]
     if not having:
         raise unknown(f"{where}.concept.track", track, set().union(*tracks.values()), "track of concepts")

@@ -234,6 +234,15 @@ class Config(Section):
         outputs = self.outputs
         return outputs.position_ids == "document" or (self.packing is not None and outputs.position_ids == "window")
 
+    @property
+    def needed_seq_len(self) -> int:
+        """seq_len. Raises ConfigError if it is not set."""
+        if self.seq_len is None:
+            raise ConfigError(
+                "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
+            )
+        return self.seq_len
+
     def with_seq_len(self, seq_len: int) -> "Config":
         """This configuration at the framework's sequence length.
 

@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.blend import Blend, present
-from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.trace.ranges import Member, ranges_of
+from conceptloader.trace.ranges import Member, by_value, ranges_of
 
 At = Literal["labels", "inputs"]
 
@@ -50,16 +49,12 @@ def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], b
     """
     members, _, windows = blend.order.sample_many(samples)
     found, others = [np.zeros((5, 0), np.int64)], 0
-    for index in np.unique(members).tolist():
-        view, rows = present(blend.views, index), np.flatnonzero(members == index)
+    for index, rows in by_value(members):
+        view = present(blend.views, index)
         if not wanted(view.dataset):
             others += len(rows)
             continue
-        seq_len = view.member.seq_len or blend.config.seq_len
-        if seq_len is None:
-            raise ConfigError(
-                "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
-            )
+        seq_len = view.member.seq_len or blend.config.needed_seq_len
         parts = ranges_of(Member(view=view, seq_len=seq_len), windows[rows].astype(np.int64))
         parts = parts.take(parts.since > samples[rows[parts.row]]).joined()
         start, stop = parts.start, parts.start + parts.inputs

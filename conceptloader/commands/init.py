@@ -115,7 +115,7 @@ def _is_raw(path: str) -> bool:
 def _write_configuration(arguments: argparse.Namespace, out: str, output: Output) -> None:
     paths = [path if "://" in path else os.path.abspath(path) for path in arguments.inputs]
     datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
-    found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}
+    found = {name for ds in datasets.values() for name in ds.concept_tracks}
     # Levels, for instance, that no span needed: whoever reads them has nothing to train on.
     columns = [item for ds in datasets.values() for item in ds.manifest.shards.tracks.items()]
     found = found & {name for name, column in columns if column.records.any()} or found

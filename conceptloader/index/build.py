@@ -109,7 +109,7 @@ def _check_track(dataset: Dataset, track: str) -> None:
             f"the source, {dataset.source}",
             f"index {dataset.source}",
         )
-    known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
+    known = dataset.concept_tracks
     if track not in known:
         raise ConfigError(
             dataset.path, f"no track {track!r} of concepts", f"one of {known}", "name one of these (--track)"

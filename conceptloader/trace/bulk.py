@@ -4,8 +4,8 @@ The order is evaluated for many samples at once, and these are looked up in the 
 that tables are read in a few large pieces. samples.py says what one sample is made of.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,30 +14,13 @@ from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import Pieces, concepts_of, documents_of, gather, ragged, spans_of
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.trace.ranges import Member, documents_by_shard, ranges_of
+from conceptloader.trace.ranges import Member, by_value, documents_by_shard, ranges_by_shard, ranges_of
 from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 17
-_RANGES = 1 << 11  # looked up at once: their spans are in memory
-
 _NONE = np.zeros(0, np.int64)
-
-
-class _Parts(NamedTuple):
-    """Documents in samples.
-
-    Fields: the sample's row, the document's number (-1: none is known), its tokens [start, end), how many of them are
-    inputs.
-    """
-
-    row: Ints
-    document: Ints
-    start: Ints
-    end: Ints
-    inputs: Ints
 
 
 def sample_ranges(run: Run, first: int, stop: int) -> Iterator[tuple[int, int, Any, Run]]:
@@ -62,109 +45,105 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     Raises:
         ConfigError: If steps are not known, or lie before the run log; or without pyarrow.
     """
-    arrow = need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
+    need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
     if not 0 <= first < stop:
         raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end", "correct the range")
     run.at_step(first)
     ranges = list(sample_ranges(run, first, stop))
     members = [member for *_, era in ranges for member in era.members if member is not None]
-    tracks = sorted({
-        track
-        for member in members
-        for track in member.tracks
-        if track in member.dataset.tracks and member.dataset.tracks[track].codec == "concepts"
-    })  # fmt: skip
+    tracks = sorted({track for one in members for track in one.tracks if track in one.dataset.concept_tracks})
     views = any(member.dataset.runs is not None for member in members)
     for low, high, plan, era in ranges:
         for at in range(low, high, _SAMPLES):
             samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
-            yield _batch(arrow, era, plan, samples, tracks, views)
+            yield _batch(era, plan, samples, tracks, views)
 
 
-def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks: Sequence[str], views: bool) -> Any:
+def _batch(run: Run, plan: Any, samples: NDArray[np.uint64], tracks: Sequence[str], views: bool) -> Any:
+    arrow = need("pyarrow", "trace_steps")
     members, epochs, windows = run.blend.order.sample_many(samples)
     places = plan.places(samples)
-    parts: list[_Parts] = []
-    names: list[Any] = []
-    sources: list[Ints] = []
-    concepts: dict[str, list[tuple[Ints, Ints]]] = {track: [(_NONE, _NONE)] for track in tracks}
-    done = 0
-    for index in np.unique(members).tolist():
-        member, rows = run.member(index), np.flatnonzero(members == index)
-        for found, pairs in _pieces(member, windows[rows].astype(np.int64), samples[rows].astype(np.int64), tracks):
-            parts.append(found._replace(row=rows[found.row]))
-            names.append(document_ids(arrow, member.dataset, found.document))
-            sources.append(member.dataset.sources(found.document))
-            for track, (part, ids) in pairs.items():
-                concepts[track].append((part + done, ids))
-            done += len(found.row)
-    joined = _Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    order = np.lexsort((joined.start, joined.row))
-    row, document, start, end, inputs = (column[order] for column in joined)
+    tables = []
+    for index, rows in by_value(members):
+        member = run.member(index)
+        for row, *rest in _pieces(member, windows[rows].astype(np.int64), samples[rows].astype(np.int64), tracks):
+            tables.append(_table(views, member.dataset, rows[row], *rest))
+    found = arrow.concat_tables(tables).combine_chunks()
+    found = found.take(np.lexsort((found["start"], found["row"])))
+    row = found["row"].to_numpy()
+    names = [str(name) for name in run.blend.order.names]
     columns = {
         "step": places.step[row],
         "sample": samples[row].astype(np.int64),
         "micro_batch": places.micro_batch[row],
         "dp_rank": places.dp_rank[row],
         "slot": places.slot[row],
-        "dataset": arrow.DictionaryArray.from_arrays(
-            members[row].astype(np.int32), [str(n) for n in run.blend.order.names]
-        ),
+        "dataset": arrow.DictionaryArray.from_arrays(members[row].astype(np.int32), names),
         "epoch": epochs[row].astype(np.int64),
         "window": windows[row].astype(np.int64),
-        "document": arrow.array(document, mask=document < 0),
-        "id": arrow.concat_arrays(names).take(arrow.array(order)),
-        "start": arrow.array(start, mask=start < 0),
-        "end": arrow.array(end, mask=start < 0),
-        "inputs": inputs,
     }
-    if views:
-        source = np.concatenate(sources)[order]
-        columns["source_document"] = arrow.array(source, mask=source < 0)
-    for track in tracks:
-        part, ids = (np.concatenate(column) for column in zip(*concepts[track], strict=True))
-        columns[track] = id_lists(arrow, part, ids, order)
-    return arrow.RecordBatch.from_pydict(columns)
+    columns |= dict(zip(found.column_names[1:], found.columns[1:], strict=True))
+    return arrow.table(columns).combine_chunks().to_batches()[0]
 
 
-def id_lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
-    """An Arrow array of lists: for each row, in a new order, the ids of its part. part: ascending."""
-    counts = np.bincount(part, minlength=len(order))
-    starts = offsets_of(counts)[:-1]
-    offsets = offsets_of(counts[order])
-    values = ids[ragged(starts[order], counts[order])].astype(np.uint32)
-    return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), arrow.array(values))
+def _table(
+    views: bool, dataset: Dataset, row: Ints, document: Ints, start: Ints, end: Ints, inputs: Ints,
+    concepts: Mapping[str, Any],
+) -> Any:  # fmt: skip
+    """A row for each document, -1 for none, that is in the sample of a row: tokens [start, end), -1 for none."""
+    arrow = need("pyarrow", "trace_steps")
+
+    def known(column: Ints) -> Any:
+        return arrow.array(column, mask=column < 0)
+
+    return arrow.table({
+        "row": row,
+        "document": known(document),
+        "id": document_ids(dataset, document),
+        "start": known(start),
+        "end": known(end),
+        "inputs": inputs,
+        **({"source_document": known(dataset.sources(document))} if views else {}),
+        **{track: id_lists(len(row), *found) for track, found in concepts.items()},
+    })  # fmt: skip
 
 
-def _pieces(
-    member: Member, windows: Ints, samples: Ints, tracks: Sequence[str]
-) -> Iterator[tuple[_Parts, dict[str, tuple[Ints, Ints]]]]:
-    """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
+def id_lists(count: int, part: Ints, ids: Ints) -> Any:
+    """An Arrow array of `count` lists, of the ids of each part. part: ascending."""
+    arrow = need("pyarrow", "lists of ids")
+    offsets = offsets_of(np.bincount(part, minlength=count))
+    return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), ids.astype(np.uint32))
+
+
+def _pieces(member: Member, windows: Ints, samples: Ints, tracks: Sequence[str]) -> Iterator[Any]:
+    """Documents in some windows of a member: the window's place, and the other columns of `_table`.
+
+    Those are the document, start and end, how many of its tokens are inputs, and for each track (place, concept).
+    """
     read = ranges_of(member, windows)
     read = read.take((read.since > samples[read.row]) & (read.start < read.stop)).joined()
     read = read.take(np.argsort(read.start, kind="stable"))
-    left = np.setdiff1d(np.arange(len(windows)), read.row)
-    none, zero = np.full(len(left), -1), np.zeros(len(left), np.int64)
-    yield _Parts(left, none, none, none, zero), {}
-    for shard, cut in _by_shard(member.dataset, read.start, read.stop):
+    left, concepts = np.setdiff1d(np.arange(len(windows)), read.row), dict.fromkeys(tracks, (_NONE, _NONE))
+    none = np.full_like(left, -1)
+    yield left, none, none, none, np.zeros_like(left), concepts
+    dataset = member.dataset
+    for shard, cut in ranges_by_shard(dataset, read.start, read.stop):
         a, b, rows = cut.first, cut.end, cut.row
-        if member.dataset.runs is None:
-            found = documents_of(member.dataset.reader, shard, a, b)
-            document = np.where(found.number < 0, -1, found.number + member.dataset.first_documents[shard])
+        if dataset.runs is None:
+            found = documents_of(dataset.reader, shard, a, b)
+            document = np.where(found.number < 0, -1, found.number + dataset.first_documents[shard])
         else:
             found, document = Pieces(np.arange(len(a)), cut.run, a, b), cut.run
         first, end = np.maximum(found.first, a[found.row]), np.minimum(found.end, b[found.row])
         # What is only a label carries no concept into the inputs.
         inputs = np.minimum(b, (read.start + read.inputs)[rows] - cut.base)
         base, counts = cut.base[found.row], np.maximum(np.minimum(end, inputs[found.row]) - first, 0)
-        yield (
-            _Parts(read.row[rows][found.row], document, first + base, end + base, counts),
-            {
-                track: concepts_in(member.dataset, shard, track, (a, inputs), (found.row, first, end))
-                for track in tracks
-                if track in member.dataset.tracks
-            },
-        )
+        carried = {
+            track: concepts_in(dataset, shard, track, (a, inputs), (found.row, first, end))
+            for track in tracks
+            if track in dataset.tracks
+        }
+        yield read.row[rows][found.row], document, first + base, end + base, counts, {**concepts, **carried}
 
 
 def concepts_in(
@@ -192,48 +171,28 @@ def concepts_in(
     return pairs >> 32, pairs & 0xFFFFFFFF
 
 
-def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
+def document_ids(dataset: Dataset, documents: Ints) -> Any:
     """The ids that documents had in the input, an Arrow array of strings; null for none, and for document -1."""
-    pieces, places = [], []
-    lengths = np.zeros(len(documents), np.int64)
+    arrow, files, kind = need("pyarrow", "document_ids"), dataset.files, "documents.ids"
+    found = [arrow.nulls(1, arrow.large_binary())]
+    place, done = np.zeros(len(documents), np.int64), 1
     for shard, chosen, ordinals in documents_by_shard(dataset, dataset.sources(documents)):
-        if dataset.manifest.shards.files["documents.ids"].size[shard] < 0:
+        size, base = int(files.table.files[kind].size[shard]), 8 * (int(files.table.documents[shard]) + 1)
+        if size < 0:
             continue
-        base = 8 * (int(dataset.manifest.shards.documents[shard]) + 1)
-        pairs = gather(dataset.files, "documents.ids", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
-        a, b = pairs[::2], pairs[1::2]
-        if (a > b).any() or (b > dataset.manifest.shards.files["documents.ids"].size[shard] - base).any():
+        a, b = gather(files, kind, shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64).reshape(-1, 2).T
+        if (a > b).any() or (b > size - base).any():
             raise FormatError(
-                dataset.files.path("documents.ids", shard),
-                "offsets that descend",
-                "ascending offsets",
-                "run `conceptloader verify`",
+                files.path(kind, shard), "offsets that descend", "ascending offsets", "run `conceptloader verify`"
             )
-        pieces.append(gather(dataset.files, "documents.ids", shard, "u1", a, b, base))
-        places.append(chosen)
-        lengths[chosen] = b - a
-    text = np.concatenate(pieces) if pieces else np.zeros(0, np.uint8)
-    order = np.concatenate(places) if places else np.zeros(0, np.int64)
-    begins = np.zeros(len(documents), np.int64)
-    begins[order] = offsets_of(lengths[order])[:-1]
-    data = np.ascontiguousarray(text[ragged(begins, lengths)])
-    buffers = [None, arrow.py_buffer(offsets_of(lengths)), arrow.py_buffer(data)]
+        text = gather(files, kind, shard, "u1", a, b, base)
+        buffers = [None, arrow.py_buffer(offsets_of(b - a)), arrow.py_buffer(text)]
+        found.append(arrow.Array.from_buffers(arrow.large_binary(), len(chosen), buffers))
+        place[chosen] = np.where(a < b, done + np.arange(len(chosen)), 0)
+        done += len(chosen)
     try:
-        found = arrow.Array.from_buffers(arrow.large_binary(), len(documents), buffers).cast(arrow.large_string())
+        return arrow.concat_arrays(found).take(arrow.array(place)).cast(arrow.large_string())
     except arrow.ArrowInvalid as error:
         raise FormatError(
             dataset.path, f"an id that is not UTF-8 ({error})", "UTF-8", "run `conceptloader verify`"
         ) from error
-    return need("pyarrow.compute", "document_ids").if_else(
-        arrow.array(lengths > 0), found, arrow.scalar(None, found.type)
-    )
-
-
-def _by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, Cut]]:
-    """(shard, pieces) of ascending token ranges, split where shards or a subset's runs begin; in batches."""
-    cut = dataset.cut(start, stop)
-    order = np.argsort(cut.shard, kind="stable")
-    for some in np.split(order, np.flatnonzero(np.diff(cut.shard[order])) + 1):
-        for low in range(0, len(some), _RANGES):
-            part = Cut(*(column[some[low : low + _RANGES]] for column in cut))
-            yield int(part.shard[0]), part

@@ -1,7 +1,7 @@
 """The checkpoints of a run in a directory of any trainer: which of them the run can start again from."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -60,16 +60,10 @@ def find_checkpoints(
         raise ConfigError(
             "checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints", "check the path"
         ) from error
-    found, skipped, orders = list[Checkpoint](), dict[str, str](), dict[int, OrderSpec]()
-
-    def whole_of(era: Run) -> OrderSpec:
-        if id(era.blend) not in orders:
-            orders[id(era.blend)] = whole_order(era)
-        return orders[id(era.blend)]
-
+    found, skipped = list[Checkpoint](), dict[str, str]()
     for path in paths:
         try:
-            found.append(_checkpoint(run, whole_of, path, logged))
+            found.append(_checkpoint(run, path, logged))
         except NoState:
             continue
         except (ConfigError, ResumeError, OSError) as error:
@@ -83,17 +77,6 @@ def find_checkpoints(
             "give the directory that the trainer saved to, and the configuration and run log of that run",
         )
     return sorted(found, key=lambda one: one.consumed), skipped
-
-
-def whole_order(run: Run) -> OrderSpec:
-    """The order of a run from sample 0 on, with all weights that were set while it was going; of several, the last."""
-    spec, logged = run.blend.spec, run.blend.logged_phases
-    if spec.origin is None:
-        return spec
-    run.at(run.first)  # or else the run log lacks some of them
-    planned = {phase.start for phase in spec.phases if phase.start not in spec.live}
-    live = tuple(one.phase.start for one in logged if one.phase.start not in planned)
-    return replace(spec, phases=tuple(one.phase for one in logged), live=live, origin=None)
 
 
 def last_before(checkpoints: Sequence[Checkpoint], sample: int) -> Checkpoint | None:
@@ -116,11 +99,11 @@ def check_continuous(run: Run) -> None:
             )
 
 
-def _checkpoint(run: Run, whole_of: Callable[[Run], OrderSpec], path: Path, logged: bool) -> Checkpoint:
+def _checkpoint(run: Run, path: Path, logged: bool) -> Checkpoint:
     """Raises ResumeError if the run cannot resume from it."""
     file, state = locate_state(path)
     where, consumed = str(path), state.between_steps(str(path))
-    whole = whole_of(run.at(consumed - (consumed > run.begin)))
+    whole = run.at(consumed - (consumed > run.begin)).whole_order
     try:
         planned = tuple(phase for phase in whole.phases if phase.start not in whole.live)
         resume(state.spec, replace(whole, phases=planned, live=()) if whole.live else whole, consumed)

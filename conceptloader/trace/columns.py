@@ -14,9 +14,9 @@ from conceptloader.format.read.bulk import records_of, spans_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
-from conceptloader.trace.ranges import document_ranges
+from conceptloader.trace.ranges import document_ranges, ranges_by_shard
 
-_RANGES = ("_min", "_max")
+_NUMBERS = "", "_min", "_max"
 _ID_TYPES = ("string", "large_string", "string_view", "integer")
 _RECORDS = ("json", "msgpack")
 _RANGE_OF_IDS = 1 << 10  # documents that are looked at for one with an id
@@ -51,7 +51,7 @@ class DocumentColumns:
                 self._names[name] = None if names is None else arrow.array(names, arrow.string())
                 self.types[name] = arrow.list_(arrow.int32() if names is None else arrow.string())
             elif track.codec == "numpy":
-                self.types |= {name + end: arrow.float64() for end in ("", *_RANGES)}
+                self.types |= {name + end: arrow.float64() for end in _NUMBERS}
             elif track.codec in _RECORDS:
                 self.types[name] = arrow.string()
         self._metadata = None if metadata is None else self._load(metadata, on or "id")
@@ -80,7 +80,7 @@ class DocumentColumns:
         """
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)
-        ids = document_ids(arrow, self.dataset, documents)
+        ids = document_ids(self.dataset, documents)
         if "share" in names:
             found["share"] = self._shares(documents, ids)
         for name, track in self.dataset.tracks.items():
@@ -88,8 +88,8 @@ class DocumentColumns:
                 found[name] = self._concepts(name, start, stop)
             elif track.codec in _RECORDS and (keys := {one for one in names if name in (one, self.record_of(one))}):
                 found |= self._first(name, keys, start, stop)
-            elif track.codec == "numpy" and (wanted := {name + end for end in ("", *_RANGES)} & set(names)):
-                found |= {key: value for key, value in self._numbers(name, start, stop).items() if key in wanted}
+            elif track.codec == "numpy" and {name + end for end in _NUMBERS} & set(names):
+                found |= self._numbers(name, start, stop)
         base = {"document": documents, "id": ids, "tokens": stop - start}
         table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})
         if self._metadata is not None:
@@ -113,7 +113,7 @@ class DocumentColumns:
         if self._metadata is None or with_row:
             return
         documents = np.arange(min(self.dataset.num_documents, _RANGE_OF_IDS))
-        known = document_ids(self._arrow, self.dataset, documents).drop_null()
+        known = document_ids(self.dataset, documents).drop_null()
         raise ConfigError(
             "metadata",
             f"none of its {len(self._metadata):,} ids in {self.dataset.path}, such as "
@@ -182,12 +182,9 @@ class DocumentColumns:
     def _spans(self, track: str, start: Ints, stop: Ints) -> Any:
         """(shard, documents, spans of these, records) by shard."""
         some = np.flatnonzero(start < stop)
-        cut = self.dataset.cut(start[some], stop[some])
-        for shard in np.unique(cut.shard).tolist():
-            rows = np.flatnonzero(cut.shard == shard)
-            a, b = cut.first[rows], cut.end[rows]
+        for shard, cut in ranges_by_shard(self.dataset, start[some], stop[some]):
             if self.dataset.manifest.shards.tracks[track].encoding[shard] is not None:
-                yield shard, some[cut.row[rows]], a, b
+                yield shard, some[cut.row], cut.first, cut.end
 
     def _concepts(self, track: str, start: Ints, stop: Ints) -> Any:
         parts, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -195,7 +192,7 @@ class DocumentColumns:
             which, found = concepts_in(self.dataset, shard, track, (a, b), (np.arange(len(a)), a, b))
             parts.append(rows[which])
             ids.append(found)
-        lists = id_lists(self._arrow, np.concatenate(parts), np.concatenate(ids), np.arange(len(start)))
+        lists = id_lists(len(start), np.concatenate(parts), np.concatenate(ids))
         names = self._names[track]
         return lists if names is None else self._arrow.ListArray.from_arrays(lists.offsets, names.take(lists.values))
 
@@ -231,8 +228,8 @@ class DocumentColumns:
             total += np.bincount(owner, values, minlength=len(start))
             np.minimum.at(least, owner, values)
             np.maximum.at(most, owner, values)
-        columns = {track: total / np.maximum(count, 1), f"{track}_min": least, f"{track}_max": most}
-        return {name: self._arrow.array(column, mask=count == 0) for name, column in columns.items()}
+        columns = zip(_NUMBERS, (total / np.maximum(count, 1), least, most), strict=True)
+        return {track + end: self._arrow.array(column, mask=count == 0) for end, column in columns}
 
 
 def _as_json(value: Any, name: str) -> str:

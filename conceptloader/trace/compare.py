@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,8 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.order.progress.resume import splice
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.trace.bulk import sample_ranges
-from conceptloader.trace.checkpoints import whole_order
-from conceptloader.trace.forget import draws_of
 from conceptloader.trace.past import defaults_of
-from conceptloader.trace.ranges import document_ranges, samples_touching
+from conceptloader.trace.ranges import by_value, document_ranges, samples_touching
 from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 17
@@ -52,7 +49,7 @@ def open_other(
     Raises:
         ConfigError: An option or argument breaks a rule, or it lacks a dataset of such weights.
     """
-    whole = whole_order(run)
+    whole = run.whole_order
     defaults = defaults_of(whole, run.blend.config.seq_len)
     blend = open_blend(load_config(config, defaults=defaults, base_dir=base_dir))
     live = [phase for phase in whole.phases if phase.start in whole.live and phase.start >= whole.decided(whole.base)]
@@ -81,38 +78,37 @@ def differing_steps(run: Run, other: Run, stop: int) -> Iterator[int]:
         ConfigError: If steps are not known, or a dataset that was read has left a configuration.
     """
     ranges, last = list(sample_ranges(run, 0, stop)), -1
-    for _, group in groupby(ranges, lambda one: id(one[3])):
-        pieces = list(group)
-        era = pieces[0][3]
-        candidates = _candidates(era, other, max(high for _, high, *_ in pieces))
-        readers = [cache(partial(_reader, *pair)) for pair in ((era, other), (other, era))]
-        for low, high, plan, _ in pieces:
-            for at in range(low, high, _SAMPLES):
-                samples = candidates(at, min(at + _SAMPLES, high))
-                for sample, step in zip(samples, plan.schedule.steps_of(samples)[0].tolist(), strict=True):
-                    if step != last and not _equal(*(_arrays(*one, sample) for one in zip((era, other), readers))):  # noqa: B905
-                        last = step
-                        yield step
+    total = max((high for _, high, *_ in ranges), default=0)
+    candidates, reader = cache(partial(_candidates, other, total)), cache(_reader)
+    for low, high, plan, era in ranges:
+        for at in range(low, high, _SAMPLES):
+            samples = candidates(era)(at, min(at + _SAMPLES, high))
+            for sample, step in zip(samples, plan.schedule.steps_of(samples)[0].tolist(), strict=True):
+                pairs = (era, other), (other, era)
+                if step != last and not _equal(*(_arrays(reader, *pair, sample) for pair in pairs)):
+                    last = step
+                    yield step
 
 
-def _candidates(run: Run, other: Run, total: int) -> Callable[[int, int], Any]:
+def _candidates(other: Run, total: int, run: Run) -> Callable[[int, int], Any]:
     """A function of [first, end), up to `total`: the samples there that may differ, ascending."""
-    one, two = whole_order(run), other.blend.spec
-    alike, names, theirs = _settings(run) == _settings(other), list(one.members), list(two.members)
-    start = min(_same_order_until(one, two) if alike else 0, total)
+    one, two = run.whole_order, other.blend.spec
+    if _settings(run) != _settings(other):
+        return partial(np.arange, dtype=np.uint64)
+    names, theirs, start = list(one.members), list(two.members), min(_same_order_until(one, two), total)
     partner = np.array([names.index(name) if name in names else -1 for name in theirs])
     touched = [_touched(run, other, k, theirs.index(name)) if name in theirs else _NONE for k, name in enumerate(names)]
-    early = [_NONE, *(draws_of(run, k, some, start)[0] for k, some in enumerate(touched) if len(some))]
-    before = np.unique(np.concatenate(early)).astype(np.uint64)
+    drawn = [_NONE, *(run.draws(k, some, start)[2] for k, some in enumerate(touched) if len(some))]
+    before = np.unique(np.concatenate(drawn)).astype(np.uint64)
 
     def within(first: int, end: int) -> Any:
         low, high = np.searchsorted(before, [first, end])
         samples = np.arange(max(first, start), max(end, start), dtype=np.uint64)
-        if len(samples) and alike:
+        if len(samples):
             (members, _, windows), (others, _, numbers) = (x.blend.order.sample_many(samples) for x in (run, other))
             some = (partner[others] != members) | (windows != numbers)
-            for k in np.unique(members).tolist():
-                some |= (members == k) & np.isin(windows.astype(np.int64), touched[k])
+            for k, places in by_value(members):
+                some[places] |= np.isin(windows[places].astype(np.int64), touched[k])
             samples = samples[some]
         return np.concatenate([before[low:high], samples])
 
@@ -205,8 +201,7 @@ def _shards(dataset: Dataset) -> tuple[Any, list[list[Any]]]:
 def _reader(run: Run, other: Run, seq_len: int, packed: bool) -> BatchReader:
     """Of the samples with so many tokens. Its arrays have room for the spans of both."""
     config = run.blend.config
-    views, more = ([m.view if m and (m.seq_len, m.kind == "pack") == (seq_len, packed) else None for m in one.members]
-                   for one in (run, other))  # fmt: skip
+    views, more = (one.blend.views_of(seq_len, packed) for one in (run, other))
     layout = decide_layout(views, seq_len, config.outputs, config.tracks)
     if config.tracks == other.blend.config.tracks:
         with suppress(ConfigError):  # tracks of other kinds, which have other arrays in any case
@@ -214,10 +209,10 @@ def _reader(run: Run, other: Run, seq_len: int, packed: bool) -> BatchReader:
     return BatchReader(run.blend.order, views, replace(layout, random_key=derive_key(config.seed, RANDOM)))
 
 
-def _arrays(run: Run, reader: Callable[[int, bool], BatchReader], sample: Any) -> dict[str, Any]:
+def _arrays(reader: Callable[..., BatchReader], run: Run, other: Run, sample: Any) -> dict[str, Any]:
     asked = np.array([sample], np.uint64)
     member = run.member(int(run.blend.order.sample_many(asked)[0][0]))
-    batch = reader(member.seq_len, member.kind == "pack").read(asked)
+    batch = reader(run, other, member.seq_len, member.kind == "pack").read(asked)
     return {key: value for key, value in batch.items() if key not in _NUMBERED}
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,61 +35,46 @@ class Holding(NamedTuple):
     next: int
 
 
-class ConceptSource(Protocol):
-    """Where the spans of concepts are known from. chunk: tokens that are best asked for at once."""
+class _TrackSpans:
+    """Spans of the concepts of a track: by its index, or else by reading it; then a warning says once how to build one.
 
-    chunk: int
-
-    def spans(self, concept: int, first: int, last: int) -> Intervals:
-        """Those that carry a concept and touch tokens [first, last) of the dataset."""
-
-
-class Scanned:
-    """Spans by reading the track, in large pieces. scored: with the scores of their concepts, if it has any."""
-
-    chunk = _CHUNK_TOKENS
-
-    def __init__(self, dataset: Dataset, track: str, scored: bool = False) -> None:
-        self._dataset, self._track, self._scored = dataset, track, scored
-        self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
-
-    def spans(self, concept: int, first: int, last: int, compare: str = "", score: float = 0) -> Intervals:
-        """See ConceptSource. compare: one of OPERATORS, which holds for the concept's score and `score`; "": any."""
-        start, end, span, ids, scores = self._held(first, last)
-        of_it = ids == concept
-        having = span[of_it & OPERATORS[compare](scores, score)] if compare else span[of_it]
-        having = having[np.diff(having, prepend=-1) > 0]  # each once, as its record may name the concept twice
-        return start[having], end[having]
-
-    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints, NDArray[np.float64]]:
-        """Start and end of all spans; span, id and score of all their concepts."""
-        parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 4 + [np.zeros(0)]]
-        done = 0
-        for shard, start, end, records in self._dataset.span_places(self._track, first, last):
-            if len(records):
-                num_ids = self._dataset.tracks[self._track].num_ids
-                offsets, ids = concepts_of(self._dataset.reader, shard, self._track, records, num_ids)
-                span = np.repeat(np.arange(len(records)), np.diff(offsets)) + done
-                asked = self._dataset.reader, shard, self._track, records
-                scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
-                parts.append([start, end, span, ids, scores])
-                done += len(records)
-        start, end, span, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return start, end, span, ids, scores
-
-
-def concept_source(dataset: Dataset, track: str) -> ConceptSource:
-    """The index of a track, or else the track itself; then a warning says once how to build an index.
+    scored: with the scores of their concepts, which no index has. chunk: tokens that are best asked for at once.
 
     Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since.
     """
-    index = open_index(dataset, track)
-    if index is not None:
-        found: ConceptSource = index
-        return found
-    if dataset.num_tokens > _CHUNK_TOKENS:
-        _warn_of_reading(dataset.path, track)
-    return Scanned(dataset, track)
+
+    def __init__(self, dataset: Dataset, track: str, scored: bool) -> None:
+        self._dataset, self._track, self._scored = dataset, track, scored
+        self._index = None if scored else open_index(dataset, track)
+        self.chunk = _CHUNK_TOKENS if self._index is None else self._index.chunk
+        if self._index is None and not scored and dataset.num_tokens > _CHUNK_TOKENS:
+            _warn_of_reading(dataset.path, track)
+        self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
+
+    def of(self, test: Where, first: int, last: int) -> Intervals:
+        """Those of which a test holds, by the id of its concept, and that touch tokens [first, last) of the dataset."""
+        if self._index is not None:
+            found: Intervals = self._index.spans(int(test.concept), first, last)
+            return found
+        start, end, ids, scores = self._held(first, last)
+        having = ids == int(test.concept)
+        if test.compare:
+            having &= OPERATORS[test.compare](scores, test.score)
+        start, end = start[having], end[having]
+        once = np.diff(start, prepend=-1) > 0  # its record may name the concept twice
+        return start[once], end[once]
+
+    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, NDArray[np.float64]]:
+        """Each concept of each span: the span's start and end, the concept's id and score."""
+        parts = [(*[np.zeros(0, np.int64)] * 3, np.zeros(0))]
+        for shard, start, end, records in self._dataset.span_places(self._track, first, last):
+            asked = self._dataset.reader, shard, self._track, records
+            offsets, ids = concepts_of(*asked, self._dataset.tracks[self._track].num_ids)
+            scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
+            counts = np.diff(offsets)
+            parts.append((np.repeat(start, counts), np.repeat(end, counts), ids, scores))
+        start, end, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return start, end, ids, scores
 
 
 @cache  # once, not with each request of the viewer
@@ -108,25 +93,19 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
     Raises: ConfigError for a track, a concept or scores that none has.
     """
     tests = [*where.tests()]
-    tracks = {key: _concept_tracks(dataset) for key, dataset in datasets.items()}
-    for test in tests:
-        if not any(test.name in names for names in tracks.values()):
-            known = ", ".join(sorted(set().union(*tracks.values()))) or "none"
-            raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
-    having = {key: ds for key, ds in datasets.items() if all(test.name in tracks[key] for test in tests)}
+    having = {key: ds for key, ds in datasets.items() if all(test.name in ds.concept_tracks for test in tests)}
     ids: dict[Where, dict[K, int]] = {}
     for test in tests:
+        of = {key: ds for key, ds in datasets.items() if test.name in ds.concept_tracks}
+        if not of:
+            known = ", ".join(sorted({name for ds in datasets.values() for name in ds.concept_tracks})) or "none"
+            raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
         if test.compare and any(ds.tracks[test.name].concepts.scores is None for ds in having.values()):
             raise test.wrong(f"the track {test.name!r} without scores", "one that has some")
-        of = {key: ds for key, ds in datasets.items() if test.name in tracks[key]}
         ids[test] = {key: _id_of(ds, test) for key, ds in of.items()}
         if max(ids[test].values()) < 0:
             raise test.wrong(f"{test.concept!r} of the track {test.name!r}", f"one of {_described(of.values(), test)}")
-    return {key: where.renamed(lambda test, key=key: ids[test].get(key, -1)) for key in having}  # type: ignore[misc]
-
-
-def _concept_tracks(dataset: Dataset) -> list[str]:
-    return [name for name, track in dataset.tracks.items() if track.codec == "concepts"]
+    return {key: where.renamed({test: of.get(key, -1) for test, of in ids.items()}) for key in having}
 
 
 def _id_of(dataset: Dataset, test: Where) -> int:
@@ -146,31 +125,27 @@ def _described(datasets: Collection[Dataset], test: Where) -> str:
 
 
 class Sources:
-    """Where the spans of all concepts in an expression are known from, which are ids. chunk: as of ConceptSource."""
+    """The spans of all concepts in an expression, which are ids. chunk: tokens that are best asked for at once."""
 
     def __init__(self, dataset: Dataset, where: Where) -> None:
-        tests = [*where.tests()]
-        self._plain = {one.name: concept_source(dataset, one.name) for one in tests if not one.compare}
-        self._scored = {one.name: Scanned(dataset, one.name, scored=True) for one in tests if one.compare}
-        self.chunk = min(source.chunk for source in (*self._plain.values(), *self._scored.values()))
+        kinds = {(test.name, bool(test.compare)) for test in where.tests()}
+        self._spans = {kind: _TrackSpans(dataset, *kind) for kind in kinds}
+        self.chunk = min(spans.chunk for spans in self._spans.values())
 
     def holding(self, where: Where, first: int, last: int) -> Intervals:
         """The tokens of [first, last) of which `where` holds."""
 
         def of(test: Where) -> Intervals:
-            if not test.compare:
-                return self._plain[test.name].spans(int(test.concept), first, last)
-            return self._scored[test.name].spans(int(test.concept), first, last, test.compare, test.score)
+            return self._spans[test.name, bool(test.compare)].of(test, first, last)
 
         return where.intervals(of, first, last)
 
 
-def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | None = None) -> Iterator[Holding]:
+def concept_windows(member: Member, where: Where, begin: int, tokens: int) -> Iterator[Holding]:
     """The samples of which `where` holds for some token, some at a time, in order; its tests are of concepts by id.
 
-    begin: the first sample that is looked at. tokens: as many are looked at first, then
-    twice as many each time, up to what is best asked for at once; None: that from the beginning. The last token of a
-    window is a label only, the first one an input only.
+    begin: the first sample that is looked at. tokens: as many are looked at first, then twice as many each time, up to
+    what is best asked for at once. The last token of a window is a label only, the first one an input only.
     """
     sources = Sources(member.dataset, where)
     for low, high, first, last in runs_of_samples(member, sources.chunk, begin, tokens):
@@ -183,5 +158,5 @@ def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | 
         some = some[np.lexsort((parts.since[some], parts.row[some]))]
         row, since = parts.row[some], parts.since[some]
         cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
-        inputs, labels = (np.add.reduceat(one[some], cuts) if len(cuts) else one[cuts] for one in (inputs, labels))
+        inputs, labels = (np.add.reduceat(one[some], cuts) for one in (inputs, labels))
         yield Holding(numbers[row[cuts]], inputs, labels, since[cuts], high)

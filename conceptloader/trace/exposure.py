@@ -5,7 +5,6 @@ Steps that were re-run after a restart count once, as they are in the model once
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
 from conceptloader.blend.mask import NEVER
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import pairs
 from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.bulk import document_ids, sample_ranges
-from conceptloader.trace.ranges import Member, Ranges, document_ranges, ranges_of
+from conceptloader.trace.ranges import Member, by_value, document_ranges, ranges_of
 from conceptloader.trace.run import Run
 
 _SAMPLES = 1 << 20
@@ -31,105 +30,90 @@ _DOCUMENTS |= {"epochs": "float64", "first_sample": "int64", "first_step": "int6
 
 
 class Windows:
-    """What was seen of a member, by its windows (documents, packs): how often, and sample and step of the first time.
+    """What was seen of a member, by the parts of its windows (documents, packs): how often, and when first.
 
     NEVER stands for none.
-
-    samples: all that were drawn, including excluded ones, which are counted nowhere else.
+    samples: all that were drawn, including excluded ones, which are counted nowhere else. parts: of all windows, as
+    they lie in the data; counts, first_sample and first_step are of these.
     """
 
     def __init__(self, run: Run, member: Member) -> None:
-        self.run, self.member, self.samples, count = run, member, 0, member.view.count
-        self.counts = np.zeros(count, np.int64)
-        self.first_sample, self.first_step = np.full((2, count), NEVER)
-        late = any((mask.at > 0).any() for mask in (member.view.mask, member.view.holes.own))
-        some = ranges_of(member, np.arange(count if late else 0))
-        self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
-        self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
+        self.run, self.member, self.samples = run, member, 0
+        parts = ranges_of(member, np.arange(member.view.count))
+        self.parts = parts = parts.take(np.argsort(parts.start, kind="stable"))
+        self._by_row = np.argsort(parts.row, kind="stable")
+        self._begins = np.searchsorted(parts.row[self._by_row], np.arange(member.view.count + 1))
+        self.counts = np.zeros_like(parts.row)
+        self.first_sample, self.first_step = np.full((2, len(parts.row)), NEVER)
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
-        low, high = (np.searchsorted(self._excluded.row, windows, side=side) for side in ("left", "right"))
-        parts, draws = ragged(low, high - low), np.repeat(np.arange(len(windows)), high - low)
-        np.add.at(self._late, parts[samples[draws] >= self._excluded.since[parts]], 1)
-        found, first, counts = np.unique(windows, return_index=True, return_counts=True)
+        draw, place = pairs(self._begins[windows], self._begins[windows + 1])
+        part = self._by_row[place]
+        read = samples[draw] < self.parts.since[part]
+        found, first, counts = np.unique(part[read], return_index=True, return_counts=True)
         self.counts[found] += counts
         new = self.first_sample[found] == NEVER
-        self.first_sample[found[new]], self.first_step[found[new]] = samples[first[new]], steps[first[new]]
+        at = draw[read][first[new]]
+        self.first_sample[found[new]], self.first_step[found[new]] = samples[at], steps[at]
 
     @lazy
-    def _parts(self) -> tuple[Ranges, Ints, Ints]:
-        """The parts of all samples as they lie in the data, how often each was seen, and how many tokens before it."""
-        parts = ranges_of(self.member, np.arange(len(self.counts)))
-        counts = self.counts[parts.row] * (parts.since > 0)
-        if len(self._late):
-            counts[(parts.since > 0) & (parts.since < NEVER)] -= self._late
-        order = np.argsort(parts.start, kind="stable")
-        parts, counts = parts.take(order), counts[order]
-        return parts, counts, offsets_of(counts * parts.inputs)
+    def _before(self) -> Ints:
+        """Before each part, and in all: samples that were read, by their first part; tokens seen; those of an epoch."""
+        begin = (self.parts.place == 0) & (self.parts.inputs > 0)
+        each = self.counts * begin, self.counts * self.parts.inputs, self.parts.inputs
+        return np.stack([offsets_of(one) for one in each])
 
-    def seen_before(self, tokens: Ints, each: bool = False) -> Ints:
-        """How many tokens before a place were seen; each: or are read once in an epoch."""
-        parts, counts, before = self._parts
-        if not len(counts):  # all packs are empty: what they would hold is excluded
-            return np.zeros_like(tokens)
-        if each:
-            counts, before = np.ones_like(counts), offsets_of(parts.inputs)
-        k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
-        seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
-        return seen
+    def before(self, tokens: Ints) -> Ints:
+        """[3, n]: before a place, samples that were read and begin there, tokens that were seen, those of an epoch."""
+        if not len(self.counts):  # all packs are empty: what they would hold is excluded
+            return np.zeros((3, len(tokens)), np.int64)
+        starts, (samples, seen, size) = self.parts.start, self._before
+        k = np.maximum(np.searchsorted(starts, tokens, side="right") - 1, 0)
+        inside = np.clip(tokens - starts[k], 0, self.parts.inputs[k])
+        return np.stack([samples[np.searchsorted(starts, tokens)], seen[k] + self.counts[k] * inside, size[k] + inside])
 
-    def between(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
-        """Of tokens [start, stop): samples that were read and begin there, tokens that were seen, those of an epoch."""
-        parts, counts, _ = self._parts
-        begun = offsets_of(counts * ((parts.place == 0) & (parts.inputs > 0)))
-        low, high = np.searchsorted(parts.start, start), np.searchsorted(parts.start, stop)
-        seen, size = (self.seen_before(stop, each) - self.seen_before(start, each) for each in (False, True))
-        return begun[high] - begun[low], seen, size
+    def between(self, start: Ints, stop: Ints) -> Ints:
+        """[3, n] of tokens [start, stop), as `before`."""
+        return self.before(stop) - self.before(start)
 
-    def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    def first_of(self, start: Ints, stop: Ints) -> Ints:
         """(sample, step) that first held tokens, or labels only, of each document [start, stop); NEVER if none did."""
-        parts = self._parts[0]
-        low, high = np.searchsorted(parts.stop, start, side="right"), np.searchsorted(parts.start, stop, side="left")
+        low = np.searchsorted(self.parts.stop, start, side="right")
+        high = np.searchsorted(self.parts.start, stop)
         some = (low < high) & (start < stop)
-        pairs = np.stack([low[some], high[some]], 1).reshape(-1)
+        ends = np.stack([low[some], high[some]], 1).reshape(-1)
+        firsts = np.pad([self.first_sample, self.first_step], ((0, 0), (0, 1)), constant_values=NEVER)
         found = np.full((2, len(start)), NEVER)
-        for first, by_sample in zip(found, (self.first_sample, self.first_step), strict=True):
-            by_part = np.where(self.first_sample[parts.row] < parts.since, by_sample[parts.row], NEVER)
-            if some.any():
-                first[some] = np.minimum.reduceat(np.append(by_part, NEVER), pairs)[::2]
-        return found[0], found[1]
+        found[:, some] = np.minimum.reduceat(firsts, ends, axis=1)[:, ::2]
+        return found
 
     @property
-    def tokens(self) -> int:
-        """How many were seen."""
-        return int(self._parts[2][-1])
-
-    @property
-    def size(self) -> int:
-        """Tokens of an epoch."""
-        return int(self._parts[0].inputs.sum())
+    def totals(self) -> Ints:
+        """(samples that were drawn, tokens that were seen, tokens of an epoch)."""
+        return np.array([self.samples, *self._before[1:, -1]])
 
 
 class Exposure:
     """What a run has seen until some step; tables are pyarrow Tables. Made by `exposure`.
 
-    windows: of the members of all eras, in order. The size of a dataset is what the last era reads of it.
+    by_dataset: what was seen of the members of each dataset, by `Run.data_name`; of all eras, in order.
     """
 
-    def __init__(self, run: Run, windows: Sequence[Windows]) -> None:
-        self.run = run
-        self.windows = windows
+    def __init__(self, run: Run, windows: Iterable[Windows]) -> None:
+        self.by_dataset: dict[str, list[Windows]] = {}
+        for one in windows:
+            self.by_dataset.setdefault(run.data_name(one.run, one.member.view.name), []).append(one)
         self._arrow = need("pyarrow", "exposure: found no pyarrow package, which makes the tables")
 
     def sources(self) -> Any:
         """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
         rows = []
-        for name, some in self.by_dataset().items():
-            size, tokens = sum(one.size for one in latest(some)), sum(one.tokens for one in some)
-            row = {"dataset": name, "samples": sum(one.samples for one in some), "tokens": tokens}
-            rows.append({**row, "size": size, "epochs": tokens / size if size else 0.0})
+        for name, some in self.by_dataset.items():
+            samples, tokens, size = totals(some).tolist()
+            row = {"dataset": name, "samples": samples, "tokens": tokens, "size": size}
+            rows.append({**row, "epochs": tokens / size if size else 0.0})
         return self._arrow.Table.from_pylist(rows)
 
     def documents(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Any:
@@ -148,7 +132,7 @@ class Exposure:
     def document_batches(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Iterator[Any]:
         """The rows of `documents`, about a million at a time."""
         unknown = set(ids or ())
-        for name, some in self.by_dataset().items():
+        for name, some in self.by_dataset.items():
             dataset = some[0].member.dataset
             chunks: Iterable[Ints]
             if ids is None:
@@ -173,9 +157,9 @@ class Exposure:
             ConfigError: If no dataset has it.
         """
         tables = []
-        for name, some in self.by_dataset().items():
+        for name, some in self.by_dataset.items():
             source = some[0].member.dataset
-            if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
+            if dataset in (None, name) and track in source.concept_tracks:
                 tables.append(self._concept_table(name, some, source, track))
         if not tables:
             raise ConfigError(
@@ -183,40 +167,24 @@ class Exposure:
             )
         return self._arrow.concat_tables(tables)
 
-    def by_dataset(self) -> dict[str, list[Windows]]:
-        """What was seen of the members of each dataset, by `Run.data_name`."""
-        found: dict[str, list[Windows]] = {}
-        for one in self.windows:
-            found.setdefault(self.run.data_name(one.run, one.member.view.name), []).append(one)
-        return found
-
     def _document_batch(
         self, name: str, some: Sequence[Windows], dataset: Dataset, documents: Ints, checkpoints: Sequence[int]
     ) -> Any:
         start, stop = document_ranges(dataset, documents)
-        tokens, seen = stop - start, np.zeros(len(documents), np.int64)
-        firsts = [np.full(len(documents), NEVER) for _ in range(2)]
-        for one in some:
-            seen += one.seen_before(stop) - one.seen_before(start)
-            for first, found in zip(firsts, one.first_of(start, stop), strict=True):
-                np.minimum(first, found, out=first)
+        tokens, seen = stop - start, sum(one.between(start, stop)[1] for one in some)
+        sample, step = np.min([one.first_of(start, stop) for one in some], 0)
         saved = np.append(np.array(checkpoints, np.int64), NEVER)
-        checkpoint = saved[np.searchsorted(saved[:-1], firsts[1], side="right")]
+        firsts = {"sample": sample, "step": step, "checkpoint": saved[np.searchsorted(saved[:-1], step, side="right")]}
         columns = {
             "dataset": [name] * len(documents),
             "document": documents,
-            "id": document_ids(self._arrow, dataset, documents),
+            "id": document_ids(dataset, documents),
             "tokens": tokens,
             "seen": seen,
             "epochs": seen / np.maximum(tokens, 1),
-            "first_sample": self._known(firsts[0]),
-            "first_step": self._known(firsts[1]),
-            "first_checkpoint": self._known(checkpoint),
+            **{f"first_{what}": self._arrow.array(one, mask=one == NEVER) for what, one in firsts.items()},
         }
         return self._arrow.RecordBatch.from_pydict(columns, schema=self._arrow.schema(_DOCUMENTS))
-
-    def _known(self, numbers: Ints) -> Any:
-        return self._arrow.array(numbers, mask=numbers == NEVER)
 
     def _concept_table(self, name: str, some: Sequence[Windows], dataset: Dataset, track: str) -> Any:
         tokens, seen = Counter[int](), Counter[int]()
@@ -224,12 +192,10 @@ class Exposure:
             base = dataset.shard_starts[shard]
             for ids, start, end in concept_pairs(dataset, track, shard):
                 inside, start, end = dataset.placed(start + base, end + base)
-                found, which = np.unique(ids[inside], return_inverse=True)
-                times = sum(one.seen_before(end) - one.seen_before(start) for one in some)
-                for sums, values in ((tokens, end - start), (seen, times)):
-                    total = np.zeros(len(found), np.int64)
-                    np.add.at(total, which, values)
-                    sums.update(dict(zip(found.tolist(), total.tolist(), strict=True)))
+                lengths, times = end - start, sum(one.between(start, end)[1] for one in some)
+                for concept, places in by_value(ids[inside]):
+                    tokens[concept] += int(lengths[places].sum())
+                    seen[concept] += int(times[places].sum())
         names = dataset.vocabulary(track)
         rows = [
             {"dataset": name, "track": track, "concept": one, "name": names[one] if names else None,
@@ -245,7 +211,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     Args:
         run: The run, see `open_run`.
         until: The step before which to count, past or future, of a run with a run log.
-        num_samples: For a run without one, how many samples it reads. Memory: 24 bytes a window of the datasets.
+        num_samples: For a run without one, how many samples it reads. Memory: some 100 bytes a window of the datasets.
 
     Raises:
         ConfigError: Unless one of them is given, and for until without a run log.
@@ -257,40 +223,42 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
             "until, a step, or else num_samples, without a run log",
             "give one of them",
         )
-    windows: list[Windows] = []
-    known: dict[tuple[int, int], Windows] = {}
-    for era, low, high, plan in _ranges(run, until, num_samples):
+    windows: dict[tuple[int, int], Windows] = {}
+    for low, high, plan, era in _ranges(run, until, num_samples):
         for index, member in enumerate(era.members):
-            if member is not None and (id(era), index) not in known:
-                known[id(era), index] = one = Windows(era, member)
-                windows.append(one)
+            if member is not None and (id(era), index) not in windows:
+                windows[id(era), index] = Windows(era, member)
         for at in range(low, high, _SAMPLES):
-            samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
-            steps = (
-                np.full(len(samples), NEVER) if plan is None else plan.schedule.steps_of(samples)[0].astype(np.int64)
-            )
+            samples = np.arange(at, min(at + _SAMPLES, high))
+            steps = np.full_like(samples, NEVER)
+            if plan is not None:
+                steps = plan.schedule.steps_of(samples.astype(np.uint64))[0].astype(np.int64)
             members, _, numbers = era.blend.order.sample_many(samples)
-            for index in np.unique(members).tolist():
+            for index, drawn in by_value(members):
                 era.member(index)  # whose dataset has left is an error
-                chosen = np.flatnonzero(members == index)
-                drawn = numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen]
-                known[id(era), index].add(*drawn)
-    return Exposure(run, windows)
+                windows[id(era), index].add(numbers[drawn].astype(np.int64), samples[drawn], steps[drawn])
+    return Exposure(run, windows.values())
 
 
-def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[Run, int, int, Any]]:
-    """(run of one order, first sample, end, plan) of all samples that are counted."""
+def _ranges(run: Run, until: int | None, num_samples: int | None) -> list[tuple[int, int, Any, Run]]:
+    """As `sample_ranges`, of all samples that are counted."""
     if until is None:
         stop = num_samples or 0
-        return [(era, max(0, era.first), min(stop, era.stop), None) for era in run.eras(0, max(1, stop))]
+        return [(max(0, era.first), min(stop, era.stop), None, era) for era in run.eras(0, max(1, stop))]
     run.at(0)  # or else what was seen before the run log begins is missing
-    ranges = [(era, low, high, plan) for low, high, plan, era in sample_ranges(run, 0, until)]
-    return ranges or [(run.at(0), 0, 0, None)]
+    return [*sample_ranges(run, 0, until)] or [(0, 0, None, run.at(0))]
 
 
-def latest(some: Sequence[Windows]) -> list[Windows]:
-    """Of what was seen of a dataset, that of the last era: its windows are an epoch."""
-    return [one for one in some if one.run is some[-1].run]
+def totals(some: Sequence[Windows], tokens: tuple[Ints, Ints] | None = None) -> Ints:
+    """Of what was seen of a dataset, in all or of ranges of tokens: samples, tokens, and those of an epoch.
+
+    An epoch is the windows of the last era.
+    """
+    found = [one.totals if tokens is None else one.between(*tokens) for one in some]
+    for one, sums in zip(some, found, strict=True):
+        sums[2] *= one.run is some[-1].run
+    total: Ints = np.sum(found, 0)
+    return total
 
 
 def _documents(member: Member) -> tuple[int, int]:
@@ -302,5 +270,5 @@ def _documents(member: Member) -> tuple[int, int]:
         low, high = member.view.member.token_range
     else:
         low, high = member.token_range(0)[0], member.token_range(member.view.count - 1)[1]
-    known = [int(n) for n in chain(dataset.documents_in(low, low + 1).ids, dataset.documents_in(high - 1, high).ids)]
+    known = [n for at in (low, high - 1) for n in dataset.documents_in(at, at + 1).ids.tolist()]
     return (known[0], known[-1] + 1) if min(known) >= 0 else (0, dataset.num_documents)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import equal_pairs, pairs
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.ranges import document_ranges, ranges_of, samples_touching
+from conceptloader.trace.ranges import document_ranges, ranges_of, samples_holding
 from conceptloader.trace.run import Run
 
 
@@ -27,13 +27,12 @@ class Sightings(NamedTuple):
 
 def documents_with(run: Run, ids: Sequence[str]) -> tuple[dict[str, Ints], list[str]]:
     """(dataset, as in Run.datasets -> numbers of its documents with one of these ids, ids that none has)."""
-    unknown, numbers = dict.fromkeys(ids), dict[str, Ints]()
+    known, numbers = set[str](), dict[str, Ints]()
     for name, dataset in run.datasets.items():
         found = dataset.find_documents(ids)
         numbers[name] = np.unique(np.array([number for having in found.values() for number in having], np.int64))
-        for one in (one for one, having in found.items() if having):
-            unknown.pop(one, None)
-    return numbers, list(unknown)
+        known |= {one for one, having in found.items() if having}
+    return numbers, [one for one in dict.fromkeys(ids) if one not in known]
 
 
 def find_sightings(run: Run, documents: Mapping[str, Ints], num_samples: int) -> Sightings:
@@ -60,31 +59,10 @@ def _sightings(run: Run, index: int, numbers: Ints, num_samples: int) -> tuple[I
     member = run.member(index)
     start, stop = document_ranges(member.dataset, numbers)
     numbers, start, stop = (column[start < stop] for column in (numbers, start, stop))
-    if member.by_document:
-        windows = numbers - member.view.start
-        windows = windows[(windows >= 0) & (windows < member.view.count)]
-    else:
-        windows = samples_touching(member, start, stop, 0, member.view.count)
+    windows = samples_holding(member, numbers, start, stop)
     read = ranges_of(member, windows)
-    low, high = np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop)
-    counts = np.maximum(high - low, 0)
-    held, rows = numbers[ragged(low, counts)], np.repeat(read.row, counts)
-    since = np.repeat(read.since, counts)
-    samples, which = draws_of(run, index, windows, num_samples)
-    order = np.argsort(which, kind="stable")
-    samples, which = samples[order], which[order]
-    low, high = np.searchsorted(which, rows), np.searchsorted(which, rows, side="right")
-    sample, pair = samples[ragged(low, high - low)], np.repeat(np.arange(len(rows)), high - low)
-    trained = sample < since[pair]
-    return sample[trained], held[pair][trained]
-
-
-def draws_of(run: Run, index: int, windows: Ints, num_samples: int) -> tuple[Ints, Ints]:
-    """(samples below `num_samples` that are one of some windows of a member, which of the windows), in no order."""
-    stop, which = min(num_samples, run.stop), np.arange(len(windows))
-    found = [np.zeros((2, 0), np.int64)]
-    for epoch in run.epochs(index, num_samples):
-        samples = run.blend.order.indices_of_windows(index, epoch, windows)
-        found.append(np.stack([samples, which])[:, (run.first <= samples) & (samples < stop)])
-    samples, which = np.concatenate(found, 1)
-    return samples, which
+    part, held = pairs(np.searchsorted(stop, read.start, side="right"), np.searchsorted(start, read.stop))
+    which, _, samples = run.draws(index, windows, num_samples)
+    pair, draw = equal_pairs(read.row[part], which)
+    trained = samples[draw] < read.since[part[pair]]
+    return samples[draw[trained]], numbers[held[pair[trained]]]

@@ -10,7 +10,7 @@ from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 from conceptloader.trace.columns import DocumentColumns
-from conceptloader.trace.exposure import Exposure, Windows, latest
+from conceptloader.trace.exposure import Exposure, Windows, totals
 from conceptloader.trace.ranges import document_ranges
 
 _CHUNK = 1 << 16
@@ -42,7 +42,7 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
         raise ConfigError(
             "by", ",".join(by), f"each column once, and none called {', '.join(SUMS)} or epochs", "correct the list"
         )
-    datasets = {name: some[0].member.dataset for name, some in seen.by_dataset().items()}
+    datasets = {name: some[0].member.dataset for name, some in seen.by_dataset.items()}
     known = {name: DocumentColumns(ds, metadata=metadata, on=on) for name, ds in datasets.items() if ds.num_documents}
     for one in names:
         kinds = [columns.types.get(one, arrow.string()) for columns in known.values() if _has(columns, one)]
@@ -57,11 +57,9 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
     def add(key: tuple[Any, ...], sums: Any) -> None:
         groups[repr(key)] = key, groups.get(repr(key), (key, 0))[1] + sums
 
-    for name, some in seen.by_dataset().items():
-        now = latest(some)
-        totals = [(one.samples, one.tokens, one.size if one in now else 0) for one in some]
-        rest = np.array([0, *map(sum, zip(*totals, strict=True))])
-        for values, sums in _of_documents(some, now, known.get(name), names):
+    for name, some in seen.by_dataset.items():
+        rest = np.array([0, *totals(some)])
+        for values, sums in _of_documents(some, known.get(name), names):
             add(tuple(name if one == SOURCE else values[one] for one in by), sums)
             rest -= sums * (0, 1, 1, 1)
         if rest.any():
@@ -77,9 +75,7 @@ def exposure_by(seen: Exposure, by: Sequence[str], metadata: str | None = None, 
     return arrow.Table.from_pylist(_alike(rows, names))
 
 
-def _of_documents(
-    some: Sequence[Windows], now: Sequence[Windows], columns: DocumentColumns | None, names: Sequence[str]
-) -> Any:
+def _of_documents(some: Sequence[Windows], columns: DocumentColumns | None, names: Sequence[str]) -> Any:
     """(values by column, sums) of each combination of values in a chunk of documents."""
     if columns is None:
         return
@@ -87,9 +83,7 @@ def _of_documents(
     dataset, having = columns.dataset, [one for one in names if _has(columns, one)]
     for low in range(0, dataset.num_documents, _CHUNK):
         documents = np.arange(low, min(low + _CHUNK, dataset.num_documents))
-        start, stop = document_ranges(dataset, documents)
-        found = [(one.between(start, stop), one in now) for one in some]
-        samples, tokens, size = np.sum([(begun, seen, size * counts) for (begun, seen, size), counts in found], 0)
+        samples, tokens, size = totals(some, document_ranges(dataset, documents))
         table = columns.table(documents, having).select(having)
         for k, name in enumerate(having):
             kind = columns.types.get(name)

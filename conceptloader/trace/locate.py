@@ -12,7 +12,7 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows, with_ids
-from conceptloader.trace.ranges import Interval, Member, Ranges, ranges_of, samples_touching
+from conceptloader.trace.ranges import Interval, samples_holding
 from conceptloader.trace.run import EVERY, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
@@ -55,35 +55,15 @@ def locate_document(
     """
     seen = []
     for era, index, number in find_documents(run, document, dataset, num_samples):
-        windows, parts = _parts_with(era.member(index), number)
-        since = parts.since.tolist()
-        tokens = era.member(index).dataset.document_range(number)
-        held: dict[int, tuple[dict[str, Any], list[int]]] = {}
-        for k, time in _times(era, index, windows, num_samples):
-            if time["sample"] < since[k]:
-                held.setdefault(time["sample"], (time, []))[1].append(k)
-        for time, pieces in held.values():
-            for part in parts.take(np.array(pieces)).joined().parts():
-                inputs, labels = part.positions(*tokens)
-                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+        member = era.member(index)
+        start, stop = member.dataset.document_range(number)
+        windows = samples_holding(member, *(np.array([one]) for one in (number, start, stop)))
+        for _, time in _times(era, index, windows, num_samples):
+            for part in member.parts(time["window"], time["sample"]):
+                if member.by_document or max(part.start, start) < min(part.stop, stop):
+                    inputs, labels = part.positions(start, stop)
+                    seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
-
-
-def _parts_with(member: Member, document: int) -> tuple[Ints, Ranges]:
-    """The parts that hold tokens of a document, also only as labels.
-
-    They come with the samples of the member that they belong to.
-    """
-    start, stop = member.dataset.document_range(document)
-    if member.by_document:
-        numbers = np.array([document - member.view.start])
-        numbers = numbers[(numbers >= 0) & (numbers < member.view.count)]
-    else:
-        numbers = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
-    parts = ranges_of(member, numbers)
-    holding = np.minimum(parts.stop, stop) > np.maximum(parts.start, start)
-    parts = parts.take((parts.since > 0) & (holding | member.by_document))
-    return numbers[parts.row], parts
 
 
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
@@ -142,9 +122,11 @@ def find_documents(
 def _searched(run: Run, dataset: str | None, num_samples: int | None) -> list[tuple[Run, int]]:
     """(run of one order, index of a member) of the first samples. Raises ConfigError if no era has the dataset."""
     eras = list(run.eras(0, EVERY if num_samples is None else num_samples))
-    found = [(era, index) for era in eras for index in era.having(dataset)]
+    names = [(era, k, member.view.name) for era in eras for k, member in enumerate(era.members) if member is not None]
+    found = [(era, index) for era, index, name in names if dataset in (None, name)]
     if not found:
-        eras[-1].find(dataset)
+        known = sorted({name for era, _, name in names if era is eras[-1]})
+        raise ConfigError("dataset", repr(dataset), f"one of {known}", "correct the name")
     return found
 
 
@@ -182,23 +164,16 @@ def locate_where(
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each time that one of some windows, none of them excluded, is read: its place there, and the fields of Seen."""
-    epochs = run.epochs(index, num_samples)
-    stop = run.stop if num_samples is None else min(run.stop, num_samples)
-    some = max(1, _ANSWERS // max(1, len(epochs)))
+    some = max(1, _ANSWERS // max(1, len(run.epochs(index, num_samples))))
     for low in range(0, len(windows), some):
-        part = windows[low : low + some]
-        samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
-        samples = samples.reshape(len(epochs), len(part))  # of no epoch, too
-        for k, window in enumerate(part.tolist()):
-            for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
-                if run.first <= sample < stop:
-                    places = run.places(sample)
-                    time = {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch}
-                    yield low + k, {**time, "window": window}
+        draws = run.draws(index, windows[low : low + some], num_samples)
+        for k, epoch, sample in draws.T.tolist():
+            time = {"sample": sample, "places": run.places(sample), "dataset": run.name(index), "epoch": epoch}
+            yield low + k, {**time, "window": int(windows[low + k])}
 
 
 def _concept_seen(run: Run, index: int, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for found in concept_windows(run.member(index), where, tokens=_FIRST):
+    for found in concept_windows(run.member(index), where, 0, _FIRST):
         windows, begin = np.unique(found.windows, return_index=True)
         end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):

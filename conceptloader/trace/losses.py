@@ -95,12 +95,10 @@ class LossLog:
             raise ConfigError(
                 "losses", len(losses), f"{len(batch['sample_index'])}, one a sample", "pass one loss a sample"
             )
+        kept, copied = {name: _on_the_way(batch[name]) for name in names}, _on_the_way(losses)
         event = None
         if any(getattr(value, "is_cuda", False) for value in (losses, *(batch[name] for name in names))):
             event = sys.modules["torch"].cuda.Event()
-        kept = {name: _on_the_way(batch[name]) for name in names}
-        copied = _on_the_way(losses)
-        if event is not None:
             event.record()
         self._waiting.append((event, step, kept, copied))
         while self._waiting and (self._waiting[0][0] is None or self._waiting[0][0].query()):

@@ -11,8 +11,9 @@ from conceptloader.blend import View, packing
 from conceptloader.blend.mask import ALWAYS
 from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.bulk import gather, ragged
+from conceptloader.format.read.bulk import equal_pairs, gather, ragged
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.kernels.kernel import Array
@@ -20,6 +21,7 @@ from conceptloader.kernels.packing import make_room, pack_pieces
 
 Bools = NDArray[np.bool_]
 Interval = tuple[int, int]
+_RANGES = 1 << 11  # looked up at once: their spans are in memory
 
 
 class Part(NamedTuple):
@@ -64,8 +66,7 @@ class Member:
     @property
     def tracks(self) -> tuple[str, ...]:
         """The tracks that the configuration names, or else all that hold concepts."""
-        concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
-        return self.view.tracks or tuple(sorted(concepts))
+        return self.view.tracks or tuple(self.dataset.concept_tracks)
 
     @property
     def by_document(self) -> bool:
@@ -76,17 +77,6 @@ class Member:
         """Tokens [start, stop) that a window or document reads; of a pack, from its first part to its last."""
         parts = self._ranges(window)
         return (int(parts.start.min()), int(parts.stop.max())) if len(parts.row) else (0, 0)
-
-    def reach(self, low: int, high: int) -> Interval:
-        """Tokens [start, stop) from the first to the last that windows or documents [low, high) read; none: (0, 0)."""
-        if self.by_document and len(self.view.mask.at) and self.dataset.runs is None:
-            # Those at both ends may be in shards that are never read, nor are their tables.
-            borders = np.clip(np.array(self.dataset.first_documents) - self.view.start, low, high)
-            some = np.flatnonzero(~self.view.mask.closed(self.dataset) & (np.diff(borders) > 0))
-            if not len(some):
-                return 0, 0
-            low, high = int(borders[some[0]]), int(borders[some[-1] + 1])
-        return self.token_range(low)[0], self.token_range(high - 1)[1]
 
     def is_read(self, window: int, sample: int = 0) -> bool:
         """False if all of a window is excluded from the sample that it is; or of an empty pack."""
@@ -124,8 +114,7 @@ class Ranges(NamedTuple):
         follows = (self.goes_on[1:] > 0) & (self.row[1:] == self.row[:-1]) & (self.start[1:] == self.stop[:-1])
         first = np.append(0, np.flatnonzero(~follows) + 1)[: len(self.row)]
         last = np.append(first[1:], len(self.row))[: len(first)] - 1
-        inputs = np.add.reduceat(self.inputs, first) if len(first) else self.inputs
-        return self.take(first)._replace(stop=self.stop[last], inputs=inputs)
+        return self.take(first)._replace(stop=self.stop[last], inputs=np.add.reduceat(self.inputs, first))
 
     def parts(self) -> list[Part]:
         """Each by itself."""
@@ -164,19 +153,18 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
 def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
     """(row, start, stop, inputs, place) of the parts of packs."""
     blocks, bins = np.divmod(samples, packs.packing.bins)
-    order = np.argsort(blocks, kind="stable")
     found = [np.zeros((5, 0), np.int64)]
-    for some in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
+    for block, some in by_value(blocks):
         try:
-            count, pieces = packs.block(int(blocks[some[0]]))
+            count, pieces = packs.block(block)
             parts = pack_some(pieces, count, packs.packing)
         except (ConfigError, FormatError) as error:
             raise error.within(packs.dataset.path) from error
         parts = parts[np.argsort(parts["bin"], kind="stable")]
-        low, high = (np.searchsorted(parts["bin"], bins[some], side=side) for side in ("left", "right"))
-        mine, rows = parts[ragged(low, high - low)], np.repeat(some, high - low)
+        row, place = equal_pairs(bins[some], parts["bin"])
+        mine = parts[place]
         stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
-        found.append(np.stack([rows, mine["start"], stop, mine["tokens"], mine["place"]]))
+        found.append(np.stack([some[row], mine["start"], stop, mine["tokens"], mine["place"]]))
     return np.concatenate(found, 1)
 
 
@@ -196,21 +184,30 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     return samples[samples < high]
 
 
-def runs_of_samples(
-    member: Member, most: int, begin: int = 0, tokens: int | None = None
-) -> Iterator[tuple[int, int, int, int]]:
+def samples_holding(member: Member, documents: Ints, start: Ints, stop: Ints) -> Ints:
+    """The same of documents, ascending, with tokens [start, stop); where samples are documents, these alone."""
+    if not member.by_document:
+        return samples_touching(member, start, stop, 0, member.view.count)
+    numbers = documents - member.view.start
+    return numbers[(numbers >= 0) & (numbers < member.view.count)]
+
+
+def runs_of_samples(member: Member, most: int, begin: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
     """(low, high, first token, end) of runs of samples [low, high) that read about `most` tokens, all in there.
 
     begin: a sample of the first run, which reads about so many tokens; each of the others twice as many as before.
     """
     width, reach, bins = _widths(member)
-    high, tokens = begin // bins * bins, min(tokens or most, most)
+    high, tokens = begin // bins * bins, min(tokens, most)
     while high < member.view.count:
         low = high
         high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)
         tokens = min(2 * tokens, most)
-        if bins == 1:
-            yield low, high, *member.reach(low, high)
+        if member.by_document:
+            read = np.arange(low, high)
+            read = read[~member.view.closed(read)]  # which are in shards that are never read, nor are their tables
+            ends = [member.token_range(number) for number in read[[0, -1]].tolist()] if len(read) else [(0, 0)]
+            yield low, high, ends[0][0], ends[-1][1]
         else:
             base, last = member.view.start, -(-high // bins) * width + reach
             yield low, high, base + low // bins * width, min(base + last, member.dataset.num_tokens)
@@ -245,10 +242,25 @@ def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
 
 def documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int, Ints, Ints]]:
     """(shard, places in `documents`, ordinals in the shard)."""
-    shards = np.searchsorted(np.array(dataset.first_documents), documents, side="right") - 1
-    for shard in np.unique(shards[documents >= 0]).tolist():
-        chosen = np.flatnonzero((shards == shard) & (documents >= 0))
-        yield shard, chosen, documents[chosen] - dataset.first_documents[shard]
+    known = np.flatnonzero(documents >= 0)
+    for shard, some in by_value(np.searchsorted(dataset.first_documents, documents[known], side="right") - 1):
+        yield shard, known[some], documents[known[some]] - dataset.first_documents[shard]
+
+
+def ranges_by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, Cut]]:
+    """(shard, pieces) of token ranges, none empty, split where shards or a subset's runs begin; some at a time."""
+    cut = dataset.cut(start, stop)
+    for shard, some in by_value(cut.shard):
+        for low in range(0, len(some), _RANGES):
+            yield shard, Cut(*(column[some[low : low + _RANGES]] for column in cut))
+
+
+def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
+    """(value, its places) of each value in an array, ascending."""
+    order = np.argsort(values, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
+        if len(places):
+            yield int(values[places[0]]), places
 
 
 def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:

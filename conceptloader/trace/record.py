@@ -37,6 +37,11 @@ class Line:
     more: Mapping[str, Any]
     ignore_index: int | None = None
 
+    @property
+    def share(self) -> tuple[int, int, int]:
+        """Of a step."""
+        return self.step, self.micro_batch, self.dp_rank
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
@@ -84,13 +89,15 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
                 "give the records of one run",
             )
         lines.setdefault(launch, []).extend(found)
-    launches: list[Launch] = []
-    stop: int | None = None
-    for number in sorted(starts, reverse=True):
-        ordered = sorted(lines[number], key=lambda line: (line.step, line.micro_batch, line.dp_rank))
-        launches.insert(0, Launch(number=number, start=starts[number], lines=ordered, stop_step=stop))
-        stop = starts[number].step if stop is None else min(stop, starts[number].step)
-    return launches
+    return [
+        Launch(
+            number=number,
+            start=start,
+            lines=sorted(lines[number], key=lambda line: line.share),
+            stop_step=min((later.step for after, later in starts.items() if after > number), default=None),
+        )
+        for number, start in sorted(starts.items())
+    ]
 
 
 def _line(entry: dict[str, Any], dp_rank: int) -> Line:
@@ -123,17 +130,10 @@ def _read_file(path: Path) -> Iterator[Any]:
                     raise ValueError(f"record_version: found {entry['record_version']}, known is {RECORD_VERSION}")
             else:
                 found = _line(entry, dp_rank)
-        except KeyError as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise FormatError(
                 f"{path}, line {number}",
-                f"no {error}",
-                "a line as BatchRecorder writes it",
-                "restore the file, or move it away",
-            ) from error
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise FormatError(
-                f"{path}, line {number}",
-                f"a line that cannot be read ({error})",
+                f"no {error}" if isinstance(error, KeyError) else f"a line that cannot be read ({error})",
                 "a line as BatchRecorder writes it",
                 "restore the file, or move it away",
             ) from error

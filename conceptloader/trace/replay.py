@@ -1,9 +1,10 @@
 """Replay of a recorded run: the first step that differs from what its launches should have read, if any."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,6 @@ from conceptloader.batch_log.record import SHA256
 from conceptloader.blend import Outputs, present
 from conceptloader.trace.record import Launch, Line, checksums
 from conceptloader.trace.run import Run
-
-Share = tuple[int, int]
-"""(micro batch, rank) of a step."""
 
 
 @dataclass(frozen=True)
@@ -73,33 +71,26 @@ def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report
     share of each step must be recorded exactly once. digests: every line must have a SHA-256, as `loader.batch_log`
     writes it; those of other records are compared where they are.
     """
+    lines = [(launch.counts(line), line) for launch in launches for line in launch.lines]
+    done = Counter(line.share for counts, line in lines if counts)
     differences: list[Difference] = []
-    samples = repeated = 0
-    done: dict[int, Counter[Share]] = {}
     if run.check_recorded is not None:
         run.check_recorded([launch.start for launch in launches])
     for launch in launches:
         launched = run if run.launched is None else run.launched(launch.start)
         reader = cache(partial(_reader, launched, launch))
-        samples += sum(len(line.samples) for line in launch.lines)
-        repeated += sum(len(line.samples) for line in launch.lines if not launch.counts(line))
-        for line in launch.lines:
-            if launch.counts(line):
-                done.setdefault(line.step, Counter())[line.micro_batch, line.dp_rank] += 1
-            difference = _compare(reader, launched, launch, line, digests)
-            if difference is not None:
-                differences.append(difference)
-                break  # lines are in the order of their steps
+        found = (_compare(reader, launched, launch, line, digests) for line in launch.lines)
+        differences += islice(filter(None, found), 1)  # lines are in the order of their steps
     first = min(launch.start.step for launch in launches)
-    last = max(done, default=first - 1)
+    last = max((step for step, *_ in done), default=first - 1)
     not_once = list(_not_once(launches, done, first, last))
     incomplete = [last] if not_once and all((one.step, one.what) == (last, "missing") for one in not_once) else []
     differences += [one for one in not_once if one.step not in incomplete]
     return Report(
         launches=len(launches),
         steps=(first, last + 1),
-        samples=samples,
-        repeated=repeated,
+        samples=sum(len(line.samples) for _, line in lines),
+        repeated=sum(len(line.samples) for counts, line in lines if not counts),
         incomplete=incomplete,
         difference=min(differences, key=lambda one: (one.step, one.launch), default=None),
     )
@@ -111,11 +102,8 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool, wh
     ignore_index: of the labels, where the configuration masks their loss. packed: whether samples are packs, of which
     all of a start are, or none. whole: as the configuration says, loss masks too.
     """
-    seq_len = run.seq_len(launch.start.seq_len)
-    views = [
-        None if view is None or view.member.seq_len not in (None, seq_len) or (view.kind == "pack") != packed
-        else view for view in run.blend.views
-    ]  # fmt: skip
+    seq_len = launch.start.seq_len or run.blend.config.needed_seq_len
+    views = run.blend.views_of(seq_len, packed)
     masks = run.blend.config.outputs
     outputs = Outputs(
         position_ids="off",
@@ -146,13 +134,14 @@ def _compare(
             ("tokens", checksums(batch["input_ids"], batch["labels"]), list(line.checksums)),
             *([(SHA256, sha256_of(batch), line.more.get(SHA256))] if whole else []),
         ]
-    share = launch.number, line.step, line.micro_batch, line.dp_rank
-    differing = (Difference(*share, what, wanted, found) for what, wanted, found in pairs if wanted != found)
-    return next(differing, None)
+    for what, wanted, found in pairs:
+        if wanted != found:
+            return Difference(launch.number, *line.share, what, wanted, found)
+    return None
 
 
 def _not_once(
-    launches: Sequence[Launch], done: Mapping[int, Counter[Share]], first: int, last: int
+    launches: Sequence[Launch], done: Counter[tuple[int, int, int]], first: int, last: int
 ) -> Iterator[Difference]:
     """Shares of the steps [first, last] that the final run trained never, or more than once."""
     for launch in launches:
@@ -161,7 +150,7 @@ def _not_once(
         for step in range(max(first, launch.start.step), stop):
             for dp_rank in range(plan.partition.dp_size):
                 for micro_batch, row in enumerate(plan.micro_batches(step, dp_rank)):
-                    times = done.get(step, Counter())[micro_batch, dp_rank]
+                    times = done[step, micro_batch, dp_rank]
                     if times != 1 and len(row):
                         what, samples = "repeated" if times else "missing", row.tolist()
                         share = launch.number, step, micro_batch, dp_rank

@@ -3,17 +3,20 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
 
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.columns import Ints
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
-from conceptloader.order.progress.spec import LoggedPhase
+from conceptloader.order.progress.spec import LoggedPhase, OrderSpec
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace.ranges import Member
 
@@ -30,11 +33,12 @@ class Era(NamedTuple):
     open: Callable[[], "Run"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     """A run, which mostly has one order. Where a launch changed what had been decided, each answers for its own.
 
-    What asks for the contents of samples does so by `at`, `at_step` or `eras`, which give runs of one order.
+    What asks for the contents of samples does so by `at`, `at_step` or `eras`, which give runs of one order, the same
+    object each time.
 
     Attributes:
         blend: The order of the samples and their data; of several orders, the last.
@@ -118,6 +122,17 @@ class Run:
         mine, last = era.blend.datasets[name].stream_fingerprint, self.blend.datasets.get(name)
         return name if last is not None and last.stream_fingerprint == mine else f"{name}@{mine}"
 
+    @cached_property
+    def whole_order(self) -> OrderSpec:
+        """From sample 0 on, with all weights that were set while it was going; of several orders, the last."""
+        spec, logged = self.blend.spec, self.blend.logged_phases
+        if spec.origin is None:
+            return spec
+        self.at(self.first)  # or else the run log lacks some of them
+        planned = {phase.start for phase in spec.phases if phase.start not in spec.live}
+        live = tuple(one.phase.start for one in logged if one.phase.start not in planned)
+        return replace(spec, phases=tuple(one.phase for one in logged), live=live, origin=None)
+
     @property
     def phases(self) -> list[LoggedPhase]:
         """All of the run, as far as they are known; see RunLog.phases."""
@@ -138,22 +153,9 @@ class Run:
             ConfigError: If the configuration does not say how many tokens of a document a sample takes.
         """
         return [
-            None if view is None else Member(view=view, seq_len=self.seq_len(view.member.seq_len))
+            None if view is None else Member(view=view, seq_len=view.member.seq_len or self.blend.config.needed_seq_len)
             for view in self.blend.views
         ]
-
-    def seq_len(self, given: int | None) -> int:
-        """Tokens of a sample: `given`, or what the configuration says.
-
-        Raises:
-            ConfigError: If neither does.
-        """
-        seq_len = given or self.blend.config.seq_len
-        if seq_len is None:
-            raise ConfigError(
-                "seq_len", "nothing", "the number of tokens of a sample in a batch", "set seq_len in the configuration"
-            )
-        return seq_len
 
     def member(self, index: int) -> Member:
         """A member by its index.
@@ -171,22 +173,6 @@ class Run:
     def name(self, index: int) -> str:
         """Name of a member: that of its dataset, or "name@seq_len" after a change of sequence length."""
         return self.blend.order.names[index]
-
-    def find(self, dataset: str | None) -> list[int]:
-        """Indices of the members that read a dataset; None: of all whose data are there.
-
-        Raises:
-            ConfigError: If none.
-        """
-        if found := self.having(dataset):
-            return found
-        known = {member.view.name for member in self.members if member is not None}
-        raise ConfigError("dataset", repr(dataset), f"one of {sorted(known)}", "correct the name")
-
-    def having(self, dataset: str | None) -> list[int]:
-        """As `find`, if there is any."""
-        members = enumerate(self.members)
-        return [k for k, member in members if member is not None and dataset in (None, member.view.name)]
 
     @property
     def steps(self) -> History:
@@ -217,6 +203,20 @@ class Run:
         size, order = max(1, self.blend.order.sizes[index]), self.blend.order
         begin = order.counts(self.first)[index] // size if self.first else 0
         return range(begin, -(-order.counts(min(num_samples, self.stop))[index] // size))
+
+    def draws(self, index: int, windows: Ints, num_samples: int | None) -> Ints:
+        """Each time that one of some windows of a member is drawn, by window: its place in `windows`, epoch, sample.
+
+        num_samples: as in `epochs`.
+        """
+        found = [np.zeros((3, 0), np.int64)]
+        for epoch in self.epochs(index, num_samples):
+            samples = self.blend.order.indices_of_windows(index, epoch, windows)
+            found.append(np.stack([np.arange(len(windows)), np.full_like(samples, epoch), samples]))
+        draws = np.concatenate(found, 1)
+        stop = self.stop if num_samples is None else min(self.stop, num_samples)
+        draws = draws[:, (self.first <= draws[2]) & (draws[2] < stop)]
+        return draws[:, np.argsort(draws[0], kind="stable")]
 
 
 class Drawn:

@@ -1,7 +1,7 @@
 """The contents of a sample: its documents and the records of its spans."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -75,14 +75,15 @@ class SampleTrace(Seen):
         kind: window, document or pack.
         tokens: [start, stop) of the dataset that the sample reads, of a pack from the first one to the last; None if
             nothing is read: it touches what is excluded, or is an empty pack.
-        fields: The loss weights and token fields that the configuration asks for, as a batch has them.
+        documents, spans, fields: Without anything if nothing is read. fields are the loss weights and token fields that
+            the configuration asks for, as a batch has them.
     """
 
-    kind: str = "window"
-    tokens: Interval | None = None
-    documents: list[DocumentPart] = field(default_factory=list)
-    spans: dict[str, list[SpanPart]] = field(default_factory=dict)
-    fields: dict[str, list[float]] = field(default_factory=dict)
+    kind: str
+    tokens: Interval | None
+    documents: list[DocumentPart]
+    spans: dict[str, list[SpanPart]]
+    fields: dict[str, list[float]]
 
 
 def trace_sample(run: Run, sample: int) -> SampleTrace:
@@ -96,19 +97,19 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     run = run.at(sample)
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
-    parts, places = member.parts(window, sample), run.places(sample)
-    found = SampleTrace(
-        sample=sample, places=places, dataset=run.name(index), epoch=epoch, window=window, kind=member.kind
-    )
-    if not parts:
-        return found
-    tracks = dict.fromkeys([*member.tracks, *member.dataset.manifest.prefix_tracks])
-    return replace(
-        found,
-        tokens=(min(part.start for part in parts), max(part.stop for part in parts)),
+    parts = member.parts(window, sample)
+    tracks = dict.fromkeys([*member.tracks, *member.dataset.manifest.prefix_tracks]) if parts else ()
+    return SampleTrace(
+        sample=sample,
+        places=run.places(sample),
+        dataset=run.name(index),
+        epoch=epoch,
+        window=window,
+        kind=member.kind,
+        tokens=(min(part.start for part in parts), max(part.stop for part in parts)) if parts else None,
         documents=[one for part in parts for one in _documents(member, part)],
         spans={track: [one for part in parts for one in _spans(member, part, track)] for track in tracks},
-        fields=_fields(run, member, sample),
+        fields=_fields(run, member, sample) if parts else {},
     )
 
 

@@ -76,10 +76,10 @@ class Where:
         for part in self.parts:
             yield from part.tests()
 
-    def renamed(self, ids: Callable[["Where"], int]) -> "Where":
+    def renamed(self, ids: Mapping["Where", int]) -> "Where":
         """The same, of ids instead of names of concepts."""
         if self.operator == "concept":
-            return replace(self, concept=ids(self))
+            return replace(self, concept=ids[self])
         return replace(self, parts=tuple(part.renamed(ids) for part in self.parts))
 
     def intervals(self, of: Callable[["Where"], Intervals], first: int, last: int) -> Intervals:
@@ -89,13 +89,9 @@ class Where:
             low, high = np.searchsorted(end, first, side="right"), np.searchsorted(start, last)
             return np.maximum(start[low:high], first), np.minimum(end[low:high], last)
         parts = [part.intervals(of, first, last) for part in self.parts]
-        if self.operator == "not":
-            start, end = parts[0]
-            borders = np.concatenate([[first], np.stack([start, end], 1).reshape(-1), [last]]).reshape(-1, 2)
-            real = borders[:, 0] < borders[:, 1]
-            return borders[real, 0], borders[real, 1]
-        wanted = len(parts) if self.operator == "and" else 1
-        return _covered(parts, wanted)
+        if self.operator == "not":  # all of them, less what begins where the part does
+            return _covered([(np.array([first]), np.array([last])), parts[0][::-1]], 1)
+        return _covered(parts, len(parts) if self.operator == "and" else 1)
 
 
 def parse_where(text: str, option: str = "where") -> Where:
@@ -161,7 +157,7 @@ class Expression:
                 fix = f"did you mean {meant}?" if meant else error.fix
                 raise self.wrong(at, error.found, "; ".join(filter(None, (error.expected, fix))))
         arrow = need("pyarrow", f"{self._option}: found no pyarrow package, which makes the tables")
-        types = {**{name: known[name] for name in self.columns or list(known)[:1]}}
+        types = {name: known[name] for name in self.columns or list(known)[:1]}
         types |= dict.fromkeys(self.concepts, arrow.bool_())
         empty = arrow.table({name: arrow.array([], kind) for name, kind in types.items()})
         self._asked(empty, lambda query: self._database.execute(query).fetchall())  # whose errors have places
@@ -217,10 +213,10 @@ class Expression:
             at = int(tree.get("position") or 0) - len(_BEFORE)
             early = at >= len(self._text)
             raise self.wrong(min(at, len(self._text)), "the end of it too early" if early else message)
-        node = tree["statements"][0]["node"]
-        plain = self._tree("1")["statements"][0]["node"]
-        (*first, last), rest = node.pop("select_list", [None]), plain.pop("select_list")
-        if len(tree["statements"]) != 1 or first or _bare(node) != _bare(plain) or not rest or last is None:
+        node, plain = (one["statements"][0]["node"] for one in (tree, self._tree("1")))
+        del plain["select_list"]
+        *more, last = node.pop("select_list", [None])
+        if len(tree["statements"]) != 1 or more or last is None or _bare(node) != _bare(plain):
             raise self.wrong(0, "a statement, not one expression")
         return last
 

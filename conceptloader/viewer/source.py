@@ -67,7 +67,7 @@ class Source(Member):
     @property
     def concept_tracks(self) -> list[str]:
         """Those that hold concepts."""
-        return [name for name in self.readable if self.dataset.tracks[name].codec == "concepts"]
+        return self.dataset.concept_tracks
 
     def windows_of(self, document: int) -> range:
         """Those that read a token of a document, or the document itself."""

@@ -21,8 +21,7 @@ from conceptloader.index.build import build_index
 from conceptloader.order.progress.runlog import History
 from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import RawDocument, random_documents, write_dataset
-from conceptloader.trace import Run
-from conceptloader.trace.concepts import Scanned
+from conceptloader.trace import Run, concepts
 from tests.batch.compare import assert_same, plain_reader
 
 SEQ_LEN = 24
@@ -158,7 +157,7 @@ def test_spans(folder: Path) -> None:
 def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, chunk: int
 ) -> None:
-    monkeypatch.setattr(Scanned, "chunk", chunk)
+    monkeypatch.setattr(concepts, "_CHUNK_TOKENS", chunk)
     spans = {"concepts": [(1, 4, [1]), (4, 6, [1, 2]), (6, 11, [1]), (11, 12, [0])]}
     raw = [RawDocument(id=f"doc-{k}", tokens=[5, *range(1, 12)], spans=spans) for k in range(3)]
     write_dataset(tmp_path / "data", raw)

@@ -75,14 +75,14 @@ def test_answers_are_those_of_a_walk(data: st.DataObject, corpora: Any, monkeypa
 @pytest.fixture(scope="module")
 def monkeypatch_chunks() -> Any:
     """Look up so many samples and ranges at once."""
-    from conceptloader.trace import bulk, concepts
+    from conceptloader.trace import bulk, concepts, ranges
 
     @contextlib.contextmanager
     def patched(size: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bulk, "_SAMPLES", 2 * size + 1)
-            patch.setattr(bulk, "_RANGES", size)
-            patch.setattr(concepts.Scanned, "chunk", size)
+            patch.setattr(ranges, "_RANGES", size)
+            patch.setattr(concepts, "_CHUNK_TOKENS", size)
             patch.setattr(ConceptIndex, "chunk", size)
             yield
 

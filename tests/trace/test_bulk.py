@@ -62,6 +62,7 @@ def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
     blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": build.path}}})
     start = RunStart(step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, seq_len=8, spec="0" * 32)
     (row,) = table(Run(blend=blend, history=History([start])), 0, 1)
+    assert " ".join(row) == "step sample micro_batch dp_rank slot dataset epoch window document id start end inputs c"
     assert row["c"] == [3, 1 << 31, (1 << 32) - 2]
 
 

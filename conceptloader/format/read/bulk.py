@@ -36,6 +36,17 @@ def ragged(starts: Ints, lengths: Ints) -> Ints:
     return counted
 
 
+def pairs(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """(i, j) for all j from low[i] to high[i] - 1, in order of i."""
+    counts = np.maximum(high - low, 0)
+    return np.repeat(np.arange(len(low)), counts), ragged(low, counts)
+
+
+def equal_pairs(values: Ints, ascending: Ints) -> tuple[Ints, Ints]:
+    """(i, j) for all j of which ascending[j] is values[i], in order of i."""
+    return pairs(np.searchsorted(ascending, values), np.searchsorted(ascending, values, side="right"))
+
+
 def _fetch(
     files: Files, kind: str, shard: int, dtype: "np.dtype[Any]", low: Ints, high: Ints, at: int
 ) -> tuple[NDArray[Any], Ints]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.bulk import check_tokens, documents_of, items_of, ragged, records_of, spans_of
+from conceptloader.format.read.bulk import check_tokens, documents_of, items_of, pairs, ragged, records_of, spans_of
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
@@ -108,8 +108,7 @@ class Ranges:
         low, high = self.in_files(start, stop)
         borders = np.asarray(self.shard_starts)
         first = np.searchsorted(borders, low, side="right") - 1
-        counts = np.searchsorted(borders, high - 1, side="right") - first
-        part, shard = np.repeat(np.arange(len(low)), counts), ragged(first, counts)
+        part, shard = pairs(first, np.searchsorted(borders, high - 1, side="right"))
         base = borders[shard]
         first, end = np.maximum(low[part], base) - base, np.minimum(high[part], borders[shard + 1]) - base
         found = Cut(row[part], shard, first, end, base + shift[part], run[part])
@@ -119,8 +118,7 @@ class Ranges:
     def _in_runs(self, start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints]:
         """(range, run, how much further its tokens are than those of the files) for each run with tokens of ranges."""
         low = np.searchsorted(self._runs.first, start, side="right") - 1
-        counts = np.searchsorted(self._runs.first, stop) - low
-        row, run = np.repeat(np.arange(len(start)), counts), ragged(low, counts)
+        row, run = pairs(low, np.searchsorted(self._runs.first, stop))
         return row, run, self._runs.first[run] - self._runs.source[run]
 
     def in_files(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:

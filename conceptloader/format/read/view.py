@@ -49,6 +49,11 @@ class Viewable(Ranges):
         return self.manifest.identity if self.viewed is None else self.viewed.identity
 
     @property
+    def concept_tracks(self) -> list[str]:
+        """Names of the tracks of codec concepts, ascending."""
+        return sorted(name for name, track in self.tracks.items() if track.codec == "concepts")
+
+    @property
     def columns(self) -> Columns:
         """By name."""
         return self.files.columns

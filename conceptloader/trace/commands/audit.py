@@ -6,7 +6,7 @@ from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.trace import audit, read_record
-from conceptloader.trace.commands.runs import open_logged
+from conceptloader.trace.commands.runs import open_run
 from conceptloader.trace.past import open_log
 
 
@@ -20,7 +20,7 @@ def show_audit(arguments: argparse.Namespace, output: Output) -> int:
                 "add --run-log, next to which it is, or --record",
             )
         record = open_log(arguments.run_log).path.parent / FOLDER
-    asked = open_logged(arguments)
+    asked = open_run(arguments)
     report = audit(asked, read_record(record), digests=arguments.record is None)
     first, stop = report.steps
     lines = [

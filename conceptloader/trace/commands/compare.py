@@ -16,7 +16,7 @@ def show_comparison(arguments: argparse.Namespace, output: Output) -> None:
     """Raises ConfigError without an end of the run, which is --until or the newest checkpoint."""
     asked = open_run(arguments)
     check_continuous(asked)
-    checkpoints, skipped = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
+    checkpoints, skipped = checkpoints_of(asked, arguments)
     stop = arguments.until or (checkpoints[-1].step if checkpoints else None)
     if stop is None:
         raise ConfigError("--compare", "no end of the run", "--until or --checkpoints", "add one of these")

@@ -14,7 +14,7 @@ from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Checkpoint, Run, Sightings, documents_with, find_sightings, open_other
-from conceptloader.trace.checkpoints import check_continuous, last_before, whole_order
+from conceptloader.trace.checkpoints import check_continuous, last_before
 from conceptloader.trace.commands.runs import add_run_arguments, checkpoints_of, open_run
 
 DESCRIPTION = """\
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             "ids as in the input",
             "correct them, or accept that these documents are not in the data: --allow-unknown",
         )
-    checkpoints, skipped = checkpoints_of(asked, arguments) if arguments.checkpoints else ([], {})
+    checkpoints, skipped = checkpoints_of(asked, arguments)
     end = _end(asked, arguments, checkpoints)
     seen = find_sightings(asked, documents, end)
     steps = _steps(asked, seen)
@@ -116,10 +116,12 @@ def _steps(asked: Run, seen: Sightings) -> list[dict[str, Any]]:
     found: dict[int | None, dict[str, Any]] = {}
     for sample in np.unique(seen.sample).tolist():
         places: list[Any] = [*asked.places(sample)]
-        for step, rank in [(place.step, {place.dp_rank}) for place in places] or [(None, set[int]())]:
+        for place in places or [None]:
+            step = place and place.step
             one = found.setdefault(step, {"step": step, "samples": 0, "first_sample": sample, "ranks": set()})
             one["samples"] += 1
-            one["ranks"] |= rank
+            if place is not None:
+                one["ranks"].add(place.dp_rank)
     return [{**one, "ranks": sorted(one["ranks"])} for one in found.values()]
 
 
@@ -131,7 +133,7 @@ def _replay(asked: Run, start: Checkpoint | None, share: float, known: int) -> l
         f"{start.path} is the last checkpoint before the first of them, at sample {start.consumed:,}{step}: "
         f"{share:.1%} of the run is replayed"
     ]
-    later = sum(at >= start.spec.decided(start.consumed) for at in whole_order(asked).live)
+    later = sum(at >= start.spec.decided(start.consumed) for at in asked.whole_order.live)
     if later:
         lines.append(f"weights were set {later:,} times after it, during the run: the new run sets its own")
     return lines

@@ -61,12 +61,13 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.samples is None:
         logger.warning("only the first epoch of each dataset is searched; pass the length of the run: --samples")
     asked = open_run(arguments)
-    seen = _seen(asked, arguments)
+    document = arguments.document_number if arguments.document is None else arguments.document
+    seen = _seen(asked, arguments, document)
     value: dict[str, Any] = {"seen": [one.to_dict() for one in seen]}
     lines = table([_row(one) for one in seen], _HEADER)
     if not all(one.places for one in seen):
         lines = [*lines, "? is not known: give --run-log, or --global-batch-size, --micro-batch-size and --dp-size"]
-    for document in _documents(arguments):
+    if document is not None:
         found = excluded_since(asked, document, arguments.dataset)
         value["left_out"] = [{"dataset": name, "document": n, "since": since} for (name, n), since in found.items()]
         lines += [_said(asked, name, number, since) for (name, number), since in found.items()]
@@ -81,14 +82,11 @@ def _said(asked: Run, dataset: str, number: int, since: int) -> str:
     return f"tokens of document {number} of {dataset} are excluded from sample {since:,}{step} on"
 
 
-def _documents(arguments: argparse.Namespace) -> list[str | int]:
-    """Return the requested document, if any."""
-    return [document for document in (arguments.document, arguments.document_number) if document is not None]
-
-
-def _seen(asked: Run, arguments: argparse.Namespace) -> Sequence[DocumentSeen | ConceptSeen]:
-    if documents := _documents(arguments):
-        return locate_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
+def _seen(
+    asked: Run, arguments: argparse.Namespace, document: str | int | None
+) -> Sequence[DocumentSeen | ConceptSeen]:
+    if document is not None:
+        return locate_document(asked, document, arguments.samples, arguments.dataset)[: arguments.limit]
     if arguments.where is not None:
         refuse_beside("--where", arguments, "track")
         found = locate_where(asked, parse_where(arguments.where), arguments.samples, arguments.dataset)

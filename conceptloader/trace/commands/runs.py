@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 
 from conceptloader import trace
-from conceptloader.cli.arguments import Add, add_choice, positive, refuse_beside, refuse_without
+from conceptloader.cli.arguments import add_choice, positive, refuse_beside, refuse_without
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
@@ -14,16 +14,13 @@ from conceptloader.trace import Checkpoint, Run, find_checkpoints
 OF_STEPS = "run_log", "planned", "global_batch_size", "micro_batch_size", "dp_size", "scheme"
 
 
-def add_run_arguments(
-    parser: argparse.ArgumentParser,
-    name: str = "CONFIG",
-    meaning: str = "configuration of the run, a YAML file",
-) -> None:
-    """Add the configuration, and the options that define its steps."""
-    add_config(parser, name, meaning)
+def add_run_arguments(parser: argparse.ArgumentParser, *config: str) -> None:
+    """Add the configuration, as `add_config`, and the options that define its steps."""
+    add_config(parser, *config)
     group = parser.add_argument_group("steps").add_argument
     group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
-    add_planned(group)
+    planned = "with --run-log: answer by CONFIG, not by what the launches trained"
+    group("--planned", action="store_true", help=planned)
     group("--global-batch-size", type=positive, metavar="N", help="without a run log: samples per step, over all ranks")
     meaning = "samples per micro batch (default: a rank's share of a step)"
     group("--micro-batch-size", type=positive, metavar="N", help=meaning)
@@ -40,16 +37,12 @@ def add_config(
     parser.add_argument("config", metavar=name, help=meaning + more, nargs="?")
 
 
-def add_planned(add: Add) -> None:
-    """Add the option that asks the configuration."""
-    add("--planned", action="store_true", help="with --run-log: answer by CONFIG, not by what the launches trained")
-
-
 def open_run(arguments: argparse.Namespace) -> Run:
     """Open the run that the arguments name; with its steps, if the arguments define them."""
     refuse_without("--global-batch-size", arguments, "micro_batch_size", "dp_size", "scheme")
     if arguments.global_batch_size is None:
-        return open_logged(arguments)
+        refuse_without("--run-log", arguments, "planned")
+        return trace.open_run(arguments.config, arguments.run_log, planned=arguments.planned)
     refuse_beside("--global-batch-size", arguments, "run_log")
     run = trace.open_run(arguments.config)
     partition = Partition(
@@ -64,12 +57,8 @@ def open_run(arguments: argparse.Namespace) -> Run:
     return dataclasses.replace(run, history=History([start]))
 
 
-def open_logged(arguments: argparse.Namespace) -> Run:
-    """Open the run of a run log, or of a configuration without one."""
-    refuse_without("--run-log", arguments, "planned")
-    return trace.open_run(arguments.config, arguments.run_log, planned=arguments.planned)
-
-
 def checkpoints_of(run: Run, arguments: argparse.Namespace) -> tuple[list[Checkpoint], dict[str, str]]:
-    """Those in --checkpoints, see find_checkpoints."""
+    """Those in --checkpoints, see find_checkpoints; none without that option."""
+    if arguments.checkpoints is None:
+        return [], {}
     return find_checkpoints(run, arguments.checkpoints, logged=arguments.run_log is not None)

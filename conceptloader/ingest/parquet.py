@@ -31,10 +31,15 @@ def open_parquet(path: str) -> Any:
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
         raise InputError(
-            path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", "write it again"
+            path,
+            f"bytes that cannot be read as {kind} ({error})",
+            f"a whole {kind} file",
+            f"copy {path} again, or write it again with pyarrow",
         ) from error
     if len(set(names)) < len(names):
-        raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
+        raise InputError(
+            path, f"columns {', '.join(names)}", "each name once", f"rename one of these columns in {path}"
+        )
     return file
 
 
@@ -69,7 +74,7 @@ def _check_single(path: str, meta: Any) -> None:
         at = found.start()
         before = at + len(_MAGIC) <= free and _is_footer(head[: at + len(_MAGIC)])
         if at and (at == free or before):
-            fix = "name the files that were joined one by one"
+            fix = "pass the files that were joined, one by one, as inputs"
             raise InputError(
                 path, f"several parquet files in one (byte {at})", "one file, whose footer has all rows", fix
             )

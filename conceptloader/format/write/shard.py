@@ -125,7 +125,7 @@ class ShardWriter:
                 where,
                 "offsets that do not fit tokens and ids",
                 f"{len(ids) + 1} offsets that fit them",
-                f"pass offsets from 0 to {len(ids) + 1} numbers, ascending to the number of tokens",
+                f"pass {len(ids) + 1} offsets, ascending from 0 to the number of tokens",
             )
         self._append(where, tokens, offsets, spans, ids, fields or {})
 

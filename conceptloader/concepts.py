@@ -77,7 +77,7 @@ def track(batch: Mapping[str, Any], name: str) -> TrackTensors:
     found = {field: batch[f"{name}_{field}"] for field in TrackTensors._fields if f"{name}_{field}" in batch}
     if "span_index" not in found:
         known = [key.removesuffix("_span_index") for key in batch if key.endswith("_span_index")]
-        fix = "name it under `tracks` in the configuration"
+        fix = "name it under `tracks` in the configuration, or pass another"
         raise ConfigError(f"track {name!r}", "no such track in the batch", f"one of {', '.join(known) or 'none'}", fix)
     return TrackTensors(**found)
 
@@ -101,7 +101,12 @@ def span_concepts(batch: Mapping[str, Any], track: str, k: int, *, rank: Tensor 
         ConfigError: If the batch has no such track.
     """
     if k < 1:
-        raise ConfigError("k", str(k), "at least 1 concept")
+        raise ConfigError(
+            "k",
+            str(k),
+            "at least 1 concept",
+            "pass k=1 or more",
+        )
     ids, counts = _padded(batch, track, k, everything=rank is not None)
     places = torch.arange(ids.shape[-1], device=ids.device)
     mask = places < counts[..., None]
@@ -140,7 +145,10 @@ def token_concepts(
     names = [tracks] if isinstance(tracks, str) else tracks
     if merged is not None and len(merged) != len(names):
         raise ConfigError(
-            "merged", f"{len(merged)} numbers", f"a number for each of {len(names)} tracks", "pass as many"
+            "merged",
+            f"{len(merged)} numbers",
+            f"a number for each of {len(names)} tracks",
+            f"pass merged with {len(names)} numbers",
         )
     for track, base in zip(names, merged or [0] * len(names), strict=True):
         own = None if rank is None else rank[base:]
@@ -152,7 +160,7 @@ def token_concepts(
         ids = (spans.ids + base).gather(1, wide).masked_fill(~mask, -1)
         found.append(Concepts(ids, mask, spans.cut.gather(1, slot) * some))
     if not found:
-        raise ConfigError("tracks", "no track", "at least one track", "name it under `tracks`")
+        raise ConfigError("tracks", "no track", "at least one track", "name a track under `tracks`")
     ids, mask = torch.cat([one.ids for one in found], -1), torch.cat([one.mask for one in found], -1)
     cut = torch.stack([one.cut for one in found]).sum(0)
     if merged is None:
@@ -176,7 +184,12 @@ def token_values(batch: Mapping[str, Any], track: str, *, missing: float) -> Ten
         [B, S], dtype of the track; [B, S, K] if spans have several numbers, 0 beyond their count.
     """
     if f"{track}_values" not in batch or f"{track}_offsets" in batch:
-        raise ConfigError("track", repr(track), "a track of numbers that the batch has", "name it under `tracks`")
+        raise ConfigError(
+            "track",
+            repr(track),
+            "a track of numbers that the batch has",
+            "name it under `tracks`, or pass another track",
+        )
     index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]
     rows = torch.arange(len(index), device=index.device)[:, None]
     expanded: Tensor = values[rows, index.clamp(min=0).long()]
@@ -299,7 +312,12 @@ def _counts(batch: Mapping[str, Any], track: str) -> Tensor:
         return counts.long()
     if f"{track}_offsets" not in batch:
         known = sorted(name.rpartition("_")[0] for name in batch if name.endswith(("_counts", "_offsets")))
-        raise ConfigError("track", f"{track!r}", f"one of the tracks in the batch: {known}", "name it under `tracks`")
+        raise ConfigError(
+            "track",
+            f"{track!r}",
+            f"one of the tracks in the batch: {known}",
+            "name it under `tracks`, or pass another track",
+        )
     offsets: Tensor = batch[f"{track}_offsets"]
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
 
@@ -316,7 +334,7 @@ def _padded(batch: Mapping[str, Any], track: str, k: int, *, everything: bool) -
             f"track {track!r}",
             "layout ragged, in which a span may have any number of concepts",
             "layout padded",
-            f"set layout: padded under tracks.{track}",
+            f"set tracks.{track}.layout: padded",
         )
     places = offsets[:-1, None] + torch.arange(k, device=offsets.device)
     ids = pad(values, (0, 1), value=-1)[places.clamp(max=len(values))]

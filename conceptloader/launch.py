@@ -32,7 +32,11 @@ def detect(script: Path) -> str:
     try:
         tree = ast.parse(script.read_bytes(), filename=str(script))
     except (OSError, SyntaxError) as error:
-        raise ConfigError(script, f"cannot be read as a Python script: {error}", fix="check the path") from error
+        raise ConfigError(
+            script,
+            f"cannot be read as a Python script: {error}",
+            fix="pass the path of a Python script to conceptloader.launch",
+        ) from error
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

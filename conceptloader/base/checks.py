@@ -15,7 +15,7 @@ def as_integer(value: Any, name: str) -> int:
     Raises ConfigError that names the argument.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ConfigError(name, repr(value), "an integer")
+        raise ConfigError(name, repr(value), "an integer", f"pass {name} as an int")
     return index(value)
 
 
@@ -29,14 +29,19 @@ def as_count(value: Any, name: str, least: int = 1) -> int:
     except TypeError:
         count = least - 1
     if not least <= count <= MAX_COUNT:
-        raise ConfigError(name, repr(value), f"an integer from {least} to 2**63 - 1")
+        raise ConfigError(
+            name,
+            repr(value),
+            f"an integer from {least} to 2**63 - 1",
+            f"pass {name} in this range",
+        )
     return count
 
 
 def as_names(value: Iterable[str], name: str) -> tuple[str, ...]:
     """`value` as a tuple. Raises ConfigError that names the argument for a string, whose letters would be the names."""
     if isinstance(value, str):
-        raise ConfigError(name, f"the string {value!r}", "a list of names", f"write [{value!r}]")
+        raise ConfigError(name, f"the string {value!r}", "a list of names", f"pass {name}=[{value!r}]")
     return tuple(value)
 
 
@@ -48,4 +53,9 @@ def falls(starts: Sequence[int]) -> int | None:
 def check_task(task: tuple[int, int] | None) -> None:
     """task: (number, tasks), None for no task. Raises: ConfigError for a number that is none of so many."""
     if task is not None and not 0 <= task[0] < task[1]:
-        raise ConfigError("task", f"{task[0]} of {task[1]}", f"a number from 0 to {task[1] - 1}", "count tasks from 0")
+        raise ConfigError(
+            "task",
+            f"{task[0]} of {task[1]}",
+            f"a number from 0 to {task[1] - 1}",
+            f"count tasks from 0: --task 0/{task[1]} is the first",
+        )

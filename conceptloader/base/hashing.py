@@ -33,7 +33,10 @@ def derive_key(seed: int, *parts: str | int) -> int:
     for part in (seed, *parts):
         if isinstance(part, bool) or not (isinstance(part, str) or hasattr(part, "__index__")):
             raise ConfigError(
-                "derive_key", f"the part {part!r}", "integers and strings only", "convert it: str(...) or int(...)"
+                "derive_key",
+                f"the part {part!r}",
+                "integers and strings only",
+                "pass str(...) or int(...) of it to derive_key",
             )
         kind, text = (b"s", part) if isinstance(part, str) else (b"i", str(index(part)))
         data = text.encode("utf-8")

@@ -29,7 +29,9 @@ def need_add_on(module: str, what: str) -> Any:
         if not str(error.name).startswith("conceptloader."):
             raise
         wanted = "this add-on of conceptloader"
-        raise ConfigError(what, f"no {error.name}", wanted, "install all of conceptloader", code="package") from error
+        raise ConfigError(
+            what, f"no {error.name}", wanted, "run `pip install .` in a whole checkout of conceptloader", code="package"
+        ) from error
 
 
 def find_add_on(module: str) -> Any:

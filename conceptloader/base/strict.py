@@ -87,7 +87,12 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if origin is Annotated:
         converted = convert(value, args[0], where)
         if not all(rule.holds(converted) for rule in hint.__metadata__):
-            raise ConfigError(where, repr(value), _describe(hint))
+            raise ConfigError(
+                where,
+                repr(value),
+                _describe(hint),
+                f"set {where} in this range",
+            )
         return converted
     if origin in (Union, types.UnionType):
         kinds = [a for a in args if a is not type(None)]
@@ -111,7 +116,12 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise _wrong(value, hint, where)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(where, str(value), "a finite number")
+        raise ConfigError(
+            where,
+            str(value),
+            "a finite number",
+            f"set {where} to a number, or omit it",
+        )
     return value
 
 
@@ -123,7 +133,7 @@ def build(cls: type[T], data: Any, where: str) -> T:
         for name, f in known.items()
         if issubclass(cls, Saved) or (f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
     ]
-    example = f"; write {{{required[0]}: {data}}}" if isinstance(data, str) and len(required) == 1 else ""
+    example = f"{{{required[0]}: {data}}}" if isinstance(data, str) and len(required) == 1 else "KEY: VALUE"
     data = _mapping(data, where or "configuration", example)
     prefix = f"{where}." if where else ""
     for key in data:
@@ -168,7 +178,9 @@ def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
         value = word if word in allowed else value
     if value not in allowed or isinstance(value, bool):
         expected = f"one of {', '.join(map(str, allowed))}" if len(allowed) > 1 else repr(allowed[0])
-        raise ConfigError(where, _shown(value), expected)
+        raise ConfigError(
+            where, _shown(value), expected, f"set {where} to {'one of these' if len(allowed) > 1 else allowed[0]}"
+        )
     return allowed[allowed.index(value)]
 
 
@@ -180,28 +192,28 @@ def _tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(item, kind, f"{where}[{k}]") for k, (item, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
-def _mapping(value: Any, where: str, advice: str = "") -> Mapping[Any, Any]:
+def _mapping(value: Any, where: str, example: str = "KEY: VALUE") -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(where, _shown(value), f"a mapping of keys to values{advice}")
+        raise ConfigError(where, _shown(value), "a mapping of keys to values", f"write {example}")
     return value
 
 
 def _name(key: Any, where: str, free: bool) -> str:
     if not isinstance(key, str) or not (key or free):
-        raise ConfigError(where, f"the name {key!r}", "text", "put it in quotes")
+        raise ConfigError(where, f"the name {key!r}", "text", f"put the key {key!r} under {where} in quotes")
     return key
 
 
 def _wrong(value: Any, hint: Any, where: str) -> ConfigError:
-    advice = ""
+    fix = ""
     if hint in (int, float) and isinstance(value, str):
-        advice = "; no quotes, and in YAML an exponent needs a point and a sign, as in 1.0e+9"
+        fix = f"write {where} without quotes; in YAML an exponent needs a point and a sign, as in 1.0e+9"
         if unit := re.fullmatch(r"([0-9]+)([kmg])i?b?", value.lower()):
             power = "kmg".index(unit[2]) + 1
-            advice = f"; write the number out: {int(unit[1]) << 10 * power}, or {int(unit[1]) * 1000**power}"
+            fix = f"write the number out: {where}: {int(unit[1]) << 10 * power}, or {int(unit[1]) * 1000**power}"
     elif hint is str:
-        advice = "; put it in quotes"
-    return ConfigError(where, _shown(value), f"{_describe(hint)}{advice}")
+        fix = f"put the value of {where} in quotes"
+    return ConfigError(where, _shown(value), _describe(hint), fix)
 
 
 def _shown(value: Any) -> str:

@@ -31,7 +31,10 @@ def parse_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             raise ConfigError(
-                "", "an empty file", "keys and values", "write keys and values into it, or check the path"
+                "",
+                "an empty file",
+                "keys and values",
+                "write keys and values into the file, or pass the path of another",
             )
         _check_node(node, {})
         return loader.construct_document(node)
@@ -40,14 +43,14 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the 40th of a month, or 5,000 digits
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else "".join(text.splitlines()[mark.line : mark.line + 1])
-        fix = 'write "${NAME}/..." in quotes: YAML reads its braces' if "${" in line else ""
+        fix = 'write "${NAME}/..." in quotes: YAML reads its braces' if "${" in line else "correct that line"
         raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
     except RecursionError as error:
         raise ConfigError(
             "",
             "lists or mappings that are nested too deeply for a parser",
             "a configuration",
-            "is this the right file?",
+            "pass the path of a YAML configuration",
         ) from error
     finally:
         if loader is not None:
@@ -76,7 +79,7 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
                         f"line {_line(key)}",
                         f"the key {key.value!r} twice, first on line {seen[key.value]}",
                         "each key once",
-                        "keep one",
+                        f"remove {key.value} from one of these lines",
                     )
                 seen[key.value] = _line(key)
             children += [key, value]
@@ -87,7 +90,7 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
             f"line {_line(node)}",
             f"{node.value}, which YAML reads to the base {60 if ':' in node.value else 8}",
             "a number to the base 10",
-            "write a number without zeros in front or colons, or text in quotes",
+            f"write {node.value!r} in quotes for text, or a number without zeros in front or colons",
         )
     size = 1 + sum(_check_node(child, sizes) for child in children)
     if size > MAX_VALUES:
@@ -113,13 +116,18 @@ def _read(path: Path) -> str:
         raise ReadError(
             f"{path}",
             f"cannot read the configuration: {error.strerror or error}",
-            fix="check the path and its permissions",
+            fix=f"run `ls -l {path}`: the file must exist, and you must be allowed to read it",
         ) from error
     if len(data) > MAX_BYTES:
-        raise ConfigError("", f"more than {MAX_BYTES >> 20} MiB", "a configuration", "is this the right file?")
+        raise ConfigError(
+            "", f"more than {MAX_BYTES >> 20} MiB", "a configuration", "pass the path of a YAML configuration"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            "", f"bytes that are not UTF-8 at offset {error.start}", "text", "save the file as UTF-8"
+            "",
+            f"bytes that are not UTF-8 at offset {error.start}",
+            "text",
+            "save the file as UTF-8, such as by `iconv -f latin1 -t utf-8`",
         ) from error

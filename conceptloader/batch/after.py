@@ -70,7 +70,7 @@ def weigh(track: TrackLayout, batch: Batch, samples: U64Array, _: I64Array) -> N
             f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
             "a weight that is NaN or Inf",
             "finite weights",
-            "rebuild the track, or exclude these tokens",
+            f"rebuild the track {track.track}, or name these tokens under `exclude`",
         )
     batch[track.factor][rows, places] = found
 
@@ -93,7 +93,7 @@ def multiply(
             f"sample {samples[bad][0]}: {LOSS_WEIGHT}",
             "a product of weights that is above float32",
             "a finite product",
-            "lower the factors",
+            "lower the factors of outputs.loss_weight",
         )
 
 

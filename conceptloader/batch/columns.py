@@ -32,7 +32,7 @@ def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outp
             where,
             f"{_shown(*types[first])} in dataset {first}, but {_shown(*types[other])} in {other}",
             "the same type and shape in all of them",
-            "write one of them again under another name",
+            f"write the column of {other} again with dtype and shape of {first}: conceptloader column",
         )
     for view, column in found if options.missing is None else ():
         lacking = "no such column" if column is None else _lacks(name, view, column, options.at, outputs)
@@ -41,7 +41,8 @@ def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outp
                 where,
                 f"{lacking} in dataset {view.name}",
                 "a value for each token",
-                f"write them, or set what stands there: columns: {{{name}: {{at: {options.at}, missing: -1}}}}",
+                f"run `conceptloader column` on {view.name}, or set what stands there: columns: {{{name}: "
+                f"{{at: {options.at}, missing: -1}}}}",
             )
     code, shape = types[first]
     dtype = BF16 if code == columnfile.BF16 else np.dtype(f"<{code}")
@@ -66,7 +67,12 @@ def _blank(where: str, missing: float | None, dtype: np.dtype[np.generic]) -> fl
     with np.errstate(all="ignore"):
         value = np.array(missing).astype(np.float32 if bits else dtype)
     if (dtype.kind in "iu" and not bits and value != missing) or not np.isfinite(value):
-        raise ConfigError(f"{where}.missing", str(missing), f"a number that {dtype} can hold", "use another one")
+        raise ConfigError(
+            f"{where}.missing",
+            str(missing),
+            f"a number that {dtype} can hold",
+            f"set {where}.missing in the range of {dtype}",
+        )
     return int(value.view(np.uint32)) >> 16 if bits else value.item()
 
 

@@ -39,7 +39,7 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
         for name in ("sample_index", "dataset_id"):
             if name not in batch:
                 raise ConfigError(
-                    f"outputs.{name}", "off, but a digest needs it", "an array in each batch", "switch it on"
+                    f"outputs.{name}", "off, but a digest needs it", "an array in each batch", f"omit outputs.{name}"
                 )
         columns = [np.asarray(batch[name], "<i8") for name in ("sample_index", "dataset_id", "input_ids", "labels")]
         for row in zip(*columns, strict=True):

@@ -135,7 +135,7 @@ class BaseLoader(Shown, Generic[B]):
                 name,
                 f"{given!r} for {self.entry.name}, whose arrays are numpy's",
                 f"no {name}",
-                f"use make_dataloader, or omit {name}",
+                f"omit {name}, or use make_dataloader",
             )
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ class BaseLoader(Shown, Generic[B]):
             "Loader",
             f"a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
             "an iteration over batches, which are whole",
-            "iterate over the Loader directly, or wrap conceptloader.SampleDataset",
+            "iterate over the Loader directly, or pass DataLoader a conceptloader.SampleDataset",
         )
 
     def __bool__(self) -> bool:
@@ -397,7 +397,7 @@ class BaseLoader(Shown, Generic[B]):
                 "loss_weights",
                 "no section mixing",
                 "a controller with weights of the loss, as doremi",
-                "configure mixing with such a controller",
+                "set mixing: {doremi: ...}, whose controller has weights of the loss",
             )
         return self.mixing.loss_weights()
 

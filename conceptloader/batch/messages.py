@@ -14,11 +14,9 @@ from conceptloader.batch.open_files import OpenFiles
 from conceptloader.blend import View
 from conceptloader.blend.packing import FIT
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.reader import DAMAGED
+from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records as kinds
 from conceptloader.kernels.system import DOCUMENTS
-
-_RESTORE = "the dataset is corrupt: run `conceptloader verify --full`, restore or rebuild it"
 
 
 def _unsigned(value: int) -> int:
@@ -48,14 +46,14 @@ WORDS = {
     kinds.ABSENT_MEMBER: Words(
         "no dataset for it in the configuration",
         "its dataset, since a sample from before its removal is asked for",
-        "put its dataset back",
+        "name its dataset under `datasets` again, or pass the checkpoint's own configuration",
         "member {place} of the order",
         ConfigError,
     ),
     kinds.ABSENT_WINDOW: Words(
         "sample {place} of it in the order",
         "a number below {limit}",
-        "correct the order",
+        "give an order of samples below {limit}",
         "dataset {name}",
         ConfigError,
     ),
@@ -68,7 +66,7 @@ WORDS = {
     kinds.BAD_WEIGHT: Words(
         "{value} in field {field} as the weight of token {place} of shard {shard}, token {token} of the dataset",
         "finite weights",
-        "rebuild it, or exclude this token",
+        "rebuild field {field}, or name the token under `exclude`",
         shown=_real,
     ),
     # place: document of the shard
@@ -94,7 +92,6 @@ WORDS = {
     kinds.MANY_SPANS: Words(  # the kernel ends there: there may be more
         "at least {value} spans of track {track} in a sample, the last of these at token {token} of the dataset",
         "at most {limit} as the manifest says",
-        _RESTORE,
     ),
     kinds.BAD_CONCEPT: Words(
         "concept id {value} in the span of track {track} at token {token} of the dataset",
@@ -120,7 +117,7 @@ WORDS = {
     ),
     kinds.LARGE_RECORD: Words("{value} bytes as record {place} of track {track}", "at most {limit} bytes"),
     kinds.MANY_CONCEPTS: Words(
-        "{value} {items} in record {place} of track {track}", "at most {limit} as the manifest says", _RESTORE
+        "{value} {items} in record {place} of track {track}", "at most {limit} as the manifest says"
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(

@@ -76,7 +76,7 @@ def decide_layout(
                 "outputs",
                 f"two arrays of a batch would be called {name}",
                 "another name for each array",
-                "rename a track or a field",
+                f"omit one of them from outputs or tracks, or rename the track or field {name!r}",
             )
     fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
     fields += [column_layout(name, options, present, outputs) for name, options in outputs.column_options.items()]
@@ -97,7 +97,7 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
                 where,
                 f"no field {name!r} in dataset {view.name}",
                 f"one of its fields: {known}",
-                "correct or remove it, or build the dataset with it",
+                f"correct or omit it, or build {view.name} with --field {name}:TYPE",
             )
     types = {view.name: dict(view.dataset.manifest.layouts[0].fields)[name] for view in views}
     return FieldLayout(name=name, field=name, dtype=_one_type(where, types), labels=labels)
@@ -133,14 +133,14 @@ def _factor(
             where,
             f"concepts or inside, and {name!r} is not a track of concepts",
             "these keys with a track of codec concepts only",
-            "remove both keys, or name a track of concepts",
+            "omit concepts and inside, or name a track of concepts",
         )
     if not by_concept and not {*types.values()} <= {"f2", "f4"}:
         raise ConfigError(
             where,
             f"{name!r} of type {', '.join(types.values())}",
             "f2 or f4, as field or as track of codec numpy, or a track of concepts everywhere",
-            "rebuild it with that type",
+            f"build it with --field {name}:f4 or --number {name}:f4",
         )
     several = sorted(key for key, track in tracks.items() if not by_concept and track.max_items is not None)
     if several:
@@ -148,7 +148,7 @@ def _factor(
             where,
             f"the track {name!r} with several numbers a span in {several[0]}",
             "one number a span",
-            f"build {name} with one number a span",
+            f"build {name} in {several[0]} with one number a span (--number)",
         )
     field = FieldLayout(
         name=f"({key})" if k else key, field=name, dtype=F4, labels=True, weight=True, missing=given.missing or 0.0
@@ -175,7 +175,10 @@ def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> Co
     found = dict[int, float]()
     if given.concepts is None and given.inside is None:
         raise ConfigError(
-            where, f"nothing for the track of concepts {given.name!r}", "weights by concept", "or set inside, or both"
+            where,
+            f"nothing for the track of concepts {given.name!r}",
+            "weights by concept",
+            f"set {where}.concepts, {where}.inside, or both",
         )
     names = [view.dataset.vocabulary(given.name) for view in views if given.concepts]
     ids = [{name: k for k, name in enumerate(known)} for known in names if known is not None]
@@ -190,7 +193,7 @@ def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> Co
                 f"{where}.{concept}",
                 f"the ids {sorted(numbers)} in the datasets",
                 "the same id in all of them",
-                "build them with one vocabulary",
+                "build the datasets with one --vocabulary FILE",
             )
         found[numbers.pop()] = weight
     return ConceptWeights(tuple(sorted(found.items())), 1.0 if given.inside is None else given.inside)
@@ -205,7 +208,7 @@ def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
             where,
             f"type {types[first]} in dataset {first}, but {types[other]} in {other}",
             "the same type in all datasets",
-            "a batch has one type: rebuild one of them",
+            f"build {other} again with the type {types[first]}: a batch has one",
         )
     return np.dtype(f"<{types[first]}")
 
@@ -214,7 +217,10 @@ def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
     if not outputs.loss_on_eos and (tokenizer is None or tokenizer.eos_id is None):
         raise ConfigError(
-            "outputs.loss_on_eos", f"false, but dataset {view.name} has no eos token", "true", "set it to true"
+            "outputs.loss_on_eos",
+            f"false, but dataset {view.name} has no eos token",
+            "true",
+            "omit outputs.loss_on_eos",
         )
     shards = view.dataset.manifest.shards
     if outputs.needs_documents and ((shards.documents == 0) & (shards.tokens > 0)).any():
@@ -229,7 +235,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"dataset {view.name}",
             f"a field {LOSS_FIELD} of type {', '.join(map(str, types))}",
             "u1",
-            f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give",
+            f"build it with --field {LOSS_FIELD}:u1, or under another name, which outputs.{LOSS_WEIGHT} may give",
         )
     masked = {
         "excluded documents, spans or ranges of tokens": any(len(mask.at) for mask in (view.mask, *view.holes)),
@@ -241,13 +247,13 @@ def _check_view(view: View, outputs: Outputs) -> None:
             "outputs.shared_labels",
             "true with packing, where the label of a document's last token in a pack is not the next input",
             "false",
-            "set it to false",
+            "omit outputs.shared_labels",
         )
     masked[f"{kind}s, which are padded"] = kind != "window"
     for reason, found in masked.items():
         if found and not outputs.loss_mask:
             raise ConfigError(
-                "outputs.loss_mask", f"false, but dataset {view.name} has {reason}", "true", "set it to true"
+                "outputs.loss_mask", f"false, but dataset {view.name} has {reason}", "true", "omit outputs.loss_mask"
             )
 
 
@@ -260,7 +266,7 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
             f"tracks.{name}",
             f"{layout.max_spans} spans of {layout.max_concepts} concepts, {size:,} bytes a sample",
             f"at most {MAX_SAMPLE_BYTES:,}",
-            "set max_spans and max_concepts, with overflow: truncate, or layout: ragged",
+            f"lower tracks.{name}.max_spans and max_concepts with overflow: truncate, or set layout: ragged",
         )
     if size > CLAIMED_BYTES:
         for view in having:
@@ -275,7 +281,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     if not having:
         known = sorted({track for view in views for track in view.tracks})
         raise ConfigError(
-            where, f"this track is read from no dataset, expected one of {known}", fix="correct or remove it"
+            where, f"this track is read from no dataset, expected one of {known}", fix=f"correct or omit {where}"
         )
     if options.layout == "records":
         if options.max_concepts is not None:
@@ -283,7 +289,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
                 f"{where}.max_concepts",
                 "a limit with layout records, which are never truncated",
                 "no limit",
-                "remove it",
+                f"omit {where}.max_concepts",
             )
         for view in having:
             view.dataset.codec(name)  # now: one that nobody has given is an error
@@ -306,7 +312,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
                 f"layout {options.layout} and max_concepts {options.max_concepts} for a track with "
                 f"{'one number' if single else 'several numbers'} a span",
                 "neither: they apply to tracks of concepts",
-                "remove both, or set layout: records",
+                "omit layout and max_concepts, or set layout: records",
             )
         _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
         return having
@@ -316,7 +322,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
             where,
             f"no scores of its concepts in dataset {bare[0]}, but scores in {next(k for k in tracks if k not in bare)}",
             "scores in all datasets or in none",
-            "rebuild one of them",
+            f"build {bare[0]} with --scores, or the others without",
         )
     return having
 
@@ -333,7 +339,7 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
                     f"tracks.{name}.{key}",
                     f"{limit}",
                     f"at least {number}, which dataset {view.name} may need at seq_len {seq_len}",
-                    "raise it, or set overflow: truncate or mark",
+                    f"set tracks.{name}.{key} to {number} or more, or overflow: truncate or mark",
                 )
             most[key] = max(most[key], number)
     numbers = np.dtype(f"<{track.parameters['dtype']}") if track.codec == "numpy" and not decoded else None

@@ -201,7 +201,9 @@ class BatchReader:
                     files.close(int(state["row"]))
                     work.code, work.passes, state["wants"] = int(system.WANTS), 0, 0
                     if error < 0:
-                        fix = "it was truncated after it was opened: restore it"
+                        fix = (
+                            "it was truncated after it was opened: restore it, then run `conceptloader verify DATASET`"
+                        )
                         raise ReadError(message, "the file ends there", fix=fix, errno=errno.ENODATA)
                     raise ReadError(message, os.strerror(error), errno=error)
                 else:
@@ -268,7 +270,7 @@ class BatchReader:
                     f"{given} tokens in {len(parts)} ranges, {len(outside)} of them outside of the "
                     f"dataset: {outside[:1]}",
                     f"{wanted} of its {tokens} tokens",
-                    "correct the order; if it is conceptloader's own, report this as a bug",
+                    "correct the token ranges of the order; if it is conceptloader's own, report this as a bug",
                 )
 
     def _describe(self, work: Workspace) -> str:

@@ -42,7 +42,9 @@ def noted(batch: Mapping[str, Any]) -> dict[str, Any]:
     """What a record keeps of a micro batch. Raises: ConfigError if it lacks an array."""
     for name in ("sample_index", "dataset_id"):
         if name not in batch:
-            raise ConfigError(f"outputs.{name}", "off, but a record needs it", "an array in each batch", "switch it on")
+            raise ConfigError(
+                f"outputs.{name}", "off, but a record needs it", "an array in each batch", f"omit outputs.{name}"
+            )
     lowest = int(np.asarray(batch["labels"]).min(initial=0))
     return {
         "samples": np.asarray(batch["sample_index"]).tolist(),
@@ -71,8 +73,7 @@ class BatchRecorder:
             raise ReadError(
                 f"{self.path}",
                 f"cannot begin a record: {error}",
-                fix="each start needs a new number: check the permissions of the folder, and whether two "
-                "runs write to it",
+                fix="run `chmod u+w` on its folder, or give each of two runs a log folder of its own",
             ) from error
         self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
 
@@ -108,7 +109,7 @@ class BatchRecorder:
             raise ReadError(
                 f"{self.path}",
                 f"cannot write the record: {error}",
-                fix="check free space and permissions of the folder",
+                fix="make room on its disk, or run `chmod u+w` on its folder",
             ) from error
 
 
@@ -126,12 +127,10 @@ def begin_record(log: str | os.PathLike[str], dp_rank: int, start: RunStart) -> 
         heads = [path.read_bytes().partition(b"\n") for path in folder.glob(f"{newest:06d}.*.jsonl")]
         begun = [json.loads(head)["start"] for head, end, _ in heads if end]
     except OSError as error:
-        raise ReadError(
-            f"{folder}", f"cannot read a record: {error}", fix="check the permissions of the folder and of its files"
-        ) from error
+        raise ReadError(f"{folder}", f"cannot read a record: {error}", fix=f"run `chmod -R u+r {folder}`") from error
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
-            folder, f"a file that is no record ({error})", "records alone", "move it elsewhere"
+            folder, f"a file that is no record ({error})", "records alone", f"move this file out of {folder}"
         ) from error
     started = {**plain(start), "time": None}
     joins = newest and not mine and all({**head, "time": None} == started for head in begun)
@@ -169,7 +168,7 @@ class BatchLog:
                 "loader.batch_log",
                 "true, but no run log, next to which it is written",
                 "a run log",
-                "call log_start on every rank before the loop, or omit it",
+                "call log_start on every rank before the loop, or omit loader.batch_log",
             )
         place = self._run.plan.place(position)
         assert place is not None

@@ -90,7 +90,7 @@ def present(views: Sequence[View | None], member: int) -> View:
             "datasets",
             f"a request for samples from before member {member} of the order was removed from the configuration",
             "its dataset",
-            "put its dataset back",
+            f"name the dataset of member {member} under `datasets` again",
         )
     return view
 
@@ -263,7 +263,7 @@ def open_blend(
                 "open_blend",
                 "datasets with an open Blend, which has its own",
                 "datasets with a configuration only",
-                "pass the configuration of the Blend instead",
+                "omit datasets, or pass the configuration of the Blend",
             )
         return config
     if not isinstance(config, Config):
@@ -273,7 +273,7 @@ def open_blend(
             "order",
             "megatron, which takes over a run of Megatron-LM",
             "another order",
-            "start the run with the adapter for Megatron-LM, or set order: shuffled",
+            "start the run with the adapter for Megatron-LM, or omit `order`",
         )
     opened = open_datasets(config) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
@@ -320,7 +320,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
             "datasets",
             f"{sorted(datasets)} open",
             f"those of the configuration, {config.names}",
-            "open the datasets of this configuration",
+            "pass the datasets of this configuration",
         )
     return {name: datasets[name] for name in config.names}
 
@@ -355,7 +355,7 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
                 f"datasets.{name}",
                 f"mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}",
                 "the same mode in all datasets",
-                "documents and windows cannot be blended, but as packs they can: set packing",
+                "set packing, by which documents and windows can be blended",
             )
         for track in config.datasets[name].tracks or ():
             if track not in ds.tracks:
@@ -397,7 +397,10 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
             seq_len, windows = None, ds.documents_before(token_range[1]) - ds.documents_before(token_range[0])
         elif seq_len is None:
             raise ConfigError(
-                "seq_len", "nothing", "the number of tokens of a window or a pack", "set seq_len in the configuration"
+                "seq_len",
+                "nothing",
+                "the number of tokens of a window or a pack",
+                "set seq_len in the configuration, or pass seq_len=N",
             )
         elif config.packing is not None:
             bins, overflow = config.packing.rule
@@ -455,6 +458,6 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
                 "replay",
                 f"a run that began with the weights {begun}, and the datasets have {own}",
                 "the same",
-                "leave the weights of the datasets out: the log has all of them",
+                "omit datasets.NAME.weight: the log has all weights",
             )
     return replayed or planned

@@ -82,7 +82,7 @@ def read_excluded(
         if not total and entry.token_file is None:
             expected = "ids as in the input" if entry.concept is None else "a concept that has spans"
             raise ConfigError(
-                where, f"nothing that matches it in {', '.join(names)}", expected, "correct the entry, or remove it"
+                where, f"nothing that matches it in {', '.join(names)}", expected, f"correct or remove {where}"
             )
         if missing:
             unknown_ids[k] = len(missing)
@@ -109,7 +109,11 @@ def _read_lines(path: str, what: str) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(f"{path}", f"cannot read {what}: {error}", fix="check the path and its permissions") from error
+        raise ReadError(
+            f"{path}",
+            f"cannot read {what}: {error}",
+            fix=f"run `ls -l {path}`: it must exist, and you must be allowed to read it",
+        ) from error
 
 
 def _of_ranges(entry: ExcludeConfig, where: str, size: int) -> tuple[Ints, Ints]:
@@ -121,12 +125,12 @@ def _of_ranges(entry: ExcludeConfig, where: str, size: int) -> tuple[Ints, Ints]
             continue
         place = f"{entry.token_file}, line {number}"
         if len(words) != 2 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-            raise ConfigError(place, repr(line[:80]), "two token numbers: first end", "correct the line")
+            raise ConfigError(place, repr(line[:80]), "two token numbers: first end", f"write `first end` on {place}")
         ranges[place] = int(words[0]), int(words[1])
     for place, (first, end) in ranges.items():
         if not 0 <= first < end <= size:
             expected = f"tokens of {entry.dataset}: 0 <= first < end <= {size}"
-            raise ConfigError(place, f"[{first}, {end}]", expected, "correct the line")
+            raise ConfigError(place, f"[{first}, {end}]", expected, f"correct {place}")
     found = np.array(list(ranges.values()), np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
@@ -169,7 +173,10 @@ def _find_concept(
     if not found and concept.id is not None:
         most = max(datasets[name].tracks[track].num_ids for name in having)
         raise ConfigError(
-            f"{where}.concept.id", concept.id, f"an id below {most}, in {', '.join(having)}", "correct the id"
+            f"{where}.concept.id",
+            concept.id,
+            f"an id below {most}, in {', '.join(having)}",
+            f"set {where}.concept.id below {most}",
         )
     if not found:
         raise unknown(f"{where}.concept.name", concept.name, known, "concept")
@@ -208,7 +215,7 @@ def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where:
                 where,
                 str(path),
                 f"a view of {dataset.source}, or of what that is a view of",
-                "name a view of that dataset",
+                f"set {where} to a view of {dataset.source}",
             )
         start, stop = np.append(0, view.runs.end), np.append(view.runs.source, view.manifest.num_tokens)
         some = start < stop

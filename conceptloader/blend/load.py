@@ -40,7 +40,7 @@ def load_config(
         return _resolved(_checked(source, defaults), Path(base_dir or "."))
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError(
-            "configuration", repr(source), "a path or a mapping", "pass the path of its YAML file, or its keys"
+            "configuration", repr(source), "a path or a mapping", "pass the path of a YAML file, or its keys as a dict"
         )
     path, data = Path(source), read_yaml(source)
     try:

@@ -18,7 +18,7 @@ from conceptloader.order.progress.spec import Overflow
 
 MAX_BLOCK_TOKENS = 1 << 27
 OVERFLOWS = get_args(Overflow)
-FIT = "set it to split or truncate, raise packing.bins, or exclude the document"
+FIT = "set packing.overflow: split or truncate, raise packing.bins, or exclude the document"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,10 @@ class Packing:
     def __post_init__(self) -> None:
         if self.bins < 2:
             raise ConfigError(
-                "packing.bins", str(self.bins), "2 or more: one of them is room to choose", "raise packing.bins"
+                "packing.bins",
+                str(self.bins),
+                "2 or more: one of them is room to choose",
+                "set packing.bins to 2 or more: one of them is room to choose",
             )
         if self.block_tokens > MAX_BLOCK_TOKENS:
             raise ConfigError(
@@ -122,7 +125,7 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
                     "",
                     "more tokens in the document table than when it was opened",
                     "the same",
-                    "run `conceptloader verify --full`, restore or rebuild the dataset",
+                    "run `conceptloader verify DATASET --full`, and restore the files it names",
                 )
             put(b, piece, start, taken)
             start = start + taken if packing.overflow == "split" else stop
@@ -160,7 +163,7 @@ class Packs:
                     "packing",
                     f"document {across[0]} of the view {dataset.path} across shards of its source",
                     "each in one of them",
-                    "write the subset again, or omit packing",
+                    "run `conceptloader subset` again, or omit packing",
                 )
         else:
             inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)
@@ -169,7 +172,7 @@ class Packs:
                     "packing",
                     f"no document table in shard {without[0]} of {dataset.path}",
                     "a document table in each shard",
-                    "rebuild or adopt it with documents, or leave packing out",
+                    "run `conceptloader build` or `adopt` with documents, or omit packing",
                 )
         self._last: tuple[int, list[Part]] = -1, []  # the block that was asked for last
 

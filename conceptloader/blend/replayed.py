@@ -21,7 +21,12 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
         return ()
     log, where = RunLog(config.replay), "replay"
     if not log.starts:
-        raise ConfigError(where, f"no run in {log.path}", "the directory of a run's checkpoints", "check the path")
+        raise ConfigError(
+            where,
+            f"no run in {log.path}",
+            "the directory of a run's checkpoints",
+            "set replay to the directory of a run's checkpoints",
+        )
     found = [one.phase for one in log.phases(log.spec_at(log.starts[-1]))]
     # A member of the order is named "dataset@seq_len" after a change of the sequence length.
     phases = tuple(
@@ -34,7 +39,7 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
             where,
             f"a run of {', '.join(drawn)} in {log.path}",
             f"one of the datasets here: {', '.join(config.names)}",
-            "give the datasets the names they had in that run, or replay another run",
+            "rename the datasets as in that run, or set replay to another run",
         )
     return phases
 

@@ -254,14 +254,14 @@ class Config(Section):
                     f"outputs.{key}",
                     f"{getattr(self.outputs, key)}",
                     f"{expected} with a framework, which takes loss_mask itself",
-                    "omit it",
+                    f"omit outputs.{key}",
                 )
         if self.seq_len not in (None, seq_len):
             raise ConfigError(
                 "seq_len",
                 f"{self.seq_len}",
                 f"{seq_len}, the sequence length of the trainer",
-                "remove seq_len from the configuration",
+                "omit seq_len",
             )
         return dataclasses.replace(self, seq_len=seq_len)
 
@@ -296,23 +296,28 @@ class Config(Section):
 
     def _check_datasets(self) -> None:
         if not self.datasets:
-            raise ConfigError("datasets", "no dataset", "at least one dataset", "name the datasets")
+            raise ConfigError("datasets", "no dataset", "at least one dataset", "set datasets.NAME.path")
         for name, dataset in self.datasets.items():
             if "@" in name:
                 raise ConfigError(
                     f"datasets.{name}",
                     "@ in a name, where it marks a change of seq_len",
                     "another name",
-                    "rename the dataset",
+                    f"rename datasets.{name} to a name without @",
                 )
             if not dataset.path:
                 raise ConfigError(
-                    f"datasets.{name}.path", "''", "the directory of a dataset", "set the path, or remove the dataset"
+                    f"datasets.{name}.path",
+                    "''",
+                    "the directory of a dataset",
+                    f"set datasets.{name}.path, or remove datasets.{name}",
                 )
         splits = {f"datasets.{name}.split": dataset.split for name, dataset in self.datasets.items()}
         for key, split in {**splits, "split_documents": self.split_documents}.items():
             if split is not None and not 0 <= split[0] < split[1] <= 1:
-                raise ConfigError(key, list(split), "[from, to], 0 <= from < to <= 1", "correct it, as in [0, 0.9]")
+                raise ConfigError(
+                    key, list(split), "[from, to], 0 <= from < to <= 1", f"set {key}: [0, 0.9], or other shares"
+                )
 
     def _check_phases(self) -> None:
         starts = [phase.start for phase in self.phases]
@@ -322,7 +327,7 @@ class Config(Section):
                 f"phases[{low}].start",
                 str(starts[low]),
                 f"more than {starts[low - 1]}, where the phase before it starts",
-                "order the phases by their start",
+                f"set phases[{low}].start above {starts[low - 1]}",
             )
         for k, phase in enumerate(self.phases):
             if not phase.weights:
@@ -330,17 +335,17 @@ class Config(Section):
                     f"phases[{k}].weights",
                     "no weights",
                     "a weight for at least one dataset",
-                    "name a dataset and its weight",
+                    f"set phases[{k}].weights.NAME, or remove this phase",
                 )
             self._check_known(phase.weights, f"phases[{k}].weights.")
         if self.replay == "":
-            raise ConfigError("replay", "''", "the directory of a run log", "name it, or omit replay")
+            raise ConfigError("replay", "''", "the directory of a run log", "set replay to it, or omit replay")
         if self.replay and self.phases:
             raise ConfigError(
                 "phases",
                 "phases with replay, which sets weights too",
                 "weights in one place",
-                "omit phases, and give the datasets weights",
+                "omit phases, and set datasets.NAME.weight",
             )
         if starts[:1] == [0]:
             check_first(self.phases, "phases[0].ramp")
@@ -366,7 +371,7 @@ class Config(Section):
         for key, found in unused.items():
             if found:
                 order = "megatron" if self.taken_over else self.order
-                raise ConfigError(key, f"{key} with order {order}, which does not use it", f"no {key}", "omit it")
+                raise ConfigError(key, f"{key} with order {order}, which does not use it", f"no {key}", f"omit {key}")
 
     def _check_weights(self) -> None:
         if self.order != "shuffled":
@@ -379,7 +384,7 @@ class Config(Section):
                 f"datasets.{given[0]}.weight",
                 f"{other} as well",
                 "the proportions in one place",
-                "remove one of the two",
+                f"omit datasets.NAME.weight, or {other}",
             )
         if self.weights == "by_size":
             if at_start:
@@ -387,7 +392,7 @@ class Config(Section):
                     "phases[0].start",
                     "0 with weights: by_size",
                     "the proportions in one place",
-                    "remove one of the two, or start the phase later",
+                    "omit weights, or set phases[0].start above 0",
                 )
             return
         in_phases = {name for phase in self.phases for name in phase.weights}
@@ -398,7 +403,7 @@ class Config(Section):
                     f"datasets.{name}.weight",
                     "no weight, and no phase names it",
                     "a weight for each dataset",
-                    "give it a weight, remove the dataset, or set weights: by_size",
+                    f"set datasets.{name}.weight, or weights: by_size, or remove the dataset",
                 )
         if not given and not at_start and len(self.datasets) > 1 and self.replay is None:
             raise ConfigError(
@@ -423,15 +428,18 @@ class Config(Section):
                     where,
                     ", ".join(given) or "nothing",
                     f"one of {', '.join(ways)}",
-                    "keep a single way to name the tokens",
+                    f"keep a single one of these keys in {where}",
                 )
             if self.taken_over:
                 raise ConfigError(
-                    "exclude", "order megatron, whose samples are not windows", "no exclude with it", "omit it"
+                    "exclude", "order megatron, whose samples are not windows", "no exclude with it", "omit exclude"
                 )
             if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
                 raise ConfigError(
-                    f"{where}.concept", "neither or both of name and id", "either the name or the id", "give one"
+                    f"{where}.concept",
+                    "neither or both of name and id",
+                    "either the name or the id",
+                    f"set {where}.concept.name or {where}.concept.id",
                 )
             if out.take == "labels" and out.concept is None:
                 raise ConfigError(
@@ -442,9 +450,14 @@ class Config(Section):
                 )
             ranges = given[0] in ("tokens", "token_file")
             if out.dataset is None and (ranges or out.subset is not None):
-                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}", "set it")
+                raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}", f"set {where}.dataset")
             if out.at is None and (not ranges or out.take != "sample"):
                 expected = "the sample from which on; without it only tokens and token_file, with take: sample"
-                raise ConfigError(f"{where}.at", "nothing", expected, "set it")
+                raise ConfigError(f"{where}.at", "nothing", expected, f"set {where}.at")
             if out.tokens is not None and out.tokens[0] >= out.tokens[1]:
-                raise ConfigError(f"{where}.tokens", list(out.tokens), "[first, end], first < end", "correct the range")
+                raise ConfigError(
+                    f"{where}.tokens",
+                    list(out.tokens),
+                    "[first, end], first < end",
+                    f"set {where}.tokens: [first, end]",
+                )

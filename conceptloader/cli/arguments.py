@@ -73,7 +73,10 @@ def by_track(files: Sequence[tuple[str, str]]) -> dict[str, str]:
     for track in tracks:
         if tracks.count(track) > 1:
             raise ConfigError(
-                "--vocabulary", f"two files for track {track!r}", "one file for each track", "omit one of them"
+                "--vocabulary",
+                f"two files for track {track!r}",
+                "one file for each track",
+                f"pass --vocabulary {track}=FILE once",
             )
     return dict(files)
 
@@ -110,7 +113,9 @@ def _name(option: str) -> str:
 def refuse_beside(option: str, arguments: argparse.Namespace, *names: str) -> None:
     """Raise ConfigError for arguments of these names, which `option` would ignore."""
     for flag in given(arguments, names):
-        raise ConfigError(arguments.parser.prog.split()[-1], f"{option} and {flag}", "only one of the two", "omit one")
+        raise ConfigError(
+            arguments.parser.prog.split()[-1], f"{option} and {flag}", "only one of the two", f"omit {option} or {flag}"
+        )
 
 
 def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> None:
@@ -142,7 +147,7 @@ def read_ids(option: str, path: str) -> list[str]:
             option,
             f"{path}, which cannot be read ({error})",
             "a file of ids, one per line",
-            "check the path and its permissions",
+            f"pass {option} the path of a file that you may read",
         ) from error
     return list(dict.fromkeys(filter(None, found)))
 
@@ -154,7 +159,7 @@ def eos_id(command: str, eos: str | None) -> int | None:
             f"{command}: --eos",
             repr(eos),
             "an id, since no --tokenizer is given to look it up",
-            "give the id, or --tokenizer",
+            "pass --eos ID, or --tokenizer",
         )
     return None if eos is None else int(eos)
 

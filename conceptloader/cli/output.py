@@ -141,7 +141,7 @@ def save_picture(figure: Any, path: str) -> None:
         raise ConfigError(
             f"--plot {path}",
             f"cannot be written: {error}",
-            fix="choose another file, or check the permissions of the folder",
+            fix="pass --plot another file, or run `chmod u+w` on its folder",
         ) from error
 
 

@@ -36,17 +36,24 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     if not recipes or command is None or "--recipe" not in command._option_string_actions:
         return list(given)
     if len(recipes) > 1:
-        raise ConfigError("--recipe", f"{len(recipes)} files", "one file", "put all options into one of them")
+        raise ConfigError(
+            "--recipe", f"{len(recipes)} files", "one file", "put all options into one file, and pass --recipe once"
+        )
     from conceptloader.base.yamlfile import read_yaml  # which few command lines need
 
     (file,) = recipes
     found = read_yaml(file)
     if not isinstance(found, dict):
-        raise ConfigError(file, type(found).__name__, "options and their values", "write them as OPTION: VALUE")
+        raise ConfigError(
+            file,
+            type(found).__name__,
+            "options and their values",
+            "write OPTION: VALUE lines, such as `out: data/corpus`",
+        )
     inputs = found.pop(INPUTS, [])
     if not isinstance(inputs, list):
         raise ConfigError(
-            f"{file}: {INPUTS}", repr(inputs), "a list of files or directories", "write a list: [a.jsonl, b.jsonl]"
+            f"{file}: {INPUTS}", repr(inputs), "a list of files or directories", f"write {INPUTS}: [a.jsonl, b.jsonl]"
         )
     options = [word for key, value in found.items() for word in _option(command, file, key, value)]
     inputs = [] if _has_inputs(command, given[1:]) else _beside(file, [*map(str, inputs)])
@@ -88,7 +95,12 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     path = f"{file}: {key}"
     if action.nargs == 0:
         if not isinstance(value, bool):
-            raise ConfigError(path, repr(value), "true or false")
+            raise ConfigError(
+                path,
+                repr(value),
+                "true or false",
+                f"write true or false for {path}",
+            )
         if value:
             yield f"--{key}"
         return
@@ -102,10 +114,12 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
     if isinstance(value, dict) and not many:
         value = _json(path, _beside(file, value))  # for options that are an object; others reject it
     if isinstance(value, list) and not many:
-        raise ConfigError(path, repr(value), "a single value", "omit the brackets")
+        raise ConfigError(path, repr(value), "a single value", f"write {path} without brackets")
     for item in value if isinstance(value, list) else [value]:
         if item is None or isinstance(item, (bool, list, dict)):
-            raise ConfigError(path, repr(item), "text or a number", "omit the option, or put the text in quotes")
+            raise ConfigError(
+                path, repr(item), "text or a number", f"put the value of {path} in quotes, or omit the option"
+            )
         if isinstance(item, str) and re.search(r"\b(FILE|DIR|PATH)\b", str(action.metavar)):
             track, name = track_file(item) if "TRACK=" in str(action.metavar) else ("", item)
             item = f"{track}={_beside(file, name)}" if track else _beside(file, name)
@@ -120,4 +134,6 @@ def _json(path: str, value: Any) -> str:
     try:
         return json.dumps(value)
     except TypeError as error:  # a date, for instance
-        raise ConfigError(path, str(error), "texts, numbers, lists and mappings", "put it in quotes") from error
+        raise ConfigError(
+            path, str(error), "texts, numbers, lists and mappings", f"put the value of {path} in quotes"
+        ) from error

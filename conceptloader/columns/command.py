@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         column = finish(path, name, arguments.partial, roots=arguments.root)
     elif not arguments.files:
         raise ConfigError(
-            "column", "no FILE", "files with values, --finish or --remove", "name the files, or what else to do"
+            "column", "no FILE", "files with values, --finish or --remove", "pass FILE, --finish or --remove"
         )
     else:
         options = {key: getattr(arguments, key) for key in ("dtype", "shape", "value", "key", "in_place", "partial")}

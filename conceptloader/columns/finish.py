@@ -55,7 +55,7 @@ def finish(
                 f"{dataset.path}: stream_fingerprint",
                 f"{dataset.stream_fingerprint}: the dataset was built again meanwhile",
                 f"{plan.stream_fingerprint}, of the tokens whose values were written",
-                f"restore it; {unfinished.path} stays as it is",
+                f"restore {dataset.path}; {unfinished.path} stays as it is",
             )
         lock = hold(unfinished.lock, _TAKEN)
         try:
@@ -277,7 +277,12 @@ def remove(path: str | os.PathLike[str], name: str, roots: Sequence[str | os.Pat
     is_written = os.path.isdir(unfinished.path)
     if not found and not is_written:
         rule = "NAME.column.json of a column, or NAME.column.unfinished"
-        raise ConfigError(allowed.directory, f"no column {name!r}", rule, "check the name")
+        raise ConfigError(
+            allowed.directory,
+            f"no column {name!r}",
+            rule,
+            f"correct NAME, or begin it: column_writer(..., name={name!r})",
+        )
     with hold(unfinished.lock, _TAKEN) if is_written else contextlib.nullcontext():
         if is_written:
             unfinished.require_no_writer()

@@ -65,14 +65,19 @@ def add_column(
     array = len(names) == 1 and names[0].endswith(".npy")
     if not array and (in_place or not names or any(file.endswith(".npy") for file in names)):
         rule = "one .npy" if in_place else "one .npy, or files of Parquet"
-        raise ConfigError(f"column {name}", ", ".join(names[:3]) or "no files", rule, "give one array for all tokens")
+        raise ConfigError(
+            f"column {name}",
+            ", ".join(names[:3]) or "no files",
+            rule,
+            "pass one .npy with an item for each token, or Parquet files",
+        )
     source = _Npy(names[0]) if array else _Tables(names, key, value or name)
     shape = source.shape if shape is None else shape
     dataset, plan = begin(path, name, dtype or source.dtype, shape, roots=roots)
     if isinstance(source, _Npy):
         source.check(dataset.num_tokens)
         if in_place and os.path.isdir(Unfinished(dataset.path, name).path):
-            fix = f"finish it, or remove what was written: conceptloader column {dataset.path} {name} --remove"
+            fix = f"pass --finish, or remove what was written: conceptloader column {dataset.path} {name} --remove"
             raise ConfigError(f"column {name}", "a column that is being written", "a new name", fix)
         if in_place:
             return _left_in_place(dataset, name, plan, source)
@@ -100,15 +105,25 @@ class _Npy:
         self.dtype = self.stored.str.lstrip("<|")
         if fortran or self.dtype not in TYPES or len(whole) not in (1, 2, 3):
             found = f"{self.stored} of shape {list(whole)}{', in Fortran order' if fortran else ''}"
-            raise InputError(path, found, "little-endian numbers, (tokens, ...) in C order", "convert it")
+            raise InputError(
+                path,
+                found,
+                "little-endian numbers, (tokens, ...) in C order",
+                "write it again: numpy.save(FILE, numpy.ascontiguousarray(array))",
+            )
         expected = self.offset + self.stored.itemsize * int(np.prod(whole))
         if self.size != expected:
-            raise InputError(path, f"{self.size} bytes", f"{expected}, as its head says", "copy the file again")
+            raise InputError(
+                path,
+                f"{self.size} bytes",
+                f"{expected}, as its head says",
+                f"copy {path} again, or write it again with numpy.save",
+            )
 
     def check(self, tokens: int) -> None:
         """Raise ConfigError for another number of tokens than the dataset's."""
         if self.tokens != tokens:
-            fix = "give an item for each token, in the order of the dataset"
+            fix = f"pass a .npy with {tokens} items, in the order of the dataset"
             raise ConfigError(self.path, f"{self.tokens:,} items", f"{tokens:,}, an item for each token", fix)
 
     def items(self, _: Dataset) -> Iterator[tuple[int, Array, str]]:
@@ -128,7 +143,7 @@ class _Npy:
 def _left_in_place(dataset: Dataset, name: str, plan: Plan, source: _Npy) -> ColumnFile:
     if (plan.dtype, plan.shape) != (source.dtype, source.shape):
         found, rule = f"{plan.dtype} {list(plan.shape)}", f"{source.dtype} {list(source.shape)}, as the file has"
-        raise ConfigError("--in-place", found, rule, "copy it: omit --in-place")
+        raise ConfigError("--in-place", found, rule, "omit --in-place, which copies the file")
     relative = os.path.relpath(os.path.abspath(source.path), dataset.path)
     dataset.files.roots.check([relative], "--in-place")
     whole = xxhash.xxh3_64()
@@ -172,7 +187,7 @@ class _Tables:
                     f"{file}: {value}",
                     str(found),
                     f"{schemas[0].field(value).type}, as {files[0]} has",
-                    "write the files again with one type",
+                    f"write {file} again with the type that {files[0]} has",
                 )
         self.dtype, self.shape = self._type(schemas[0].field(value).type)
 
@@ -182,7 +197,10 @@ class _Tables:
                 return self._arrow.parquet.ParquetFile(file)
             except self._arrow.ArrowInvalid as error:
                 raise InputError(
-                    file, f"no Parquet ({error})", "Parquet files, or a single .npy file", "convert it"
+                    file,
+                    f"no Parquet ({error})",
+                    "Parquet files, or a single .npy file",
+                    "write Parquet with pyarrow, or a .npy with numpy.save",
                 ) from error
 
     def _type(self, kind: Any) -> tuple[str, tuple[int, ...]]:
@@ -196,7 +214,9 @@ class _Tables:
             item = item.value_type
         if not lists or not (types.is_integer(item) or types.is_floating(item)):
             rule = "lists of numbers, or of lists of a fixed size"
-            raise InputError(f"{self._files[0]}: {self._value}", str(kind), rule, "cast it: fixed_size_list")
+            raise InputError(
+                f"{self._files[0]}: {self._value}", str(kind), rule, f"cast {self._value} to pyarrow.list_(TYPE, K)"
+            )
         return np.dtype(item.to_pandas_dtype()).str.lstrip("<|"), tuple(shape)
 
     def items(self, dataset: Dataset) -> Iterator[tuple[int, Array, str]]:
@@ -206,13 +226,20 @@ class _Tables:
             for batch in self._open(file).iter_batches(64, columns=[self._key, self._value]):
                 keys, lists = batch[self._key].to_pylist(), batch[self._value]
                 if lists.null_count:
-                    raise InputError(f"{file}: {self._value}", "null", "a list for each row", "skip such rows")
+                    raise InputError(
+                        f"{file}: {self._value}", "null", "a list for each row", f"drop the rows without {self._value}"
+                    )
                 flat = lists.flatten()
                 # Before each level: flattening drops what is null, and all values after it would move.
                 while not flat.null_count and self._arrow.types.is_fixed_size_list(flat.type):
                     flat = flat.flatten()
                 if flat.null_count:
-                    raise InputError(f"{file}: {self._value}", "null in a list", "numbers", "fill or omit them")
+                    raise InputError(
+                        f"{file}: {self._value}",
+                        "null in a list",
+                        "numbers",
+                        f"fill the nulls of {self._value}, or drop these rows",
+                    )
                 values = flat.to_numpy(zero_copy_only=False).reshape(-1, *self.shape)
                 offsets = lists.offsets.to_numpy()
                 for number, (low, high), where in zip(
@@ -221,7 +248,9 @@ class _Tables:
                     start, stop = dataset.document_range(number)
                     place = f"{file}, row {where}, document {number}"
                     if high - low != stop - start:
-                        fix = "give an item for each token of the document, its end of text included"
+                        fix = (
+                            f"write a list of {stop - start} items there: one for each token, the end of text included"
+                        )
                         raise ConfigError(place, f"{high - low} items", f"{stop - start}, one for each token", fix)
                     if low < high:
                         yield start, values[low:high], place
@@ -239,6 +268,9 @@ class _Tables:
                 known = 0 if self._key == "document" else len(dataset.find_document(str(key)))
                 said = f"{known} documents with the id {key!r}" if known else f"no document {key!r}"
                 raise ConfigError(
-                    f"{file}, row {at}", said, f"a document in {dataset.path}", "name it by number: document"
+                    f"{file}, row {at}",
+                    said,
+                    f"a document in {dataset.path}",
+                    "name the document by its number: --key document",
                 )
         return numbers

@@ -61,14 +61,14 @@ class Plan:
 
 def taken(directory: str, name: str) -> ConfigError:
     """The error for a column that is there already."""
-    fix = f"choose another name, or remove it: conceptloader column {directory} {name} --remove"
+    fix = f"pass another NAME, or remove it: conceptloader column {directory} {name} --remove"
     return ConfigError(os.path.join(directory, column_file(name)), "a column", "a name that no column has", fix)
 
 
 def require_local(path: str) -> None:
     """Raise ConfigError for a URL."""
     if "://" in path:
-        fix = "write into a copy, and upload the column's files"
+        fix = "pass a local copy, and upload the column's files"
         raise ConfigError(path, "a URL", "a local directory", fix)
 
 
@@ -93,13 +93,16 @@ class Unfinished:
             write_file(target, dump_json({"format": _FORMAT, "version": 1, **asdict(plan)}), exclusive=True)
         elif not os.path.exists(target):
             raise ConfigError(
-                self.path, "no column that is being written", "the name of a column that was begun", "check the name"
+                self.path,
+                "no column that is being written",
+                "the name of a column that was begun",
+                "pass the NAME of a column that was begun, or begin it: column_writer",
             )
         found = load_json(target).parse(Plan, _FORMAT, 1)
         if plan is not None and found != plan:
             theirs, ours = asdict(found), asdict(plan)
             key = next(key for key in ours if ours[key] != theirs[key])
-            fix = f"continue with the same, or begin again: conceptloader column {self.directory} {self.name} --remove"
+            fix = f"pass the same {key}, or begin again: conceptloader column {self.directory} {self.name} --remove"
             raise ConfigError(f"{self.path}: {key}", theirs[key], f"{ours[key]!r}, as this writer is to write", fix)
         return found
 
@@ -174,14 +177,14 @@ class Unfinished:
         for path in self._logs():
             with opened(path) as descriptor:
                 if self._is_held(descriptor):
-                    fix = "close all of them first: finish() is for one process, when all ranks are done"
+                    fix = "call close() on all ranks first: finish() is for one process"
                     raise ConfigError(self.path, "a writer that is still open", "a column without an open writer", fix)
 
     def require_not_finishing(self) -> None:
         """Raise ConfigError if the column is being finished."""
         with contextlib.suppress(FileNotFoundError), open(self.lock, "rb") as file:
             if self._is_held(file.fileno()):
-                fix = "write all values before finish(), which is for one process"
+                fix = "call write() before finish(), which is for one process"
                 raise ConfigError(self.path, "a column that is being finished", "a column that is being written", fix)
 
     @property
@@ -203,7 +206,12 @@ class Unfinished:
 
     def _say_without_locks(self, error: OSError) -> None:
         if error.errno not in NO_LOCKS:
-            raise ReadError(self.path, f"cannot be locked: {error.strerror}", errno=error.errno) from error
+            raise ReadError(
+                self.path,
+                f"cannot be locked: {error.strerror}",
+                errno=error.errno,
+                fix="run `chmod u+w` on the folder, or write into a copy on a file system with locks",
+            ) from error
         problem = "the file system has no locks"
         log.warning("%s: %s; make sure that all writers are closed before it is finished", self.path, problem)
 

@@ -36,7 +36,9 @@ def as_stored(values: Any, dtype: str, items: int, where: str) -> Stored:
         found, wrong = _converted(given, dtype, bits)
     else:
         rule = f"{'floats' if kind == 'f' else 'integers'}, for a column of {dtype}"
-        raise ConfigError(where, f"values of {given.dtype}", rule, "convert them, or choose the column's dtype")
+        raise ConfigError(
+            where, f"values of {given.dtype}", rule, "convert them with astype, or pass the column's dtype"
+        )
     if wrong is not None:
         wrong = np.logical_or.reduce(wrong.reshape(*wrong.shape[:items], -1), -1)
         given = (given.astype("u4") << 16).view("f4") if bits else given

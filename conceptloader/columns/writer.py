@@ -94,7 +94,9 @@ class ColumnWriter:
         expected = (*tokens.shape, *self.plan.shape)
         if stored.values.shape != expected:
             rule = f"{list(expected)}: a row for each of the batch, a position for each of its {self.plan.at}, an item"
-            raise ConfigError(where, f"values of shape {list(stored.values.shape)}", rule, "reshape them")
+            raise ConfigError(
+                where, f"values of shape {list(stored.values.shape)}", rule, "reshape the values: values.reshape(...)"
+            )
         self._check(tokens, samples, pieces, stored)
         self.others += others
         return self._put(pieces, stored.values, lambda row: f"{where}: sample {samples[row]}")
@@ -149,23 +151,23 @@ class ColumnWriter:
         keys = [key for key in _TOKENS[self.plan.at] if key in batch]
         if "sample_index" not in batch or not keys:
             lacks = "sample_index" if "sample_index" not in batch else _TOKENS[self.plan.at][0]
-            fix = f"set outputs.{lacks}: true" if lacks == "sample_index" else "give the whole batch"
+            fix = f"set outputs.{lacks}: true" if lacks == "sample_index" else f"keep {lacks!r} in the batch"
             raise ConfigError("batch", f"no {lacks}", "a batch as the loader gives it", fix)
         tokens, samples = _numpy(batch[keys[0]]), _numpy(batch["sample_index"]).astype(np.int64).reshape(-1)
         if tokens.ndim != 2 or len(samples) != len(tokens):
             found = f"{list(tokens.shape)} tokens and {len(samples)} samples"
-            raise ConfigError("batch", found, "a row for each sample", "give the batch as the loader gave it")
+            raise ConfigError("batch", found, "a row for each sample", "pass the batch as the loader gave it")
         pieces, others = pieces_of(self._blend(), samples, self.plan.at, self._is_mine)
         reach = int((pieces.place + pieces.end - pieces.first).max(initial=0))
         if reach > tokens.shape[1]:
-            fix = "gather what ranks of context parallelism have of a sample, and write it on one of them"
+            fix = "gather what ranks of context parallelism have of a sample, and call write on one of them"
             raise ConfigError("batch", f"{tokens.shape[1]} {self.plan.at} a sample", f"whole samples, {reach}", fix)
         return tokens, samples, pieces.where(tokens >= 0), others
 
     def _blend(self) -> Blend:
         """That in force: weights that were set live are in it."""
         if self._source is None:
-            fix = "column_writer(..., loader=loader)"
+            fix = "pass the loader: column_writer(..., loader=loader)"
             raise ConfigError(f"column {self.name}", "no loader", "the loader whose batches are written", fix)
         found: Blend = self._source if isinstance(self._source, Blend) else self._source.blend
         return found
@@ -179,7 +181,7 @@ class ColumnWriter:
                 f"column {self.name}: loader",
                 f"other tokens than those of {self.dataset.path}: {read}",
                 "a loader that reads this dataset, or a subset of it",
-                "make the loader of it; values belong to the tokens of one tokenizer",
+                f"make the loader of {self.dataset.path}, whose tokenizer the values belong to",
             )
 
     def _is_mine(self, dataset: Dataset) -> bool:
@@ -217,7 +219,7 @@ class ColumnWriter:
                     where(row),
                     f"other values than those that tokens [{start:,}, {stop:,}) of the dataset have already",
                     "the same: each token is to be written once",
-                    "pass over rows that has(batch) knows, or keep the first ones: column_writer(..., keep=True)",
+                    "skip the rows that has(batch) knows, or pass keep=True to column_writer to keep the first ones",
                 )
         for start, (stop, found, shard, first, data) in new.items():
             self._unfinished.put(shard, first * self._itemsize, data, (start, stop), found)
@@ -242,7 +244,7 @@ class ColumnWriter:
                     f"column {self.name}: sample {samples[at]}: {self.plan.at}[{position}]",
                     f"token {int(given[other[0]])}",
                     f"{int(there[other[0]])}, as {self.dataset.path} has there",
-                    "write batches as this loader gives them, without a transform that moves or replaces tokens",
+                    "pass batches as this loader gives them, without a transform that moves or replaces tokens",
                 )
             if stored.wrong is not None and (bad := flat[stored.wrong.reshape(-1)[flat]]).size:
                 at, position = divmod(int(bad[0]), tokens.shape[1])
@@ -254,7 +256,7 @@ def require_fitting(stored: Stored, plan: Plan, where: str, first: int = 0) -> N
     """Raise ConfigError for items that are not as the column has them. first: the token of the first, for messages."""
     if stored.values.shape[1:] != plan.shape:
         found = f"items of shape {list(stored.values.shape[1:])}"
-        raise ConfigError(where, found, f"{list(plan.shape)}, as of the column", "correct the file")
+        raise ConfigError(where, found, f"{list(plan.shape)}, as of the column", "correct the file, or pass --shape")
     if stored.wrong is not None:
         at = int(np.argmax(stored.wrong))
         raise _wrong(f"{where}, token {first + at:,}", plan, stored.given[at])
@@ -262,7 +264,7 @@ def require_fitting(stored: Stored, plan: Plan, where: str, first: int = 0) -> N
 
 def _wrong(where: str, plan: Plan, given: Any) -> ConfigError:
     values = np.asarray(given).reshape(-1)
-    fix = "compute it in a wider type, mask it, or choose another dtype"
+    fix = "pass another dtype to column_writer, or mask these values"
     return ConfigError(where, f"{values[:4].tolist()}", f"numbers that {plan.dtype} holds, not NaN", fix)
 
 
@@ -278,7 +280,7 @@ def begin(
     dataset = open_dataset(path, roots)
     require_local(dataset.path)
     if dataset.viewed is not None:
-        fix = f"write into its source, whose columns it has: {dataset.source}"
+        fix = f"pass its source, whose columns it has: {dataset.source}"
         raise ConfigError(dataset.path, "a subset", "a dataset with files of its own", fix)
     shape = (as_count(shape, "shape"),) if isinstance(shape, int) else tuple(as_count(one, "shape") for one in shape)
     plan = Plan(dtype=dtype, shape=shape, stream_fingerprint=dataset.stream_fingerprint, at=at)

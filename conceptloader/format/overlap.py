@@ -62,5 +62,7 @@ def _sorted(spans: Iterable[tuple[int, int, T]]) -> list[tuple[int, int, T]]:
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     for start, end, _ in ordered:
         if start >= end:
-            raise InputError("", f"span [{start}, {end})", "start < end", "drop empty spans")
+            raise InputError(
+                "", f"span [{start}, {end})", "start < end", "drop empty spans before split_levels or split_segments"
+            )
     return ordered

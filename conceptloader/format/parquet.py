@@ -35,7 +35,7 @@ def write_parquet(batches: Iterable[Any], path: str, row_group: int = _ROW_GROUP
     for batch in chain(batches, [None]):
         kept += [] if batch is None else [batch]
         if not kept and writer is None:
-            raise ConfigError("", "no row", "at least one row", "nothing was written")
+            raise ConfigError("", "no row", "at least one row", "pass at least one row: nothing was written")
         writer = writer or parquet.ParquetWriter(path, kept[0].schema, compression="zstd", **options)
         held = sum(some.num_rows for some in kept)
         if held >= row_group or batch is None:
@@ -93,7 +93,7 @@ class SortedParquet:
                 raise ReadError(
                     self._path,
                     f"cannot be read: {error}",
-                    fix="check the permissions, and the disk or mount",
+                    fix=f"run `chmod u+r {self._path}`, or check its disk or mount",
                     errno=error.errno,
                 ) from error
             raise FormatError(self._path, str(error), "what was written", self._remedy) from error

@@ -107,16 +107,19 @@ def _check_track(dataset: Dataset, track: str) -> None:
             dataset.path,
             "a view, which has the index of its source",
             f"the source, {dataset.source}",
-            f"index {dataset.source}",
+            f"run `conceptloader index {dataset.source}`",
         )
     known = dataset.concept_tracks
     if track not in known:
         raise ConfigError(
-            dataset.path, f"no track {track!r} of concepts", f"one of {known}", "name one of these (--track)"
+            dataset.path, f"no track {track!r} of concepts", f"one of {known}", "pass --track with one of these"
         )
     if "://" in dataset.path:
         raise ConfigError(
-            dataset.path, "a URL", "a local directory, where the index can be written", "index a local copy"
+            dataset.path,
+            "a URL",
+            "a local directory, where the index can be written",
+            "run `conceptloader index` on a local copy",
         )
 
 
@@ -150,7 +153,9 @@ def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
 def _database(directory: str) -> AbstractContextManager[Any]:
     problem = f"{directory}: spans cannot be sorted"
     return database(
-        directory, "400MB", lambda found: ReadError(f"{problem}", f"{found}", fix="run the same command again")
+        directory,
+        "400MB",
+        lambda found: ReadError(f"{problem}", f"{found}", fix="run the same `conceptloader index` command again"),
     )
 
 
@@ -189,7 +194,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
             directory,
             f"no spans of {counted(len(missing), 'shard')}, the first is {missing[0]}",
             f"all {dataset.num_shards}",
-            "run the tasks that are missing, or the command without --task",
+            "run the --task that is missing, or the command without --task",
         )
     table = os.path.join(directory, CONCEPTS)
     done = {shard: report for shard, report in reports.items() if report is not None}

@@ -76,7 +76,10 @@ def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:
             ids.append(int(name))
         else:
             raise ConfigError(
-                "--together", repr(name), f"names of concepts of track {index.track}", "correct the names"
+                "--together",
+                repr(name),
+                f"names of concepts of track {index.track}",
+                "correct --together: `conceptloader index --top N` prints names",
             )
     counts = index.together(ids).tolist()
     rows = [[name, *row] for name, row in zip(asked, counts, strict=True)]

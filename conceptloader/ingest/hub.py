@@ -54,7 +54,7 @@ class HubName:
                 self.given,
                 f"nothing that can be fetched ({type(error).__name__}: {str(error).splitlines()[0]})",
                 f"a {self.kind} of the hub",
-                "check name, network and login, or fetch it yourself and give its folder",
+                "check the name, or run `hf auth login`; or run `hf download`, and pass its folder",
             ) from error
         return os.path.join(found, self.path) if self.path else str(found)
 
@@ -73,7 +73,7 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
         return name
     hub = HubName.parse(name, kind)
     if hub.split is not None:
-        raise ConfigError(name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", "omit it")
+        raise ConfigError(name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", "omit --split")
     return hub.fetch(hub.below(patterns))
 
 

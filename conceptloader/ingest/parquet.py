@@ -29,10 +29,12 @@ def open_parquet(path: str) -> Any:
             _check_plain(path, file.metadata.serialized_size)
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
-        kind, fix = os.path.splitext(path)[1].removeprefix("."), "write it again, or remove it"
+        kind, fix = os.path.splitext(path)[1].removeprefix("."), f"write {path} again, or remove it"
         raise InputError(path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", fix) from error
     if len(set(names)) < len(names):
-        raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
+        raise InputError(
+            path, f"columns {', '.join(names)}", "each name once", f"rename one of these columns in {path}"
+        )
     return file
 
 
@@ -67,7 +69,7 @@ def _check_single(path: str, meta: Any) -> None:
         at = found.start()
         before = at + len(_MAGIC) <= free and _is_footer(head[: at + len(_MAGIC)])
         if at and (at == free or before):
-            fix = "name the files that were joined one by one"
+            fix = "pass the files that were joined, one by one, as inputs"
             raise InputError(
                 path, f"several parquet files in one (byte {at})", "one file, whose footer has all rows", fix
             )

@@ -42,12 +42,15 @@ class Prefix:
             self._template = environment.from_string(template)
         except jinja.TemplateError as error:
             raise ConfigError(
-                "prefix", f"a template that is not Jinja ({error})", "a Jinja template", "fix it (--prefix)"
+                "prefix", f"a template that is not Jinja ({error})", "a Jinja template", "correct --prefix"
             ) from error
         if not template or any("\\n" in data.data for data in tree.find_all(jinja.nodes.TemplateData)):
             found = "a backslash and an n in the text" if template else "an empty template"
             raise ConfigError(
-                "prefix", str(found), "a template", "a line feed is one, such as $'\\n' of bash, or {{ '\\n' }}"
+                "prefix",
+                str(found),
+                "a template",
+                "pass a prefix with a line feed, such as $'\\n' of bash, or {{ '\\n' }}",
             )
 
     def render(self, record: Mapping[str, Any]) -> str:

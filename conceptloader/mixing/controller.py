@@ -112,7 +112,7 @@ def saved(kind: type[S], state: Any) -> S:
         return build(kind, state, "mixing")
     except ConfigError as error:
         raise ResumeError(
-            "mixing", f"a corrupt state ({error})", "the state of a mixture", "take another checkpoint"
+            "mixing", f"a corrupt state ({error})", "the state of a mixture", "pass the state of another checkpoint"
         ) from error
 
 
@@ -120,13 +120,18 @@ def saved_rows(kind: type[R], state: Any, names: Iterable[str], rule: str) -> tu
     """What a state holds, and its rows as columns by dataset. Raises ResumeError for that of others, too."""
     found, expected = saved(kind, state), list(names)
     if found.rule != rule:
-        raise ResumeError("state of the mixing: rule", repr(found.rule), rule, "put the options back")
+        raise ResumeError(
+            "mixing",
+            repr(found.rule),
+            rule,
+            "restore apply (of doremi) or smoothing (of odm) under `mixing` in the YAML",
+        )
     if sorted(found.datasets) != sorted(expected):
         raise ResumeError(
-            "state of the mixing",
+            "mixing",
             ", ".join(found.datasets),
             f"numbers for {', '.join(sorted(expected))}",
-            "a mixture learns over the datasets that it began with: begin a stage of data (new_stage) with others",
+            "begin a stage of data with other datasets (new_stage): a mixture learns over those that it began with",
         )
     columns = zip(*(found.datasets[name] for name in expected), strict=True)
     return found, [dict(zip(expected, column, strict=True)) for column in columns]

@@ -60,7 +60,7 @@ class DoReMi(Controller):
                 "doremi.reference",
                 ", ".join(sorted(given.reference)),
                 f"a loss for each of {', '.join(sorted(weights))}",
-                "give a loss for each dataset",
+                "set mixing.doremi.reference.NAME for each dataset",
             )
         self.weights = self.average = self._sampling = shares(weights)
         self.excess, self.updates = dict.fromkeys(weights, given.initial_excess), 1

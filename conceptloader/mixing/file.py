@@ -36,7 +36,10 @@ class File(Controller):
         self._names, self._path, self._said = sorted(weights), options.pop("path", ""), ""
         if options or not self._path or not isinstance(self._path, str):
             raise ConfigError(
-                "file", repr(options or self._path), "a path: mixing: {file: {path: FILE}}", "set path alone"
+                "file",
+                repr(options or self._path),
+                "a path: mixing: {file: {path: FILE}}",
+                "write mixing: {file: {path: FILE}}",
             )
         self._last = saved(SavedFile, state or {"seen": "", "given": ""})  # empty in states of 0.2.0
 
@@ -50,7 +53,7 @@ class File(Controller):
                     where,
                     ", ".join(weights) or "none",
                     f"a weight for each of {', '.join(self._names)}",
-                    "write one for each dataset",
+                    f"write a weight for each dataset in {self._path}",
                 )
         except ConceptloaderError as error:
             if str(error) != self._said:

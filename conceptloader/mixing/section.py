@@ -35,10 +35,20 @@ def check(config: Config) -> None:
     """Raise ConfigError unless the section is one known kind with its options. Imports nothing of the user's."""
     section = config.mixing or {}
     if len(section) != 1:
-        raise ConfigError("mixing", ", ".join(section) or "nothing", "one controller, as `mixing: {odm: {}}`")
+        raise ConfigError(
+            "mixing",
+            ", ".join(section) or "nothing",
+            "one controller, as `mixing: {odm: {}}`",
+            "write mixing: {odm: {}}",
+        )
     ((kind, options),) = section.items()
     if not isinstance(options, (str, Mapping)):
-        raise ConfigError(f"mixing.{kind}", repr(options), "a mapping of options, {} for none")
+        raise ConfigError(
+            f"mixing.{kind}",
+            repr(options),
+            "a mapping of options, {} for none",
+            f"write mixing: {{{kind}: {{}}}}",
+        )
     if kind in CONTROLLERS:
         try:
             controller(kind, options, dict.fromkeys(config.names, 1.0))
@@ -47,14 +57,16 @@ def check(config: Config) -> None:
     elif ":" not in kind:
         raise unknown(f"mixing.{kind}", kind, (*CONTROLLERS, "module:Class"), "controller")
     if not config.outputs.dataset_id:
-        raise ConfigError("outputs.dataset_id", "false with mixing", "true, since losses are by dataset", "omit it")
+        raise ConfigError(
+            "outputs.dataset_id", "false with mixing", "true, since losses are by dataset", "omit outputs.dataset_id"
+        )
     for key in ("phases", "replay"):
         if getattr(config, key):
             raise ConfigError(
                 key,
                 f"{key} with mixing, which sets weights too",
                 "weights in one place",
-                "omit it, and give the datasets weights",
+                f"omit {key}, and set datasets.NAME.weight",
             )
 
 
@@ -80,14 +92,17 @@ def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, An
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"mixing.{kind}", str(error), "module:Class, which can be imported", "correct the name"
+            f"mixing.{kind}",
+            str(error),
+            "module:Class, which can be imported",
+            'write mixing: {"module:Class": {}} with a class that can be imported',
         ) from error
     if not (isinstance(found, type) and issubclass(found, Controller)):
         raise ConfigError(
             f"mixing.{kind}",
             "no controller",
             "a class derived from conceptloader.mixing.Controller",
-            "derive the class from it",
+            "derive the class from conceptloader.mixing.Controller, or name another in `mixing`",
         )
     if isinstance(options, str):
         options = {"path": options}
@@ -95,7 +110,10 @@ def controller(kind: str, options: Any, weights: Weights, state: Mapping[str, An
         inspect.signature(found).bind(weights, state, **options)
     except TypeError as error:
         raise ConfigError(
-            f"mixing.{kind}", str(error), "weights, state and these options as its arguments", "correct the options"
+            f"mixing.{kind}",
+            str(error),
+            "weights, state and these options as its arguments",
+            f"correct the options of mixing.{kind}",
         ) from error
     made = found(weights, state, **options)
     made.options = options if made.options is None else made.options
@@ -122,7 +140,7 @@ def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | Non
                 "mixing",
                 f"{kind or 'no controller'}",
                 f"{found.kind}, as saved",
-                f"go back to it, or begin again with {allow}",
+                f"write mixing: {{{found.kind}: ...}} again, or begin again with {allow}",
             )
         found = None
     if blend.config.mixing is None:
@@ -236,7 +254,10 @@ class Mixing:
             json.dumps(state)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"mixing.{self.kind}: state", str(error), "plain JSON", "convert it in the controller's method state"
+                f"mixing.{self.kind}: state",
+                str(error),
+                "plain JSON",
+                "return dict, list, str, int or float from the controller's method state",
             ) from error
         return dict(vars(SavedMixing(kind=self.kind, steps=self.steps, state=state, options=self._options)))
 
@@ -253,7 +274,10 @@ class Mixing:
                 raise unknown(where, name, self.names, "dataset")
             if name not in weights:
                 raise ConfigError(
-                    where, "nothing", "a weight of each dataset", "return a weight for each dataset from the controller"
+                    where,
+                    "nothing",
+                    "a weight of each dataset",
+                    f"return a weight for each dataset from the controller mixing.{self.kind}",
                 )
             convert(weights[name], Weight, where)
 

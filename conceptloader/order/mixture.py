@@ -25,7 +25,7 @@ from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
-FORGOTTEN = "weights were set live since, and the state keeps those in force: give the run log, which has all of them"
+FORGOTTEN = "pass the run log (--run-log): weights were set live since, of which the state keeps those in force"
 
 
 class Mixture(Shown):
@@ -69,7 +69,12 @@ class Mixture(Shown):
         drawn: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
-            raise ConfigError("block", str(block), f"1 <= block <= {MAX_BLOCK}")
+            raise ConfigError(
+                "block",
+                str(block),
+                f"1 <= block <= {MAX_BLOCK}",
+                "pass block in this range",
+            )
         self.sizes = [int(n) for n in sizes]
         self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
         self.seed, self.block = as_integer(seed, "seed"), int(block)
@@ -95,21 +100,32 @@ class Mixture(Shown):
 
     def _check_members(self) -> None:
         if not self.sizes:
-            raise ConfigError("sizes", "no datasets", "at least one dataset", "name it under `datasets`")
+            raise ConfigError("sizes", "no datasets", "at least one dataset", "name a dataset under `datasets`")
         for what, values in (("names", self.names), ("max_epochs", self.max_epochs)):
             if len(values) != len(self.sizes):
-                raise ConfigError(what, len(values), f"a value for each of the {len(self.sizes)} sizes", "give as many")
+                raise ConfigError(
+                    what,
+                    len(values),
+                    f"a value for each of the {len(self.sizes)} sizes",
+                    f"pass {len(self.sizes)} values as {what}",
+                )
         repeated = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if repeated:
             raise ConfigError(
-                "names", f"a name twice: {repeated}", "a name of its own for each dataset", "rename one of them"
+                "names",
+                f"a name twice: {repeated}",
+                "a name of its own for each dataset",
+                f"rename one of the datasets {repeated}",
             )
         for name, size, limit in zip(self.names, self.sizes, self.max_epochs, strict=True):
             if not 1 <= size <= MAX_N:
-                raise ConfigError(f"sizes.{name}", f"{size} windows", "1 to 2**63", "is seq_len larger than the data?")
+                raise ConfigError(f"sizes.{name}", f"{size} windows", "1 to 2**63", "lower seq_len, or widen its split")
             if limit is not None and not limit > 0:
                 raise ConfigError(
-                    f"max_epochs.{name}", str(limit), "a number above 0, or None for no limit", "correct it"
+                    f"max_epochs.{name}",
+                    str(limit),
+                    "a number above 0, or None for no limit",
+                    "set max_epochs above 0, or omit it for no limit",
                 )
 
     def _phase_list(self, weights: Sequence[float] | None, phases: Sequence[Phase] | None) -> list[Phase]:
@@ -118,10 +134,13 @@ class Mixture(Shown):
             given = [1] * len(self.sizes) if weights is None else list(weights)
             if len(given) != len(self.sizes):
                 raise ConfigError(
-                    "weights", len(given), f"a weight for each of the {len(self.sizes)} sizes", "give as many"
+                    "weights",
+                    len(given),
+                    f"a weight for each of the {len(self.sizes)} sizes",
+                    f"pass {len(self.sizes)} weights",
                 )
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
-        hint = "; `weights` already gives the phase at 0" if weights is not None else ""
+        hint = "omit the phase at 0: `weights` gives it" if weights is not None else ""
         return checked_phases(result, hint, self.begin)
 
     def _exact_weights(self, phase: Phase) -> dict[str, int]:
@@ -129,7 +148,10 @@ class Mixture(Shown):
         for name in phase.weights:
             if name not in known:
                 raise ConfigError(
-                    f"{where}.{name}", "no such dataset", f"one of {sorted(self.names)[:20]}", "correct the name"
+                    f"{where}.{name}",
+                    "no such dataset",
+                    f"one of {sorted(self.names)[:20]}",
+                    f"rename {where}.{name} to one of these",
                 )
         return exact_weights(phase.weights, where)
 
@@ -220,7 +242,12 @@ class Mixture(Shown):
     def counts(self, g: int) -> list[int]:
         """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
         if g < 0:
-            raise ConfigError("sample index", str(g), "0 or more")
+            raise ConfigError(
+                "sample index",
+                str(g),
+                "0 or more",
+                "pass a sample from 0 on",
+            )
         return self._counts(self.skips.global_index(g))
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
@@ -234,6 +261,7 @@ class Mixture(Shown):
                 f"dataset {dataset}, epoch {epoch}, window {window}",
                 f"one of {len(self.sizes)} datasets, epoch >= 0, and a window of the dataset; sizes are "
                 f"{self.sizes[:20]}",
+                f"pass a window of these sizes: {self.sizes[:20]}",
             )
         size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:
@@ -320,5 +348,5 @@ class Mixture(Shown):
                     f"datasets.{name}.max_epochs",
                     f"a run of {num_samples} samples that reads it {count / size:.2f} times",
                     f"at most {limit}",
-                    "lower its weight, shorten the run or raise the limit",
+                    f"lower datasets.{name}.weight or num_samples, or raise the limit",
                 )

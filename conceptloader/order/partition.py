@@ -66,7 +66,9 @@ class Partition:
         as_count(self.micro_batch_size, "micro_batch_size")
         as_count(self.dp_size, "dp_size")
         if self.scheme not in get_args(Scheme):
-            raise ConfigError("partition scheme", repr(self.scheme), f"one of {get_args(Scheme)}", "set one of these")
+            raise ConfigError(
+                "partition scheme", repr(self.scheme), f"one of {get_args(Scheme)}", "omit scheme, or pass one of these"
+            )
         object.__setattr__(self, "group", self.micro_batch_size * self.dp_size)
 
     @lru_cache(maxsize=64)  # noqa: B019 - asked for with every micro batch; a Partition is four words
@@ -105,14 +107,14 @@ class Partition:
                 "global batch size",
                 f"{batch_size}",
                 f"a multiple of micro_batch_size {self.micro_batch_size} * dp_size {self.dp_size} = {self.group}",
-                "change one of the three",
+                f"set global_batch_size to a multiple of {self.group}, or change micro_batch_size or dp_size",
             )
 
     def check_rank(self, dp_rank: int) -> None:
         """Raise ConfigError unless 0 <= dp_rank < dp_size."""
         if as_count(dp_rank, "dp_rank", 0) >= self.dp_size:
             raise ConfigError(
-                "dp_rank", str(dp_rank), f"0 to {self.dp_size - 1} (dp_size {self.dp_size})", "count ranks from 0"
+                "dp_rank", str(dp_rank), f"0 to {self.dp_size - 1} (dp_size {self.dp_size})", "pass dp_rank from 0 on"
             )
 
 
@@ -148,7 +150,12 @@ class Plan:
     def __post_init__(self) -> None:
         self.partition.check_batch(self.schedule.batch_size(self.schedule.consumed))
         if self.last_batch not in get_args(LastBatch):
-            raise ConfigError("last_batch", repr(self.last_batch), f"one of {get_args(LastBatch)}", "set one of these")
+            raise ConfigError(
+                "last_batch",
+                repr(self.last_batch),
+                f"one of {get_args(LastBatch)}",
+                "omit last_batch, or set one of these",
+            )
         stop_step = stop = end = None
         if self.num_samples is not None:
             as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
@@ -207,7 +214,7 @@ class Plan:
                 "consumed_samples",
                 f"{consumed}",
                 f"at most {self.stop}, where the run ends",
-                "take an earlier checkpoint, or raise num_samples",
+                "resume from an earlier checkpoint, or raise num_samples",
             )
         past = (consumed - start) % group
         if past:
@@ -216,7 +223,7 @@ class Plan:
                 str(consumed),
                 f"{consumed - past} or {consumed - past + group}, where micro batches of "
                 f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks end",
-                "count samples over all ranks",
+                f"pass consumed_samples={consumed - past}, counted over all ranks",
             )
         return self.schedule.range_of(self.schedule.step_of(consumed))[0]
 
@@ -258,7 +265,7 @@ class Plan:
                 f"step {step}",
                 f"a run that ends before step {self.stop_step}, after {self.num_samples} samples",
                 "a step of the run",
-                "ask for an earlier step, or raise num_samples",
+                "pass an earlier step, or raise num_samples",
             )
         return self.schedule.range_of(step)
 

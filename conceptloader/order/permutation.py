@@ -20,12 +20,12 @@ def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
     """
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
-        raise ConfigError(what, f"dtype {array.dtype}", "an array of integers", "convert it to uint64")
+        raise ConfigError(what, f"dtype {array.dtype}", "an array of integers", f"pass {what}.astype(numpy.uint64)")
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise ConfigError(what, int(array.min()), f"values in 0 <= {what} < {n}", "correct the values")
+        raise ConfigError(what, int(array.min()), f"values in 0 <= {what} < {n}", f"pass {what} in this range")
     array = np.require(array, np.uint64, ["C", "A", "E"])
     if array.size and int(array.max()) >= n:
-        raise ConfigError(what, int(array.max()), f"values in 0 <= {what} < {n}", "correct the values")
+        raise ConfigError(what, int(array.max()), f"values in 0 <= {what} < {n}", f"pass {what} in this range")
     return array
 
 
@@ -47,9 +47,14 @@ class Permutation:
 
     def __init__(self, n: int, key: int = 0) -> None:
         if not 1 <= n <= MAX_N:
-            raise ConfigError("n", str(n), "1 <= n <= 2**63")
+            raise ConfigError(
+                "n",
+                str(n),
+                "1 <= n <= 2**63",
+                "pass n in this range",
+            )
         if not 0 <= key < 1 << 64:
-            raise ConfigError("key", str(key), "0 <= key < 2**64", "derive one with conceptloader.adapters.derive_key")
+            raise ConfigError("key", str(key), "0 <= key < 2**64", "pass a key of conceptloader.adapters.derive_key")
         self.n, self.key = index(n), index(key)
         self._key = mix64(self.key)  # small keys are legal here, and must not give related orders
         self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse
@@ -81,7 +86,7 @@ class Permutation:
 
     def _one(self, position: int, back: int) -> int:
         if not 0 <= position < self.n:
-            raise ConfigError("position", str(position), f"0 <= position < {self.n}", "correct it")
+            raise ConfigError("position", str(position), f"0 <= position < {self.n}", "pass position in this range")
         if self._tables:
             return int(self._tables[back][index(position)])
         return (permute, unpermute)[back](index(position), self.n, self._key)

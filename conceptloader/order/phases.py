@@ -68,7 +68,8 @@ def checked_phases(phases: Sequence[Phase], hint: str = "", first: int = 0) -> l
     starts = [phase.start for phase in result]
     ends = [phase.start + (phase.ramp.samples if phase.ramp else 0) for phase in result]
     if starts[:1] not in ([], [first]) or falls(starts) is not None or max(ends, default=0) >= 1 << 64:
-        raise ConfigError("phases", f"starts {starts}", f"{first} and then increasing samples below 2**64{hint}")
+        rule = f"{first} and then increasing samples below 2**64"
+        raise ConfigError("phases", f"starts {starts}", rule, hint or f"sort `phases` by start, from {first} on")
     check_first(result, f"phases.{first}.ramp")
     return result
 
@@ -77,7 +78,9 @@ def check_first(phases: Sequence[Phase], where: str) -> None:
     """Raise ConfigError if the first of all phases has a ramp. where: it stands, for the error."""
     if phases and phases[0].ramp is not None:
         found = f"a ramp from sample {phases[0].start} on"
-        raise ConfigError(where, found, "a later start", "the weights before it are missing")
+        raise ConfigError(
+            where, found, "a later start", f"set {where} to a later sample: the weights before it are missing"
+        )
 
 
 def without_ramps(phases: Sequence[Phase]) -> list[list[Phase]]:

@@ -39,10 +39,10 @@ class BatchSchedule:
     def __post_init__(self) -> None:
         if not isinstance(self.rule, Sequence) or any(not isinstance(e, Sequence) or len(e) != 2 for e in self.rule):
             raise ConfigError(
-                "batch size rule",
+                "global_batch_size",
                 repr(self.rule),
                 "((from_consumed, batch_size), ...)",
-                "write one pair for each batch size",
+                "pass pairs of (first sample, size), such as ((0, 256), (100000, 512))",
             )
         rule = tuple(
             (as_count(at, f"rule[{k}]: from_consumed", 0), as_count(size, f"rule[{k}]: batch size"))
@@ -51,10 +51,10 @@ class BatchSchedule:
         starts = [at for at, _ in rule]
         if not rule or starts[0] != 0 or falls(starts) is not None:
             raise ConfigError(
-                "batch size rule",
+                "global_batch_size",
                 f"entries that start at {starts} consumed samples",
                 "the first at 0 and each later one after the one before it",
-                "correct the starts",
+                "pass pairs of (first sample, size), such as ((0, 256), (100000, 512))",
             )
         object.__setattr__(self, "rule", rule)
         as_count(self.step, "step", 0)
@@ -82,7 +82,8 @@ class BatchSchedule:
                 "batch size ramp-up",
                 f"{start} to {batch_size} in steps of {increment}",
                 "a final size that is the first plus a whole number of increments",
-                "change one of the three",
+                f"set --rampup-batch-size START INCREMENT SAMPLES so that {batch_size} is START plus a "
+                "whole number of increments",
             )
         increments = (batch_size - start) // increment
         samples, rule = range(ramp_samples + 1), [(0, start)]
@@ -106,10 +107,10 @@ class BatchSchedule:
         multiple = as_count(multiple, "micro_batch_size * dp_size")
         if any(size < multiple for _, size in self.rule):
             raise ConfigError(
-                "batch sizes",
+                "global_batch_size",
                 f"{[size for _, size in self.rule]}",
                 f"each at least micro_batch_size * dp_size = {multiple} samples",
-                "lower the micro batch size or the number of ranks",
+                "lower micro_batch_size or dp_size, or raise global_batch_size",
             )
         return replace(self, rule=tuple((at, size // multiple * multiple) for at, size in self.rule))
 
@@ -132,7 +133,7 @@ class BatchSchedule:
                 f"step {step}",
                 "a step before the start of this schedule",
                 f"step {self.step} or later",
-                "ask the schedule of the start before",
+                "pass the run log (--run-log), which has the starts before",
             )
         first, consumed, size = self.stretches[bisect_right(self.stretches, (step, 1 << 64)) - 1]
         start = consumed + (step - first) * size
@@ -149,7 +150,7 @@ class BatchSchedule:
                 f"sample {sample}",
                 "a sample before the start of this schedule",
                 f"sample {self.consumed} or later",
-                "ask the schedule of the start before",
+                "pass the run log (--run-log), which has the starts before",
             )
         k = bisect_right([consumed for _, consumed, _ in self.stretches], sample) - 1
         first, consumed, size = self.stretches[k]

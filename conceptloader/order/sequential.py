@@ -27,7 +27,12 @@ class Sequential(Shown):
 
     def __init__(self, sizes: Sequence[int], names: Sequence[str]) -> None:
         if len(names) != len(sizes) or len(set(names)) != len(names):
-            raise ConfigError("names", list(names), f"a name of its own for each of {len(sizes)} sizes")
+            raise ConfigError(
+                "names",
+                list(names),
+                f"a name of its own for each of {len(sizes)} sizes",
+                f"pass {len(sizes)} different names",
+            )
         self.names = list(names)
         self.sizes = [as_count(n, f"sizes.{name}", 0) for name, n in zip(names, sizes, strict=True)]
         self._order = sorted(range(len(self.names)), key=self.names.__getitem__)
@@ -41,7 +46,12 @@ class Sequential(Shown):
         """(datasets int64, draws uint64) of an array of sample indices, in its shape. A draw is a window here."""
         g = np.asarray(positions)
         if g.size and not 0 <= int(g.min()) <= int(g.max()) < self.num_samples:
-            raise ConfigError("sample index", f"{g.min()} to {g.max()}", f"0 to {self.num_samples - 1}")
+            raise ConfigError(
+                "sample index",
+                f"{g.min()} to {g.max()}",
+                f"0 to {self.num_samples - 1}",
+                "pass samples in this range",
+            )
         g = g.astype(np.uint64)
         place = np.searchsorted(self._starts, g, side="right") - 1
         return np.array(self._order, dtype=np.int64)[place], g - self._starts[place]
@@ -64,7 +74,12 @@ class Sequential(Shown):
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The sample that is a window of a dataset in `epoch`, which is always 0 here; None after its end."""
         if not 0 <= dataset < len(self.sizes):
-            raise ConfigError("dataset", dataset, f"a number below {len(self.sizes)}")
+            raise ConfigError(
+                "dataset",
+                dataset,
+                f"a number below {len(self.sizes)}",
+                f"pass a dataset below {len(self.sizes)}",
+            )
         index = int(self.indices_of_windows(dataset, epoch, window))
         return index if index >= 0 else None
 
@@ -81,5 +96,5 @@ class Sequential(Shown):
                 "num_samples",
                 f"{num_samples} with order sequential",
                 f"at most {self.num_samples}, which it has",
-                "lower the number of samples",
+                f"set num_samples to {self.num_samples} or less, or omit it",
             )

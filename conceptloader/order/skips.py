@@ -39,10 +39,20 @@ class Skips:
     def __init__(self, skips: Sequence[Skip] = ()) -> None:
         for index, skip in enumerate(skips):
             if skip.at < 0 or skip.count < 1:
-                raise ConfigError(f"skip[{index}]", str(skip), "at >= 0 and count >= 1", "correct it")
+                raise ConfigError(
+                    f"skip[{index}]",
+                    str(skip),
+                    "at >= 0 and count >= 1",
+                    f"set skip[{index}].at to 0 or more, and count to 1 or more",
+                )
         self.skips = tuple(sorted(skips))
         if sum(skip.count for skip in skips) >= MAX_SKIPPED or any(skip.at >= MAX_SKIPPED for skip in skips):
-            raise ConfigError("skip", str(list(self.skips)[-1]), "fewer than 2**62 samples in all")
+            raise ConfigError(
+                "skip",
+                str(list(self.skips)[-1]),
+                "fewer than 2**62 samples in all",
+                "pass fewer samples in skip",
+            )
         self._at = [skip.at for skip in self.skips]
         self._total = [0]
         for skip in self.skips:

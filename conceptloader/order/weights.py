@@ -20,17 +20,21 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
         ConfigError: no weights; one that is zero, negative, NaN, infinite or below 2**-40 of the total.
     """
     if not weights:
-        raise ConfigError(where, "no weights", "a weight for at least one dataset", "name a dataset and its weight")
+        raise ConfigError(
+            where, "no weights", "a weight for at least one dataset", f"set {where}.NAME to a number above 0"
+        )
     exact: dict[str, Any] = {}
     for name in sorted(weights):
         weight = weights[name]
         if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
-            raise ConfigError(f"{where}.{name}", repr(weight), "a number", "correct it")
+            raise ConfigError(f"{where}.{name}", repr(weight), "a number", f"set {where}.{name} to a number above 0")
         if isinstance(weight, float) and not math.isfinite(weight):
-            raise ConfigError(f"{where}.{name}", str(weight), "a finite number above 0", "correct it")
+            raise ConfigError(
+                f"{where}.{name}", str(weight), "a finite number above 0", f"set {where}.{name} to a number above 0"
+            )
         if weight <= 0:
             raise ConfigError(
-                f"{where}.{name}", str(weight), "a number above 0", "leave a dataset that is not drawn out"
+                f"{where}.{name}", str(weight), "a number above 0", f"omit {where}.{name} if it is not drawn"
             )
         exact[name] = weight if type(weight) is int else exact_weight(weight)
     total = sum(exact.values())
@@ -41,7 +45,7 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
                 f"{where}.{name}",
                 f"{weights[name]}, below 2**-40 of the total",
                 "at least 2**-40 of the total",
-                "raise it, or remove the dataset",
+                f"raise {where}.{name}, or remove the dataset",
             )
     if all(type(weight) is int for weight in exact.values()):  # no fraction is made of them
         common = math.gcd(*exact.values())
@@ -58,7 +62,9 @@ def tempered(weights: Mapping[str, float], temperature: float) -> dict[str, floa
         ConfigError: a temperature that is not a finite number above 0.
     """
     if not (math.isfinite(temperature) and temperature > 0):
-        raise ConfigError("temperature", str(temperature), "a finite number above 0", "correct it")
+        raise ConfigError(
+            "temperature", str(temperature), "a finite number above 0", "set temperature above 0, such as 1"
+        )
     if temperature == 1:
         return dict(weights)
     largest = max(weights.values())

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         return
     if arguments.samples is None:
         raise ConfigError(
-            "receipt", "no --samples", "how many samples the run of --run-log has trained", "add --samples"
+            "receipt", "no --samples", "how many samples the run of --run-log has trained", "add --samples N"
         )
     stated = state_run(arguments.config, arguments.run_log, arguments.samples)
     if arguments.published is not None:

@@ -47,7 +47,7 @@ def prepare(
     with closing(open_files(path, roots, check=True)) as files:
         folder = files.roots.directory
         if files.remote is not None:
-            fix = f"prepare a local copy, and upload its {FILE} next to the manifest"
+            fix = f"run `conceptloader receipt --prepare` on a local copy, and upload its {FILE} next to the manifest"
             raise ConfigError(folder, "a URL", "a local directory", fix)
         bare = np.flatnonzero((files.table.documents == 0) & (files.table.tokens > 0))
         if len(bare):
@@ -55,7 +55,7 @@ def prepare(
                 folder,
                 f"no documents in shard {bare[0]}",
                 "documents in each shard",
-                "adopt the file with document boundaries",
+                "run `conceptloader adopt` with --document-end",
             )
         known: Sequence[str] | None = None
         try:
@@ -76,7 +76,8 @@ def prepare(
                 f"{target}: document_roots",
                 f"other documents in {counted(len(other), 'shard')}, the first is {other[0]}",
                 "the documents that the file was made of",
-                "they were changed since, or the file was: `conceptloader verify --full`, restore what is corrupt",
+                f"run `conceptloader verify {folder} --full` and restore the files it names: they, or "
+                f"{target}, were changed since",
             )
         return known is None
 

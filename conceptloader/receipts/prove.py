@@ -61,12 +61,12 @@ class RunStatement:
                 where,
                 f"{type(published).__name__}",
                 "a statement of `conceptloader receipt --out`",
-                "make one with that command",
+                "pass --published the FILE of `conceptloader receipt --out`",
             )
         pairs = [(name, published.get(name), self.value.get(name)) for name in sorted({*published, *self.value})]
         parts = [f"{name}: published {then}, now {now}"[:300] for name, then, now in pairs if then != now]
         if parts:
-            fix = "restore what the root was published of: the run log and the datasets"
+            fix = "restore the run log and datasets of which the root was published, or pass another --published"
             raise ConfigError(where, "; ".join(parts), "what is published", fix)
 
 
@@ -125,7 +125,7 @@ def make_receipt(stated: RunStatement, document: str | int, dataset: str | None 
     found = {place: opened for place, opened in found.items() if place[0] in stated.roots}
     if len({(stated.roots[name], number) for name, number in found}) != 1:
         places = ", ".join(f"number {number} of {name}" for name, number in sorted(found)) or "none in these samples"
-        fix = "give --dataset and --document-number"
+        fix = "pass --dataset and --document-number"
         raise ConfigError("document", f"{len(found)} called {document!r}: {places}", "one document", fix)
     name, number = min(found)
     opened, root = found[name, number], stated.roots[name]
@@ -194,7 +194,9 @@ def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
     """
     if begun[0].start.consumed:
         found = f"samples before {begun[0].start.consumed}, where the run log begins"
-        raise ConfigError("run log", found, "a start at sample 0", "put the log of the earlier launches back")
+        raise ConfigError(
+            "run log", found, "a start at sample 0", "pass the --run-log of all launches, the earlier ones too"
+        )
     yield [begun[0].start.step, 0, begun[0].start.batch]
     for before, after in pairwise(begun):
         expected, start = before.plan.consumed_at(after.start.step), after.start
@@ -210,7 +212,9 @@ def _starts(begun: Sequence[Segment], samples: int) -> Iterator[list[Any]]:
     schedule = begun[-1].plan.schedule
     low, high = schedule.range_of(schedule.step_of(samples))
     if samples != low:
-        raise ConfigError("--samples", str(samples), f"{low} or {high}, where a step ends", "correct --samples")
+        raise ConfigError(
+            "--samples", str(samples), f"{low} or {high}, where a step ends", f"pass --samples {low} or {high}"
+        )
 
 
 def _root(member: Member) -> bytes:
@@ -236,7 +240,7 @@ def _proof(dataset: Dataset, number: int) -> dict[str, Any]:
     found, expected = merkle.root_of(leaves).hex(), shards[shard][24:].hex()
     if found != expected:
         where = dataset.files.path("stream.bin", shard)
-        fix = "its documents were changed since, or that file: `conceptloader verify --full`, restore what is corrupt"
+        fix = "run `conceptloader verify DATASET --full`, and restore the files it names, or that one"
         raise FormatError(f"{where}: the tree of the documents", found, f"{expected} as {FILE} says", fix)
     return {
         "document": {**_numbers(entry, "first", "tokens"), "sha256": entry[16:48].hex(), "id": entry[48:].decode()},

@@ -13,7 +13,6 @@ from conceptloader.base.strict import Rule
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import read_items
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import DAMAGED
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import as_field
 from conceptloader.format.spec.manifest import Manifest
@@ -67,7 +66,9 @@ def prepared_roots(files: Files) -> Sequence[str]:
             rule = f"{expected} of the dataset: the file is of another one, or of what it was before"
             raise ConfigError(f"{path}: {key}", getattr(found, key), rule, again)
     if len(found.document_roots) != len(files.table):
-        raise fmt.bad(f"{path}: document_roots", f"{len(found.document_roots)}", f"{len(files.table)} shards", DAMAGED)
+        raise fmt.bad(
+            f"{path}: document_roots", f"{len(found.document_roots)}", f"{len(files.table)} shards", fmt.DAMAGED
+        )
     return found.document_roots
 
 
@@ -97,7 +98,7 @@ def document_entries(files: Files, shard: int) -> Iterator[bytes]:
         high = min(low + _DOCUMENTS, count)
         first = read_items(files, "documents.bin", shard, fmt.OFFSET, low, high + 1).astype(np.int64)
         if (np.diff(first) < 0).any() or first[-1] > table.tokens[shard]:
-            raise fmt.bad(path, f"documents {low} to {high}", "starts that do not decrease", DAMAGED)
+            raise fmt.bad(path, f"documents {low} to {high}", "starts that do not decrease", fmt.DAMAGED)
         ids, start = _ids(files, shard, low, high), 0
         while start < len(ids):
             stop = max(start + 1, int(np.searchsorted(first, first[start] + _TOKENS, "right")) - 1)
@@ -107,7 +108,7 @@ def document_entries(files: Files, shard: int) -> Iterator[bytes]:
             try:
                 content = np.ascontiguousarray(as_field(items["token"], np.dtype("<u4")))
             except ValueError as error:
-                raise fmt.bad(files.path("stream.bin", shard), "a token", f"u4 ({error})", DAMAGED) from error
+                raise fmt.bad(files.path("stream.bin", shard), "a token", f"u4 ({error})", fmt.DAMAGED) from error
             for (a, b), name in zip(pairwise(first[start : stop + 1].tolist()), ids[start:stop], strict=True):
                 yield _numbers(a, b - a) + hashlib.sha256(content[a - base : b - base].data).digest() + name
             start = stop
@@ -120,7 +121,7 @@ def _ids(files: Files, shard: int, low: int, high: int) -> list[bytes]:
     base = 8 * (int(files.table.documents[shard]) + 1)
     offsets = read_items(files, "documents.ids", shard, fmt.OFFSET, low, high + 1).astype(np.int64)
     if (np.diff(offsets) < 0).any() or base + offsets[-1] > files.table.files["documents.ids"].size[shard]:
-        raise fmt.bad(files.path("documents.ids", shard), f"ids {low} to {high}", "offsets in the file", DAMAGED)
+        raise fmt.bad(files.path("documents.ids", shard), f"ids {low} to {high}", "offsets in the file", fmt.DAMAGED)
     text = files.read("documents.ids", shard, base + int(offsets[0]), int(offsets[-1] - offsets[0]))
     return [text[a:b] for a, b in pairwise((offsets - offsets[0]).tolist())]
 

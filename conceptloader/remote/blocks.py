@@ -106,7 +106,9 @@ class DiskBlocks(Blocks):
             self._size = self._trim()
         except OSError as error:
             raise ConfigError(
-                directory, f"cannot be used as a cache: {error.strerror}", fix="choose another"
+                directory,
+                f"cannot be used as a cache: {error.strerror}",
+                fix=f"pass another cache directory, or run `chmod u+rwx {directory}`",
             ) from error
 
     def _path(self, key: Key) -> str:

@@ -48,7 +48,7 @@ class Http(Client):
                 url,
                 "an answer without the size of the file",
                 "a server that tells it",
-                "use another server",
+                "use a server that sends Content-Length",
                 errno=errno.ENOTSUP,
             )
         wanted = f"bytes={offset}-{offset + size - 1}"
@@ -68,7 +68,9 @@ class Http(Client):
             message = f"cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before"
             raise ReadError(url, message, errno=errno.EIO)
         message = "the server answers without ranges of bytes"
-        raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
+        raise ReadError(
+            url, message, fix=f"use a server that answers Range requests (curl -r 0-9 {url})", errno=errno.ENOTSUP
+        )
 
     def explain(self, error: Exception) -> tuple[int, str]:
         """A host that was there before may come back; one that never was is misspelt."""
@@ -92,12 +94,16 @@ class Http(Client):
                     url,
                     f"a redirect to {target}",
                     "a redirect within the roots",
-                    "if you trust this server, allow where it leads: roots=[...] (allowed_roots in a configuration)",
+                    "pass roots=[...] (allowed_roots in a configuration) with where it leads, if you trust this server",
                 )
             at = urlunsplit(urlsplit(target)._replace(query=urlsplit(found).query))  # it may hold a signature
         else:
             raise ReadError(
-                url, f"more than {_HOPS} redirects", "fewer redirects", "use the URL where they lead", errno=errno.ELOOP
+                url,
+                f"more than {_HOPS} redirects",
+                "fewer redirects",
+                "pass the URL to which they lead",
+                errno=errno.ELOOP,
             )
         if answer.status >= 300:
             answer.close()
@@ -105,7 +111,7 @@ class Http(Client):
             raise ReadError(
                 url,
                 f"cannot be read: the server answers {answer.status} {answer.reason}",
-                fix="check the URL, and the permission to read it",
+                fix=f"open {url} with curl -I: the URL, or the permission to read it, is wrong",
                 errno=number,
             )
         self._worked = True

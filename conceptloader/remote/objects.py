@@ -103,7 +103,7 @@ def _option(name: str, default: int) -> int:
     key = f"CONCEPTLOADER_REMOTE_{name}"
     text = os.environ.get(key, str(default))
     if not text.isdecimal() or not int(text):
-        raise ConfigError(key, repr(text), "an integer of at least 1", "set one, or unset the variable")
+        raise ConfigError(key, repr(text), "an integer of at least 1", f"set {key}=1 or more, or unset it")
     return int(text)
 
 

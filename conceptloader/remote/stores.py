@@ -95,7 +95,7 @@ class _Obstore(Client):
         text, number, remedy = str(error), errno.EIO, ""
         if isinstance(error, FileNotFoundError | self._kinds.NotFoundError):
             number = errno.ENOENT
-            remedy = "" if self._worked else "check the bucket's name, the path, the region and the endpoint"
+            remedy = "" if self._worked else "check bucket and path of the URL, AWS_REGION and AWS_ENDPOINT_URL"
         elif "incorrectly configured region" in text:
             number, remedy = errno.ENXIO, "the bucket is in another region: set AWS_REGION to that"
         elif isinstance(error, self._kinds.PermissionDeniedError | self._kinds.UnauthenticatedError):

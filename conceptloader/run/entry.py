@@ -77,7 +77,7 @@ class Entry:
                     f"outputs.{name}",
                     f"another value than the default in {self.name}",
                     "the default",
-                    f"omit it: {why}",
+                    f"omit outputs.{name}: {why}",
                 )
         named = [("field", name) for name in config.outputs.fields]
         named += [("column", name) for name in config.outputs.columns]

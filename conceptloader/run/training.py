@@ -145,7 +145,7 @@ class TrainingRun:
                     "epoch_samples",
                     f"{self.epoch_samples}",
                     f"a multiple of the {batch} samples of a step",
-                    f"set {self.epoch_samples // batch * batch or batch}",
+                    f"set epoch_samples to {self.epoch_samples // batch * batch or batch}",
                 )
 
     def _check_end_known(self, blend: Blend) -> None:
@@ -156,7 +156,8 @@ class TrainingRun:
                 "last_batch",
                 "wrap in a run whose weights are set live",
                 "drop or partial",
-                "the first samples, which end the last batch, are not known any more by then",
+                "set last_batch: drop or partial, since the first samples, which end the last batch, are "
+                "not known any more by then",
             )
 
     def _check_end(self) -> None:
@@ -330,7 +331,7 @@ class TrainingRun:
                 "acknowledge",
                 f"{position} samples",
                 f"{self.trained} (acknowledged before) to {self.yielded} (yielded in this loop)",
-                "give the batch's own consumed_samples",
+                "pass the batch's own consumed_samples to acknowledge",
             )
         self.trained = position
 
@@ -373,7 +374,8 @@ class TrainingRun:
                     "consumed_samples",
                     f"{consumed}, with a mixing that has observed the steps up to {self._observed} since",
                     "a position that it has a state of",
-                    "a mixture that learns has no state of earlier positions: take that of a checkpoint",
+                    "pass load_state_dict the state of a checkpoint: a mixture that learns has no state of "
+                    "earlier positions",
                 )
             if self._observed < begun:
                 logger.warning(
@@ -396,7 +398,7 @@ class TrainingRun:
                 "consumed_samples",
                 f"{consumed}, before weights that were set live {len(changes)} times since",
                 f"a position at most {STATES_REACH} changes back",
-                "take the state of a checkpoint",
+                "pass load_state_dict the state of a checkpoint",
             )
         for changed in reversed(changes):
             phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
@@ -434,7 +436,7 @@ class TrainingRun:
                 where,
                 f"a state of {consumed} consumed samples",
                 f"at most num_samples={self.num_samples}",
-                "raise num_samples",
+                f"set num_samples to {consumed} or more",
             )
         try:
             blend = self._configured.resume(saved.spec, consumed, allow_changed=allowed, new_stage=new_stage)
@@ -523,7 +525,7 @@ class TrainingRun:
                 "set_weights",
                 f"a run of {self.entry.name}, whose weights never change",
                 "a run whose weights can be set",
-                "set the weights in the configuration",
+                "set datasets.NAME.weight in the configuration",
             )
         self.require_known()
         start, blend = new_weights(self.blend, weights, self.plan, self.edge, at, self.trained)
@@ -548,14 +550,14 @@ class TrainingRun:
                     "observe",
                     "no section mixing in the configuration",
                     "a section that names a controller",
-                    "add mixing to the configuration",
+                    "add mixing: {odm: {}} to the configuration",
                 )
             if self.coming <= self._observed:
                 raise ConfigError(
                     "observe",
                     "a second call in one step",
                     "one call, after the last micro batch",
-                    "call it once in each step",
+                    "call observe once in each step",
                 )
             mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
             return mixing, mixing.decide(self.blend, heard)

@@ -94,7 +94,7 @@ def new_weights(
             "set_weights: at",
             str(at),
             f"at least {edge}: samples before it have been yielded",
-            "set them from a later sample on",
+            f"pass at={edge} or later",
         )
     return at, with_weights(blend, weights, at, consumed)
 

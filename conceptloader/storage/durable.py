@@ -54,7 +54,7 @@ def make_directories(path: str) -> None:
                 if not os.path.isdir(directory):  # else another process of the build was faster
                     what = "a link to nowhere" if os.path.islink(directory) else "a file"
                     raise ConfigError(
-                        directory, str(what), "a directory or nothing", "nothing was changed: choose another name"
+                        directory, str(what), "a directory or nothing", "pass another --out: nothing was changed"
                     ) from None
             sync_directory(os.path.dirname(directory) or ".")
 

@@ -22,7 +22,7 @@ from conceptloader.storage.reads import named
 log = logging.getLogger(__name__)
 
 LOCK = ".build.lock.tmp"  # temporary: a complete dataset has none, or one that means nothing
-_RUNNING = "another build is running there ({holder}), expected none; wait for its end, or build into another directory"
+_RUNNING = "another build is running there ({holder}), expected none; wait for its end, or pass another --out"
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
@@ -88,7 +88,7 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
                 raise ReadError(
                     path,
                     f"cannot be locked: {error.strerror}",
-                    fix="check the permissions, and whether the file system has locks",
+                    fix=f"run `chmod u+w {path}`, or use a file system with locks",
                     errno=error.errno,
                 ) from error
             raise ConfigError(directory, taken.format(holder=holder)) from error

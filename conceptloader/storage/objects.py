@@ -139,13 +139,19 @@ class Objects:
         if part.size != file.size:
             raise file.other_size(part.size, _INCOMPLETE)
         if len(part.data) != size:
-            raise ReadError(file.path, f"{len(part.data)} bytes at offset {offset}", str(size), errno=errno.EIO)
+            raise ReadError(
+                file.path,
+                f"{len(part.data)} bytes at offset {offset}",
+                str(size),
+                errno=errno.EIO,
+                fix="copy the object again, then run `conceptloader verify DATASET`",
+            )
         version = part.version and part.version.removeprefix("W/")  # a proxy that compresses makes an ETag weak
         known = self.versions.setdefault(file.path, version)
         if version != known:
             raise FormatError(
                 file.path, f"version {version}", f"{known} as when it was first read",
-                "the object was replaced while it was in use: restore it, then restart",
+                f"restore the object {file.path}, which was replaced while it was in use, then restart",
             )  # fmt: skip
         counts["bytes"] += size
         return part.data

@@ -120,7 +120,7 @@ def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
                 name,
                 f"the end at byte {offset}",
                 f"{size} more bytes",
-                "the file was truncated after it was opened: restore it",
+                "the file was truncated after it was opened: restore it, then run `conceptloader verify DATASET`",
                 errno=errno.ENODATA,
             )
         parts.append(part)
@@ -149,7 +149,10 @@ def read_file(path: str, limit: int, opener: Callable[[str], int] = open_file) -
                 size = os.fstat(descriptor).st_size
             if size > limit:
                 raise FormatError(
-                    path, f"{size} bytes", f"at most {limit}", "this is another kind of file: check the path"
+                    path,
+                    f"{size} bytes",
+                    f"at most {limit}",
+                    "pass the path of a file of conceptloader: this is another kind",
                 )
             return read_at(descriptor, 0, size, path)
 
@@ -164,7 +167,12 @@ def named(path: str, done: str) -> Iterator[None]:
     except ReadError:
         raise
     except OSError as error:
-        raise ReadError(path, f"cannot be {done}: {error.strerror or error}", errno=error.errno) from error
+        raise ReadError(
+            path,
+            f"cannot be {done}: {error.strerror or error}",
+            errno=error.errno,
+            fix=f"run `ls -ld {path}`: it must exist, and you must be allowed to use it",
+        ) from error
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.reads import named, open_file, read_at, retrying
 from conceptloader.storage.sample import open_sample
 
-_REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
+_REPLACED = "the file was replaced while it was in use: restore it, run `conceptloader verify DATASET`, then restart"
 _CHANGED = (
-    "the file is corrupt, or was replaced by another of its size: restore it, or rebuild the dataset into another "
-    "directory; `conceptloader verify --full` finds every such file"
+    "the file is corrupt, or was replaced by another of its size: restore it, or build the dataset into another "
+    "directory; `conceptloader verify DATASET --full` finds every such file"
 )
 
 
@@ -60,7 +60,7 @@ class Expected:
                 self.path,
                 f"a modification time of {found.st_mtime_ns} ns",
                 f"{self.mtime_ns} as when it was adopted",
-                "the file was changed or copied since: adopt it again, or restore its time if the content is the same",
+                "run `conceptloader adopt` again, or restore its time (touch -d) if the content is the same",
             )
         if before is not None and before.st_mtime_ns != found.st_mtime_ns:
             raise FormatError(

@@ -57,7 +57,9 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _host(parts)
     except ValueError as error:
-        raise ConfigError(repr(url), f"no URL ({error})", "scheme://host/path", "correct the URL") from error
+        raise ConfigError(
+            repr(url), f"no URL ({error})", "scheme://host/path", "write the URL as scheme://host/path"
+        ) from error
     return parts
 
 

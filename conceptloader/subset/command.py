@@ -63,7 +63,12 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         return
     refuse_beside("one dataset", arguments, "allow_mixed_tokenizers")
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
-        raise ConfigError("subset", "nothing to select by", "--where, --ids, --spans or --by", "add one of these")
+        raise ConfigError(
+            "subset",
+            "nothing to select by",
+            "--where, --ids, --spans or --by",
+            "add --where EXPR, --ids FILE, --spans EXPR or --by COLUMN",
+        )
     refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
     ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "spans", "by", "metadata", "on", "seed"))

@@ -26,7 +26,7 @@ class TokenTest:
                 "spans",
                 f"mode document in {dataset.path}, of which only whole documents can be selected",
                 "another mode",
-                "select by --where or --ids",
+                "pass --where or --ids instead of --spans",
             )
         self._where = with_ids({"": dataset}, where)[""]
         self.sources = Sources(dataset, self._where)

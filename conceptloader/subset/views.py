@@ -93,7 +93,12 @@ def make_subsets(
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
         if "://" in dataset.path:
-            raise ConfigError(dataset.path, "a URL", "a local directory", "copy the dataset first")
+            raise ConfigError(
+                dataset.path,
+                "a URL",
+                "a local directory",
+                "copy the dataset to a disk, and run `conceptloader subset` on that",
+            )
         asking = _Asking(dataset, ask, f"{target}.parts")
         if task is not None:
             asking.write_part(task, progress)
@@ -180,7 +185,7 @@ class _Asking:
                 self.directory,
                 f"{len(names)} parts",
                 f"those of all tasks (missing: {missing[:3]})",
-                "run the missing tasks, or remove the directory",
+                f"run the missing --task, or `rm -r {self.directory}` to begin again",
             )
         tables = []
         for name in names:
@@ -190,14 +195,16 @@ class _Asking:
                     tables.append(self._arrow.ipc.open_file(file).read_all())
             except (OSError, self._arrow.ArrowInvalid) as error:
                 raise ReadError(
-                    f"{path}", f"cannot read the result of a task: {error}", fix="remove it and run the task again"
+                    f"{path}",
+                    f"cannot read the result of a task: {error}",
+                    fix=f"run `rm {path}`, and this --task again",
                 ) from error
             if (tables[-1].schema.metadata or {}).get(b"ask", b"").decode() != self.print:
                 raise ConfigError(
                     path,
                     "the result of a task with other arguments",
                     "a task with the same arguments",
-                    f"remove {self.directory}",
+                    f"run `rm -r {self.directory}`, and all tasks again",
                 )
         return tables
 
@@ -217,14 +224,29 @@ class _By:
         kind = self._arrow.float64() if self._key else known.types.get(self.column)
         self._concepts = kind is not None and self._arrow.types.is_list(kind) and not colon
         if kind is None or (self._arrow.types.is_nested(kind) and not self._concepts):
-            raise ConfigError("by", repr(self.column), "a column with one value for each document")
+            raise ConfigError(
+                "by",
+                repr(self.column),
+                "a column with one value for each document",
+                "pass --by another column, or select with --where",
+            )
         try:
             self._edges = np.array(self._texts, float)
         except ValueError as error:
-            raise ConfigError("by", repr(edges), "numbers, as in quality:0,0.5,1") from error
+            raise ConfigError(
+                "by",
+                repr(edges),
+                "numbers, as in quality:0,0.5,1",
+                "pass --by COLUMN:NUMBER,NUMBER,...",
+            ) from error
         number = self._arrow.types.is_integer(kind) or self._arrow.types.is_floating(kind)
         if colon and (len(self._edges) < 2 or (np.diff(self._edges) <= 0).any() or not number):
-            raise ConfigError("by", repr(text), "a column of numbers and ascending boundaries: quality:0,0.5,1")
+            raise ConfigError(
+                "by",
+                repr(text),
+                "a column of numbers and ascending boundaries: quality:0,0.5,1",
+                "pass --by COLUMN:0,0.5,1",
+            )
 
     def __call__(self, table: Any) -> Any:
         """The name of each document's subset, null for none."""
@@ -237,7 +259,12 @@ class _By:
             names = column.cast(self._arrow.string())
             for one in names.unique().drop_null().to_pylist():
                 if not _NAME.fullmatch(one):
-                    raise ConfigError("by", f"the value {one!r:.100}", "a name of at most 100 letters")
+                    raise ConfigError(
+                        "by",
+                        f"the value {one!r:.100}",
+                        "a name of at most 100 letters",
+                        "rename the value, or select it with --where",
+                    )
             return names
         values = column.cast(self._arrow.float64()).fill_null(float("nan")).to_numpy()
         at = np.searchsorted(self._edges, values, side="right") - 1
@@ -266,7 +293,12 @@ class _By:
         for value in values:
             if value is not None and type(value) not in wanted:
                 expected = "a number" if len(self._edges) else "text or a number"
-                raise ConfigError(f"by: {self.column}", f"{value!r:.100} in a document", expected)
+                raise ConfigError(
+                    f"by: {self.column}",
+                    f"{value!r:.100} in a document",
+                    expected,
+                    "correct the column, or select with --where",
+                )
         if len(self._edges):
             return self._arrow.array([None if one is None else float(one) for one in values], self._arrow.float64())
         names = [one if one is None or isinstance(one, str) else json.dumps(one) for one in values]
@@ -286,11 +318,13 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
             "subset",
             f"no document of {found.documents:,} in {dataset.path}",
             "at least one document",
-            f"nothing was written (the expression is null for {found.unknown:,})",
+            f"widen --where, --ids or --spans: nothing was written (the expression is null for {found.unknown})",
         )
     names, which = np.unique(table["view"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
     if len(names) > _MOST_VIEWS:
-        raise ConfigError("by", f"{len(names):,} values", f"at most {_MOST_VIEWS:,}", "give intervals")
+        raise ConfigError(
+            "by", f"{len(names):,} values", f"at most {_MOST_VIEWS:,}", "pass intervals: --by COLUMN:0,0.5,1"
+        )
     start, stop = table["start"].to_numpy(), table["stop"].to_numpy()
     places = [out] if ask.by is None else _places(out, names.tolist())
     for place in places:
@@ -314,6 +348,8 @@ def _places(out: str, values: list[str]) -> list[str]:
         name = _OTHERS.sub("-", value).lstrip(".").rstrip("-")
         if not name or name in found:
             what = f"the values {found[name]!r:.100} and {value!r:.100}" if name else f"the value {value!r:.100}"
-            raise ConfigError("by", what, "values with a directory each", "give them other names, or select by --where")
+            raise ConfigError(
+                "by", what, "values with a directory each", "rename the values, or select them with --where"
+            )
         found[name] = value
     return [f"{out}-{name}" for name in found]

@@ -28,6 +28,7 @@ from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.errors import FormatError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.values import Spans
+from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.order.reference import epoch_key
 
@@ -159,7 +160,11 @@ class PlainReader:
             try:
                 found.append([dataset.codec(track.name).decode(record) for record in records])
             except (ValueError, RecursionError) as error:
-                raise FormatError(f"track {track.name}", f"found a record that is not of its codec: {error}") from error
+                raise FormatError(
+                    f"track {track.name}",
+                    f"found a record that is not of its codec: {error}",
+                    fix=DAMAGED,
+                ) from error
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:
@@ -175,7 +180,12 @@ class PlainReader:
                 known = dict(track.weights.of_id)
                 weights[row, place] = min((known[k] for k in ids if k in known), default=track.weights.inside)
             if not np.isfinite(weights[row, place]):
-                raise FormatError(f"track {track.track}", str(weights[row, place]), "a finite weight")
+                raise FormatError(
+                    f"track {track.track}",
+                    str(weights[row, place]),
+                    "a finite weight",
+                    DAMAGED,
+                )
         for of_track in track.arrays(*weights.shape):
             del batch[of_track]
 
@@ -244,7 +254,12 @@ class PlainReader:
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
             if field.weight and not np.isfinite(values[1:]).all():
-                raise FormatError(f"field {field.field}", str(values[1:]), "finite weights")
+                raise FormatError(
+                    f"field {field.field}",
+                    str(values[1:]),
+                    "finite weights",
+                    DAMAGED,
+                )
             arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:
             return
@@ -298,7 +313,12 @@ class PlainReader:
         single = track.single
         if (sizes % item).any() or (single and (sizes != item).any()):
             expected = "a single number" if single else "lists of items"
-            raise FormatError(f"track {source}", f"records of {sizes} bytes", f"{expected} of {item} bytes")
+            raise FormatError(
+                f"track {source}",
+                f"records of {sizes} bytes",
+                f"{expected} of {item} bytes",
+                DAMAGED,
+            )
         counts = sizes // item
         most = int(counts.max(initial=0))
         if (before + len(spans) > track.max_spans and not track.cut_spans) or (
@@ -308,6 +328,7 @@ class PlainReader:
                 f"track {source}",
                 f"{before + len(spans)} spans and up to {most} concepts in one",
                 f"at most {track.max_spans} and {track.max_concepts}",
+                DAMAGED,
             )
         used = min(len(spans), track.max_spans - before)
         counts = np.minimum(counts[:used], track.max_concepts)
@@ -348,10 +369,19 @@ class PlainReader:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            raise FormatError(f"track {name}", str(error)) from error
+            raise FormatError(
+                f"track {name}",
+                str(error),
+                fix=DAMAGED,
+            ) from error
         for ids in values:
             if ids.max(initial=0) >= limit and len(ids):
-                raise FormatError(f"track {name}", f"concept id {ids.max()}", f"ids below {limit}")
+                raise FormatError(
+                    f"track {name}",
+                    f"concept id {ids.max()}",
+                    f"ids below {limit}",
+                    DAMAGED,
+                )
         return [ids.astype(np.int64) for ids in values], scores
 
 

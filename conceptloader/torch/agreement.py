@@ -52,7 +52,10 @@ def require_same(
     ranks, rank = dist.get_process_group_ranks(group or dist.group.WORLD), dist.get_rank()
     if rank not in ranks:
         raise ConfigError(
-            what, f"rank {rank}", f"a member of the group of ranks {_listed(ranks)}", "give a group with it"
+            what,
+            f"rank {rank}",
+            f"a member of the group of ranks {_listed(ranks)}",
+            f"pass group= a group with rank {rank}",
         )
     everyone = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
     number = everyone.add(f"rounds of {rank}", 1)
@@ -96,7 +99,7 @@ def require_same(
         what,
         "values that differ between the ranks",
         "the same value on all of them",
-        f"nothing was done:\n{_differing(found)}",
+        f"pass the same on every rank; nothing was done:\n{_differing(found)}",
     )
 
 
@@ -145,8 +148,8 @@ class GroupRanks:
                 what,
                 f"{size} processes in the group and dp_size {self._size}",
                 "as many",
-                "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
-                "yourself",
+                "pass group=, that of the data-parallel ranks, or agree=False, and compare state_dict() "
+                "of the ranks yourself",
             )
 
     def told(self, what: str, text: str | None) -> str:
@@ -178,7 +181,7 @@ def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, nam
         what,
         f"no call within {limit:.0f} s on rank(s) {_listed(missing)}",
         "a call on every rank of the group",
-        "look for their own errors, or call it on all ranks",
+        f"call {what} on all ranks, or look for errors in their logs",
     )
 
 

@@ -96,17 +96,20 @@ def as_device(device: torch.device | str | None) -> torch.device:
         found = torch.device(device or "cpu")
     except RuntimeError as error:
         raise ConfigError(
-            "device", repr(device), f"cpu, cuda or cuda:0, cuda:1, ... ({error})", "set one of these"
+            "device",
+            repr(device),
+            f"cpu, cuda or cuda:0, cuda:1, ... ({error})",
+            'pass device="cuda:0", or omit device',
         ) from error
     if found.type not in ("cpu", "cuda"):
-        raise ConfigError("device", repr(device), "cpu or cuda", "omit it and copy the batches yourself")
+        raise ConfigError("device", repr(device), "cpu or cuda", "omit device, and copy the batches yourself")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found.type == "cuda" and (found.index or 0) >= count:
         raise ConfigError(
             "device",
             f"{device!r}, but torch sees {count} CUDA devices here",
             "a device that exists",
-            "omit it, or set it to cpu",
+            'omit device, or pass device="cpu"',
         )
     return found
 

@@ -77,17 +77,25 @@ class FillInMiddle:
         for name in ("rate", "spm_rate", "fragment_rate"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"fim {name}", str(value), "a number from 0 to 1")
+                raise ConfigError(
+                    f"fim {name}",
+                    str(value),
+                    "a number from 0 to 1",
+                    f"pass {name} in this range",
+                )
         if (self.decode is None) != (self.encode is None) or (self.no_prefix is not None and self.decode is None):
             raise ConfigError(
-                "fim", "one of decode and encode, or no_prefix without both", "decode and encode together", "pass both"
+                "fim",
+                "one of decode and encode, or no_prefix without both",
+                "decode and encode together",
+                "pass decode and encode",
             )
         if (self.split is None) != (self.fragment_rate is None):
             raise ConfigError(
                 "fim",
                 "one of split and fragment_rate",
                 "split and fragment_rate together, or neither",
-                "pass both, or omit both",
+                "pass split and fragment_rate, or omit both",
             )
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,6 +120,7 @@ class FillInMiddle:
                 f"a batch {found}",
                 "outputs with cu_seqlens, sample_index and loss_mask, and neither concepts nor fields nor "
                 "shared_labels",
+                "set outputs: {cu_seqlens: true, sample_index: true, loss_mask: true}, and omit the others",
             )
         if self.ignore_index is None and (batch["labels"] < 0).any():
             raise ConfigError(
@@ -119,7 +128,7 @@ class FillInMiddle:
                 f"labels of {int(batch['labels'].min())}, as outputs.ignore_index gives, but new places "
                 "without loss would have tokens",
                 "the same ignore_index in both",
-                "give FillInMiddle the same ignore_index",
+                "pass FillInMiddle the same ignore_index as outputs.ignore_index",
             )
         size = batch["input_ids"].shape[1]
         arrays = {name: batch[name].numpy().copy() for name in (*_ROW, *_BESIDE) if name in batch}

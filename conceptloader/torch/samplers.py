@@ -94,7 +94,7 @@ class EpochSampler(TorchDistributedSampler[int]):
             old, new = saved.get(key), wanted.get(key)
             if old != new:
                 raise ResumeError(
-                    f"sampler state: {key}", f"{new!r}", f"{old!r}, as saved", "resume with the saved one"
+                    f"sampler state: {key}", f"{new!r}", f"{old!r}, as saved", f"pass {key}={old!r}, as saved"
                 )
         epoch = saved_count(saved, "epoch", "sampler state")
         self._load_own(saved)
@@ -154,7 +154,10 @@ class PositionIterator(Iterator[int]):
         epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
         if size != sampler.epoch_size:
             raise ResumeError(
-                f"{where}: epoch_size", f"{sampler.epoch_size}", f"{size}, as saved", "resume with the saved one"
+                f"{where}: epoch_size",
+                f"{sampler.epoch_size}",
+                f"{size}, as saved",
+                f"pass epoch_size={size}, as saved",
             )
         self._seek(epoch, consumed)
 
@@ -172,7 +175,7 @@ class MicroBatches(Sampler[list[int]]):
     def __len__(self) -> int:
         if self.total is None:
             raise UnboundedLoaderError(
-                "MicroBatches", "len() of an order without an end", "a number of samples", "pass num_samples"
+                "MicroBatches", "len() of an order without an end", "a number of samples", "pass num_samples=N"
             )
         return max(0, self.total - self.consumed) // self.partition.group
 
@@ -238,7 +241,10 @@ class MixtureSampler(EpochSampler):
     def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, int]:
         if len(weights) != len(self._names):
             raise ConfigError(
-                "weights", len(weights), f"a weight for each of {len(self._names)} datasets", "give as many"
+                "weights",
+                len(weights),
+                f"a weight for each of {len(self._names)} datasets",
+                f"pass {len(self._names)} weights",
             )
         named = {name: weight for name, weight in zip(self._names, weights, strict=True) if weight != 0}
         return exact_weights(tempered(named, temperature) if named else {}, "weights")
@@ -247,7 +253,12 @@ class MixtureSampler(EpochSampler):
         drawn = {name for phase in self._phases for name in phase.weights}
         empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
         if empty:
-            raise ConfigError("weights", f"a weight for the empty datasets {empty}", "0 for them", "set it to 0")
+            raise ConfigError(
+                "weights",
+                f"a weight for the empty datasets {empty}",
+                "0 for them",
+                "set weights to 0 for the empty datasets",
+            )
         self.order = Mixture(
             sizes=[max(1, size) for size in self._sizes],
             names=self._names,
@@ -276,7 +287,7 @@ class MixtureSampler(EpochSampler):
                 "sampler state",
                 f"corrupt phases ({type(error).__name__}: {error})",
                 "the phases as saved",
-                "resume from another checkpoint",
+                "pass load_state_dict the state of another checkpoint",
             ) from error
 
 

@@ -75,7 +75,7 @@ class TrainedLoader(Loader):
                 str(found),
                 f"{self.micro_batches_per_step}: a step of {self.step_samples} samples has that many micro batches of "
                 f"{share.micro_batch_size} on {share.dp_size} data-parallel ranks",
-                "change one of them",
+                f"set {option} to {self.micro_batches_per_step}, or change global_batch_size or micro_batch_size",
             )
 
     def acknowledge(self, consumed_samples: int | None = None) -> None:
@@ -148,7 +148,7 @@ class TrainedLoader(Loader):
                 "Loader",
                 "a loop that was ended by a newer one over the same loader",
                 "one loop at a time",
-                "make a loader for each consumer",
+                "make a loader for each consumer: make_dataloader(...)",
             )
         trained = self.consumed_samples
         ahead = (self.run.yielded - trained) // self.run.partition.group
@@ -259,7 +259,7 @@ def check_tensors(names: Collection[str], layout: BatchLayout, entry: Entry, opt
                 option,
                 f"{name}, which {entry.name} gives the model itself",
                 "names of further tensors",
-                "omit it: the batch's would take its place",
+                f"omit {name} from {option}: the batch's would take its place",
             )
         if name not in known:
             raise unknown(option, name, known, "key of a batch")
@@ -269,7 +269,7 @@ def check_tensors(names: Collection[str], layout: BatchLayout, entry: Entry, opt
                 option,
                 f"{track.name}_records, lists of Python objects",
                 "names of tensors",
-                f"omit it, or set layout: padded for the track {track.name}",
+                f"omit it from {option}, or set tracks.{track.name}.layout: padded",
             )
 
 

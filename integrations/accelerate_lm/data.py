@@ -117,7 +117,7 @@ class AcceleratedLoader(TrainedLoader):
                 f"{self._accumulated} blocks of accumulate()",
                 "a block for each micro batch of this loader, which has yielded "
                 f"{self.run.yielded - self.run.began} samples",
-                "give all models of a batch to one accumulate(first, second), and train from one loader",
+                "pass all models of a batch to one accumulate(first, second), and train from one loader",
             )
         return self.run.trained
 
@@ -191,7 +191,7 @@ class AcceleratedEvaluation(EvaluationLoader):
                 "gather_for_metrics",
                 f"a {type(input_data).__name__} of objects",
                 f"a list with an object for each of the {self._rows} samples of the batch",
-                "gather such lists one by one, or others with accelerate.utils.gather_object, by process",
+                "pass such lists one by one, or others to accelerate.utils.gather_object, by process",
             )
         gathered = utils.gather_object([*input_data, *[None] * (self._share.micro_batch_size - self._rows)])
         return [gathered[place] for place in self._order[: self._samples].tolist()]
@@ -204,7 +204,7 @@ class AcceleratedEvaluation(EvaluationLoader):
                 "gather_for_metrics",
                 f"a tensor of {len(tensor)} rows",
                 f"{self._rows}, one for each sample of the batch",
-                "gather sums of the batch, or tensors that have its rows",
+                "pass gather_for_metrics sums of the batch, or tensors that have its rows",
             )
         filled = torch.cat([tensor, tensor[-1:].expand(self._share.micro_batch_size - self._rows, *tensor.shape[1:])])
         gathered: torch.Tensor = self.accelerator.gather(filled)

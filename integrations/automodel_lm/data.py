@@ -30,7 +30,7 @@ class AutomodelSamples(SampleDataset):
                 "outputs.loss_weight",
                 "weights, but the losses of Automodel take none: it would train as if all were 1",
                 "no weights",
-                "remove outputs.loss_weight, or use conceptloader.SampleDataset with a custom loss",
+                "omit outputs.loss_weight, or use conceptloader.SampleDataset with a loss of your own",
             )
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:

@@ -114,14 +114,14 @@ class ConceptProvider(DatasetProvider):
                 repr(self.dataloader_type),
                 "'single': cyclic and batch shuffle the samples again, and external starts at the first one after "
                 "each restart",
-                "set dataloader_type: single",
+                'set dataloader_type="single"',
             )
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError(
                 "ConceptProvider",
                 f"no {'config' if not self.config else 'seq_length' if not self.seq_length else 'state'}",
                 "config, seq_length and state",
-                "set it",
+                "pass config, seq_length and state to ConceptProvider",
             )
         partition = Partition(micro_batch_size=1, dp_size=1)
         opened = self._open(self.config)
@@ -162,7 +162,7 @@ class ConceptProvider(DatasetProvider):
                     path,
                     f"corrupt ({error})",
                     "the order spec that the run's first launch wrote",
-                    "restore it from a copy",
+                    f"restore {path} from a copy",
                 ) from error
             saved = OrderState.read(data, str(path))
             begun = saved.count("count_start", str(path), 0)
@@ -171,7 +171,7 @@ class ConceptProvider(DatasetProvider):
                     "continue_from",
                     f"the run begins at sample {start}",
                     f"{begun}, as at its first launch: Bridge's count of samples would be one of others",
-                    "leave continue_from, and the checkpoint that it names, as they were",
+                    "restore continue_from, and the checkpoint that it names",
                 )
             return blend.resume(saved.spec, start + _ENDLESS, allow_changed=self.allow_changed)
         if _first_rank():

@@ -21,7 +21,9 @@ class Step(PipelineStep):  # type: ignore[misc]
 
     def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
         if self.alone and world_size != 1:
-            raise ConfigError(self.alone, f"{world_size} tasks", "one task", "give it an executor of its own")
+            raise ConfigError(
+                self.alone, f"{world_size} tasks", "one task", "pass it to an executor of its own with tasks=1"
+            )
         self.work(None if self.alone else (rank, world_size))
 
     def work(self, task: Task | None) -> None:

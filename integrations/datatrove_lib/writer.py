@@ -142,7 +142,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     self.out,
                     "a complete dataset of other options or another number of tasks",
                     "a new directory",
-                    "nothing was changed",
+                    "pass another out=: nothing was changed",
                 )
             return found
         build = create_writer(self.out, wanted, plan=plan)

@@ -122,7 +122,8 @@ class ConceptDataModule(pl.LightningDataModule):
                 "ConceptDataModule",
                 f"a Trainer of {type(trainer).__module__.partition('.')[0]}",
                 f"one of {_CHOSEN}, whose classes are others",
-                "use one package for Trainer, LightningModule and callbacks; import it before lightning_lm",
+                f"import Trainer, LightningModule and callbacks from {_CHOSEN}, or import the other "
+                "before lightning_lm",
             )
         self._trainer = trainer
 
@@ -171,7 +172,10 @@ class ConceptDataModule(pl.LightningDataModule):
         """To which training_step adds the losses of its batch, for `mixing` in the configuration."""
         if self.loader is None:
             raise ConfigError(
-                "ConceptDataModule", "losses before training", "losses of a training", "call train_dataloader() first"
+                "ConceptDataModule",
+                "losses before training",
+                "losses of a training",
+                "call train_dataloader() before observe",
             )
         return self.loader.losses
 
@@ -200,7 +204,7 @@ class Acknowledge(pl.Callback):
                 "ConceptDataModule",
                 "no request for its train_dataloader by Lightning",
                 "the module as the Trainer's data",
-                "pass it as datamodule=",
+                "pass it as datamodule= to Trainer.fit",
             )
         return self._data.loader
 
@@ -245,7 +249,7 @@ class Acknowledge(pl.Callback):
                     f"Trainer({name}=...)",
                     str(least),
                     f"at most {most}: num_samples ends the run there",
-                    "raise num_samples",
+                    f"raise num_samples, or lower {name}",
                 )
         if steps < planned < float("inf") and trainer.is_global_zero:
             logger.warning(
@@ -263,7 +267,7 @@ class Acknowledge(pl.Callback):
                 "global_batch_size",
                 f"{loader.step_samples} at {position} samples",
                 f"a size by which steps end with an epoch of {epoch} samples",
-                "resume with the size before, or where the new one divides the samples",
+                "resume with the global_batch_size before, or where the new one divides the samples",
             )
         endless = epoch is None and loader.plan.stop is None
         limited = batches != (float("inf") if endless else len(loader))
@@ -272,7 +276,7 @@ class Acknowledge(pl.Callback):
                 "limit_train_batches",
                 f"epochs of {batches} micro batches",
                 f"a multiple of the {a_step} of a step: the last step would have fewer",
-                f"set {batches // a_step * a_step or a_step}",
+                f"set limit_train_batches={batches // a_step * a_step or a_step}",
             )
         return limited
 
@@ -298,7 +302,7 @@ class Acknowledge(pl.Callback):
                 "batch",
                 f"no {POSITION!r} in it any more",
                 "the number that the loader put there, which says what was trained",
-                "let hooks that change the batch, as on_after_batch_transfer, keep it",
+                f"keep {POSITION} in hooks that change the batch, such as on_after_batch_transfer",
             )
         self._loader.acknowledge(batch[POSITION])
         self._loader.observe_step(pl_module.device)

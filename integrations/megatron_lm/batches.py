@@ -36,7 +36,7 @@ def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch:
                 f"batch[{f.name!r}]",
                 str(found or "nothing"),
                 f"shape {expected} of {f.dtype}",
-                "the same config and micro batch size must be set on every rank",
+                "pass the same --conceptloader-config and --micro-batch-size on every rank",
             )
     return {f.name: tensors[f.name] for f in fields}
 
@@ -53,7 +53,7 @@ def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) ->
             "seq_len",
             f"a sequence of {tensor.shape[dim]} tokens",
             f"a multiple of 2 * context_parallel_size = {2 * cp_size}",
-            "change --seq-length",
+            f"pass --seq-length with a multiple of {2 * cp_size}",
         )
     chunks = tensor.chunk(2 * cp_size, dim)
     return torch.cat((chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]), dim)
@@ -129,7 +129,7 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
                 "concepts",
                 "a second call for one micro batch, or a call before get_batch",
                 "one call in each forward step, after get_batch",
-                "call it once, and keep what it returns",
+                "call concepts() once in a forward step, after get_batch, and keep what it returns",
             )
         return kept
 

@@ -133,7 +133,7 @@ class MegatronData:
                 "outputs.loss_weight",
                 "with concept stage none, whose losses have no weights",
                 "no weights with it",
-                "omit outputs.loss_weight, or choose another stage",
+                "omit outputs.loss_weight, or pass another --conceptloader-concept-stage",
             )
         if configs[0].taken_over:
             if rules.fim:
@@ -141,14 +141,15 @@ class MegatronData:
                     "order: megatron",
                     "--fim-data, whose draws depend on all samples before",
                     "a run without it",
-                    "omit one of the two",
+                    "omit --fim-data, or `order: megatron`",
                 )
             if any(files[name] is not None for name in ("valid", "test", "split")):
                 raise ConfigError(
                     "order: megatron",
                     "a configuration for valid or test, or a split",
                     "the splits of Megatron's arguments",
-                    "omit them, and keep the --split of the run so far",
+                    "omit --conceptloader-valid-config, --conceptloader-test-config and split, and keep the "
+                    "--split of the run so far",
                 )
             train, *taken = open_taken_over(configs[0], given, sizes, rules)
             valid, test = ([] if one is None else [one] for one in taken)
@@ -158,7 +159,7 @@ class MegatronData:
                     "--data-path",
                     "both --data-path and --conceptloader-config",
                     "one source of data",
-                    "omit one of the two",
+                    "omit --data-path or --conceptloader-config",
                 )
             train = OurSplit(open_blend(configs[0]), rules)
             # As in Megatron, a blend that --split cuts is one set.
@@ -187,7 +188,7 @@ class MegatronData:
                 self.rules.moves_tokens,
                 f"{aligned[0]}, which would not fit its tokens",
                 "fields that are not aligned with tokens",
-                "remove it from outputs.fields",
+                f"omit {aligned[0]} from outputs.fields",
             )
         return fields
 
@@ -308,7 +309,7 @@ class MegatronData:
                     "concepts",
                     f"data iterator {type(data_iterator).__name__}",
                     "conceptloader's",
-                    "start the script with conceptloader.launch, or take the tensors from MegatronData.get_batch",
+                    "start the script with conceptloader.launch, or call MegatronData.get_batch",
                 )
             kept = data_iterator.take_concepts()
         return self._share(kept, self.fields, micro_batch_size)
@@ -338,7 +339,7 @@ class MegatronData:
                     "get_batch",
                     "no data iterator on a rank that reads data",
                     "a data iterator",
-                    "build it there as well",
+                    "pass get_batch a data iterator on this rank too",
                 )
             batch = next(data_iterator)
             if isinstance(data_iterator, SplitIterator) and extra:

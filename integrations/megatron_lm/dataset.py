@@ -77,7 +77,10 @@ class SampleRules:
         """From a GPTDatasetConfig; `pad` as MegatronDataset.__init__ chose it."""
         if not config.add_extra_token_to_sequence:
             raise ConfigError(
-                "add_extra_token_to_sequence", "False", "True: a window holds the label of its last token", "omit it"
+                "add_extra_token_to_sequence",
+                "False",
+                "True: a window holds the label of its last token",
+                "omit add_extra_token_to_sequence",
             )
         new = hasattr(config, "dynamic_context_parallel")  # what `dev` calls it
         if config.dynamic_context_parallel if new else config.hybrid_context_parallel:
@@ -90,7 +93,10 @@ class SampleRules:
         sft = getattr(config, SFT, False)
         if sft and config.create_attention_mask:
             raise ConfigError(
-                "--sft", "no --no-create-attention-mask-in-dataloader", "this option with --sft", "add it"
+                "--sft",
+                "no --no-create-attention-mask-in-dataloader",
+                "this option with --sft",
+                "add --no-create-attention-mask-in-dataloader",
             )
         rules["inter_document_masking"] = sft or getattr(config, "inter_document_masking", False)
         return cls(seq_length=config.sequence_length, pad=pad, by_document=sft, fim=fill_in_middle(config), **rules)
@@ -110,7 +116,7 @@ def fill_in_middle(config: Any) -> FillInMiddle | None:
             "--fim-data",
             f"no token {unknown[0]!r} in the tokenizer",
             "the tokens of fill-in-the-middle",
-            "add it there",
+            f"add {unknown[0]} to the tokenizer, or omit --fim-data",
         )
     return FillInMiddle(
         rate=config.fim_rate,
@@ -136,7 +142,7 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
                 f"tracks.{track.name}.layout",
                 str("records" if track.decoded else "ragged"),
                 "padded: Megatron needs fixed shapes",
-                "set layout: padded",
+                f"set tracks.{track.name}.layout: padded",
             )
     fields = []
     for name, spec in layout.arrays(1).items():

@@ -70,7 +70,7 @@ class Run:
                 "--dataloader-type",
                 args.dataloader_type,
                 "single",
-                "remove the option: the configuration's order shuffles, repeats, resumes and can be traced",
+                "omit --dataloader-type: the configuration's order shuffles, repeats, resumes and can be traced",
             )
         first = first_sample(args)
         data = self.data if self.args is args else None
@@ -107,7 +107,7 @@ class Run:
                     "mixing",
                     f"--num-workers {args.num_workers}",
                     "0: workers would keep the old weights",
-                    "set --num-workers 0",
+                    "pass --num-workers 0",
                 )
             run.stand_at(plan, end)
             data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
@@ -171,7 +171,7 @@ class Run:
                 "set_weights",
                 "no data yet, or data of `order: megatron`, whose weights are fixed",
                 "a training with weights that can be set",
-                "call it in a training step, and without `order: megatron`",
+                "call set_weights in a training step, and without `order: megatron`",
             )
         data.run.yielded_to(data.count_start + args.consumed_train_samples)
         return data.run.set_weights(weights, at, why=why, ranks=GroupRanks())
@@ -306,7 +306,7 @@ def install() -> None:
             "--conceptloader-config",
             "nothing",
             "the YAML file of the training data, or --data-path",
-            "add one of these",
+            "pass --conceptloader-config FILE, or --data-path",
         )
     sys.argv[1:] = rest
     if given is not None:
@@ -350,7 +350,7 @@ def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str
             "set_weights",
             f"--num-workers {args.num_workers}",
             "0: worker processes would keep the old weights",
-            "set --num-workers 0",
+            "pass --num-workers 0",
         )
     return _run.set_weights(weights, at, args, why)
 

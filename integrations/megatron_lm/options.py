@@ -76,7 +76,10 @@ class Stage:
     def __post_init__(self) -> None:
         if self.name not in ("first", "last", "all", "none") and not self.name.isdecimal():
             raise ConfigError(
-                "concept stage", repr(self.name), "first, last, all, none or a stage number", "correct it"
+                "--conceptloader-concept-stage",
+                repr(self.name),
+                "first, last, all, none or a stage number",
+                "pass first, last, all, none or a stage number",
             )
 
     def here(self, vp_stage: int | None = None) -> bool:
@@ -88,17 +91,17 @@ class Stage:
         wanted = {"first": 0, "last": ranks * chunks - 1}[self.name] if not self.name.isdecimal() else int(self.name)
         if wanted >= ranks * chunks:
             raise ConfigError(
-                "concept stage",
+                "--conceptloader-concept-stage",
                 f"{wanted}",
                 f"0 to {ranks * chunks - 1}, since the pipeline has {ranks * chunks} stages",
-                "choose another stage",
+                f"pass --conceptloader-concept-stage from 0 to {ranks * chunks - 1}",
             )
         if chunks > 1 and vp_stage is None:
             raise ConfigError(
                 "concepts",
                 "no vp_stage with virtual pipeline stages",
                 "the vp_stage that Megatron's own get_batch takes",
-                "pass vp_stage",
+                "pass vp_stage to concepts()",
             )
         return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
 
@@ -131,7 +134,7 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
                     option,
                     f"no --conceptloader-config with {option}",
                     "--conceptloader-config as well",
-                    "add --conceptloader-config",
+                    f"add --conceptloader-config FILE, or omit {option}",
                 )
         if not has_paths:
             return None, rest
@@ -161,7 +164,8 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
                 "--data-cache-path",
                 "nothing",
                 "that of the run so far, whose samples were chosen by Megatron's own loader",
-                "to continue with other samples, --conceptloader-allow-changed loader",
+                "pass the --data-cache-path of that run or, to continue with other samples, "
+                "--conceptloader-allow-changed loader",
             )
         return {"config": {"order": {"megatron": indices}, **datasets_in_place((paths, None), cache)}}
     of_split = [
@@ -193,7 +197,7 @@ def load_configs(
                 f"--split {split}",
                 "--split with a configuration for valid or test",
                 "only one of the two",
-                "omit one of them",
+                "omit --split",
             )
         own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares_of(split)]
     of_train, *rest = own
@@ -202,7 +206,7 @@ def load_configs(
             f"--split {split}",
             "a split that leaves nothing to train on",
             "a share for training",
-            "raise its first number",
+            "raise the first number of --split",
         )
     for evaluated in filter(None, rest):
         for name in evaluated.tracks:
@@ -211,7 +215,7 @@ def load_configs(
                     f"tracks.{name}",
                     "a track of the evaluation configuration only",
                     "a track of the training as well: all batches have its tensors",
-                    "add it to the training configuration too, or remove it",
+                    f"add tracks.{name} to the training configuration too, or remove it",
                 )
     of_valid, of_test = (c and replace(c, tracks=of_train.tracks) for c in rest)
     return of_train, of_valid, of_test
@@ -249,7 +253,7 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
             "split_documents",
             "split_documents with --split, which cuts the same way",
             "only one of the two",
-            "omit one of them",
+            "omit split_documents or --split",
         )
     return replace(config, split_documents=None if (low, high) == (0, 1) else (low, high))
 
@@ -261,7 +265,10 @@ def check_evaluation(config: Config, option: str) -> None:
     found += [f"datasets.{name}.max_epochs" for name, one in config.datasets.items() if one.max_epochs is not None]
     if found:
         raise ConfigError(
-            found[0], f"it in the file of {option}, which is an evaluation", "no such key there", "omit it"
+            found[0],
+            f"it in the file of {option}, which is an evaluation",
+            "no such key there",
+            f"omit {found[0]} from the file of {option}",
         )
 
 
@@ -305,7 +312,7 @@ def wanted(config: Config, concepts: bool) -> Config:
             "outputs.position_ids",
             "document",
             "no value: Megatron's options decide",
-            "omit it, and pass --reset-position-ids",
+            "omit outputs.position_ids, and pass --reset-position-ids",
         )
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:

@@ -97,7 +97,7 @@ def _state_at(saved: Mapping[str, Any], counted: int) -> OrderState:
             WHERE,
             f"a state of {state.consumed} consumed samples",
             f"{consumed}, at which the run resumes",
-            "take the state and the count from one checkpoint, or ask for another one: MegatronData.state(consumed)",
+            "pass MegatronData.state(consumed) the count of the same checkpoint, or load both from one",
         )
     return replace(state, consumed=consumed)
 

@@ -47,7 +47,12 @@ def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
         try:
             return int(float(word[:-1]) * unit) if unit else int(float(word))
         except ValueError as error:
-            raise ConfigError(f"--step-batch-size-schedule {text}", repr(word), "a number", "correct it") from error
+            raise ConfigError(
+                f"--step-batch-size-schedule {text}",
+                repr(word),
+                "a number",
+                f"correct {word!r} in --step-batch-size-schedule",
+            ) from error
 
     pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
     return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
@@ -81,6 +86,6 @@ def first_sample(args: Namespace) -> int:
             "--phase-transition-iterations",
             f"{args.consumed_train_samples} consumed samples at iteration {args.iteration}",
             f"{counted}: Megatron would not resume where the checkpoint ended",
-            "use `phases` in the configuration in its place",
+            "omit --phase-transition-iterations, and use `phases` in the configuration",
         )
     return int(transition * args.global_batch_size)

@@ -129,7 +129,7 @@ class StockSplit:
                 "num_samples",
                 f"{num_samples}",
                 f"at most {len(self.data)}, which Megatron's index files hold",
-                "lower the number of samples",
+                f"lower num_samples to {len(self.data)}",
             )
 
     @property
@@ -170,17 +170,22 @@ def open_taken_over(
             "order: megatron",
             "no --data-path",
             "the data of the run so far",
-            "pass the run's own, with its weights and --split",
+            "pass the run's own --data-path, with its weights and --split",
         )
     cached = copy.copy(dataset_config)
     cached.path_to_cache = config.taken_over
     built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
     datasets = list(open_datasets(config).values())
     if any(dataset.runs is not None for dataset in datasets):
-        raise ConfigError("order: megatron", "a view", "whole datasets", "take the run over without it")
+        raise ConfigError(
+            "order: megatron", "a view", "whole datasets", "omit the view, and name its source under `datasets`"
+        )
     if any(isinstance(data, list) for data in built):
         raise ConfigError(
-            "order: megatron", "several validation sets", "at most one validation set", "take the run over without them"
+            "order: megatron",
+            "several validation sets",
+            "at most one validation set",
+            "omit --multiple-validation-sets",
         )
 
     def split_of(data: MappedGPTDataset | MappedBlend) -> StockSplit:

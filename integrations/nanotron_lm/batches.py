@@ -45,7 +45,10 @@ def micro_batch_keys(
         rank = int(stage) if rank < 0 else rank
         if rank >= stages:
             raise ConfigError(
-                "nanotron.model_inputs", f"pipeline rank {rank}", f"0 to {stages - 1} in this run", "correct the rank"
+                "nanotron.model_inputs",
+                f"pipeline rank {rank}",
+                f"0 to {stages - 1} in this run",
+                "set nanotron.model_inputs to a rank in this range",
             )
         keys.setdefault(name, (name, rank))
     return keys
@@ -88,7 +91,7 @@ class Collator:
                 f"nanotron.model_inputs.{name}",
                 f"a {type(value).__name__}",
                 "a tensor, as nanotron moves nothing else",
-                "remove it",
+                f"remove {name} from nanotron.model_inputs",
             )
         if name == "input_mask":
             value = np.ones(value.shape, np.bool_)
@@ -144,7 +147,10 @@ def make_dataloader(
         collator = Collator(keys=keys, pp_rank=pp.rank(), cut=cut, cp_rank=cp.rank(), cp_size=cp.size())
     if use_position_ids and config.outputs.position_ids == "off":
         raise ConfigError(
-            "outputs.position_ids", "off", "window or document, since this model takes position ids", "set one of these"
+            "outputs.position_ids",
+            "off",
+            "window or document, since this model takes position ids",
+            "set outputs.position_ids: window or document",
         )
     assert config.seq_len is not None
     if collator.cp_size > 1 and config.seq_len % (2 * collator.cp_size):
@@ -152,7 +158,7 @@ def make_dataloader(
             "seq_len",
             f"{config.seq_len}",
             f"a multiple of 2 * context_parallel_size = {2 * collator.cp_size}",
-            "change the sequence length",
+            f"set tokens.sequence_length to a multiple of {2 * collator.cp_size}",
         )
     if config.packing is not None and not use_position_ids and context.world_pg.rank() == 0:
         logger.warning(

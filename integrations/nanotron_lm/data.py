@@ -219,7 +219,10 @@ def open_stage(
         run.resume(dataclasses.replace(saved.order, consumed=start + in_stage), NAME, new_stage=begins)
     if run.learns and not options.loss_per_dataset:
         raise ConfigError(
-            "nanotron.loss_per_dataset", "false, but the mixture learns from it", "true", "set it to true"
+            "nanotron.loss_per_dataset",
+            "false, but the mixture learns from it",
+            "true",
+            "set nanotron.loss_per_dataset: true",
         )
     run.require_known()
     consumed = start + in_stage

@@ -215,7 +215,7 @@ def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str
             "set_weights",
             "no training of a data stage of conceptloader",
             "a training step",
-            "call it in a training step",
+            "call set_weights in a training step",
         )
     return _run.dataset.set_weights(weights, at, why=why)
 

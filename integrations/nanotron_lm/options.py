@@ -53,10 +53,15 @@ class NanotronOptions(Section):
                     f"model_inputs.{key}",
                     "a key that every model of nanotron gets",
                     "other inputs of the model",
-                    "omit it",
+                    f"omit model_inputs.{key}",
                 )
             if stage not in ("first", "last") and not stage.isdecimal():
-                raise ConfigError(f"model_inputs.{key}", repr(stage), "first, last or a pipeline rank", "correct it")
+                raise ConfigError(
+                    f"model_inputs.{key}",
+                    repr(stage),
+                    "first, last or a pipeline rank",
+                    f"set model_inputs.{key}: first, last or a pipeline rank",
+                )
 
     @classmethod
     def parse(cls, section: Any, where: str) -> "NanotronOptions":
@@ -136,7 +141,9 @@ def replace_in(data: Any, nanosets: bool = False) -> Any:
 
 def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Any:
     if dataset["type"] != TYPE:
-        raise ConfigError(f"{where}.type", repr(dataset["type"]), TYPE, "nanotron's own datasets have no type")
+        raise ConfigError(
+            f"{where}.type", repr(dataset["type"]), TYPE, f"omit {where}.type for nanotron's own datasets"
+        )
     cls = args_class()
     known = [f.name for f in dataclasses.fields(cls)]
     if "dataset_folder" in dataset:
@@ -151,7 +158,7 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
             where,
             f"config and {', '.join(inline)}",
             "one place for the options",
-            "put everything there, or everything here",
+            "omit config, or the other keys",
         )
     args = cls(**values)
     model_inputs = args.options(f"{where}.nanotron").model_inputs
@@ -179,7 +186,7 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
                 f"{where}.{key}",
                 "it with conceptloader's data, which read all of dataset_folder",
                 f"no {key}",
-                "omit it",
+                f"omit {where}.{key}",
             )
     from nanotron.config import NanosetDatasetsArgs
 
@@ -189,7 +196,10 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     weights = [1] * len(folders) if weights is None or len(folders) == 1 else list(weights)
     if len(weights) != len(folders):
         raise ConfigError(
-            f"{where}.dataset_weights", len(weights), f"a weight for each of {len(folders)} folders", "give as many"
+            f"{where}.dataset_weights",
+            len(weights),
+            f"a weight for each of {len(folders)} folders",
+            f"set {where}.dataset_weights to {len(folders)} weights",
         )
     saved = (root.get("checkpoints") or {}).get("checkpoints_path")
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
@@ -212,7 +222,7 @@ def no_tokenizer() -> Any:
         "tokenizer.tokenizer_name_or_path",
         f"{NO_TOKENIZER}, which stands for none",
         "the tokenizer of the datasets",
-        "to encode or decode text, name it",
+        "set tokenizer.tokenizer_name_or_path, to encode or decode text",
     )
 
 

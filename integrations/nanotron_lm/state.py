@@ -45,7 +45,7 @@ class State:
                 path,
                 f"a corrupt state ({type(error).__name__}: {error})",
                 "the state as it was saved",
-                "take another checkpoint",
+                "set checkpoints.resume_checkpoint_path to another checkpoint",
             ) from error
         saved = OrderState.read(data, str(path))
         consumed, stage = saved.position(str(path)), saved.more.get("data_stage")
@@ -55,7 +55,7 @@ class State:
                 path,
                 f"a corrupt state (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
                 "the state as it was saved",
-                "take another checkpoint",
+                "set checkpoints.resume_checkpoint_path to another checkpoint",
             )
         return cls(order=saved, stage=stage, stage_start=stage_start)
 
@@ -71,7 +71,7 @@ class State:
                 f"data stage {stage!r}",
                 f"{in_stage} consumed samples by nanotron",
                 f"{self.consumed - self.stage_start}, as {NAME} says (of stage {self.stage!r})",
-                "take both from one checkpoint",
+                "resume from a checkpoint whose files were written together (resume_checkpoint_path)",
             )
         return self.stage_start, False
 

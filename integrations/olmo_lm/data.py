@@ -108,7 +108,8 @@ class ConceptDataLoader(TextDataLoaderBase):
                     "model_inputs",
                     f"{name} without a row for each window",
                     "rows, by which OLMo-core cuts batches into micro batches",
-                    "for concepts set layout: padded",
+                    f"set layout: padded for concepts, or omit {name} from model_inputs: OLMo-core cuts "
+                    "batches by rows",
                 )
 
     def _windows(self, tokens: int) -> int:
@@ -119,7 +120,7 @@ class ConceptDataLoader(TextDataLoaderBase):
                 "global_batch_size",
                 f"{tokens} tokens",
                 f"a multiple of seq_len {seq_len} x {self.dp_world_size} data-parallel ranks",
-                "change one of the three",
+                f"set global_batch_size to a multiple of {seq_len * self.dp_world_size}",
             )
         return tokens // seq_len
 
@@ -161,7 +162,7 @@ class ConceptDataLoader(TextDataLoaderBase):
                 "reshuffle",
                 f"epoch {self._epoch}",
                 f"{behind // size + 1}: {behind} samples of epochs of {size} are consumed",
-                "resume the Trainer and its data loader from one checkpoint",
+                "load the states of Trainer and data loader from one checkpoint",
             )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:

@@ -117,21 +117,28 @@ class ConceptDataLoader(BaseDataLoader):
                 "num_tokens_per_microbatch_per_dp_rank",
                 str(num_tokens_per_batch),
                 f"a multiple of max_context_length, {max_context_length}",
-                "change one of the two",
+                f"set it to a multiple of max_context_length ({max_context_length})",
             )
         if not config.config:
-            raise ConfigError("dataloader.config", "nothing", "the path of a configuration of conceptloader", "set it")
+            raise ConfigError(
+                "dataloader.config", "nothing", "the path of a configuration of conceptloader", "set dataloader.config"
+            )
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(
                 f"{config.config}: outputs.position_ids",
                 "off",
                 "window or document, since torchtitan needs positions",
-                "set one of these",
+                "set outputs.position_ids: window or document",
             )
         check_tensors(config.model_inputs, batch_layout(blend), _Loader.entry, "dataloader.model_inputs")
         if "max_seqlen" in config.model_inputs:
-            raise ConfigError("dataloader.model_inputs", "max_seqlen, an int", "names of tensors", "omit it")
+            raise ConfigError(
+                "dataloader.model_inputs",
+                "max_seqlen, an int",
+                "names of tensors",
+                "omit max_seqlen from dataloader.model_inputs",
+            )
         sequential = isinstance(blend.order, Sequential)
         self._repeat = config.repeat and config.infinite
         if not self._repeat and not sequential and config.num_samples is None:
@@ -180,7 +187,7 @@ class ConceptDataLoader(BaseDataLoader):
                 "dataloader.run_log",
                 f"no step of torchtitan's structured_logger at {self.loader.consumed_samples} samples",
                 "the step of the training loop",
-                "call its set_step before each step, as Trainer.train does",
+                "call structured_logger.set_step before each step, as Trainer.train does",
             )
         return 0 if step is None else step - 1
 
@@ -189,7 +196,10 @@ class ConceptDataLoader(BaseDataLoader):
         if "eval" in titan_log.get_step_tags():
             if self._options.run_log:
                 raise ConfigError(
-                    "dataloader.run_log", "a run log in a validation, which is no run", "no run log", "omit it"
+                    "dataloader.run_log",
+                    "a run log in a validation, which is no run",
+                    "no run log",
+                    "omit dataloader.run_log in the validator",
                 )
             self.loader = _Validation(self.loader.blend, **self._arguments)
             return

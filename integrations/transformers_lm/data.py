@@ -105,7 +105,12 @@ class _Loader(TrainedLoader):
         if known.get("log_probs") is not None:  # of the targets, from TRL's fused head
             losses = -known["log_probs"].detach().float()
         elif known.get("logits") is None:
-            raise ConfigError("mixing", "a model that returns no logits", "those of training", "turn off a fused loss")
+            raise ConfigError(
+                "mixing",
+                "a model that returns no logits",
+                "those of training",
+                "turn off a fused loss, such as by use_liger_kernel=False",
+            )
         else:
             pairs = zip(known["logits"].detach(), targets, strict=True)
             losses = torch.stack([cross_entropy(a.float(), b, reduction="none") for a, b in pairs])
@@ -163,14 +168,14 @@ class ConceptTrainer(transformers.Trainer):
                 f"a {type(self.data_collator).__name__}",
                 "transformers_lm.collate or a class derived from it: the labels of a sample are shifted and have no "
                 "mask yet, so that a model would train on other targets",
-                "change in __call__ what collate returns, or omit it",
+                "pass data_collator=transformers_lm.collate or a class derived from it, or omit data_collator",
             )
         if model_inputs and as_names(model_inputs, "model_inputs") != self.data_collator.model_inputs:
             raise ConfigError(
                 "model_inputs",
                 f"{list(model_inputs)}, but the data_collator has {list(self.data_collator.model_inputs)}",
                 "the same in both",
-                "give them to one of the two",
+                "pass model_inputs to the data_collator only",
             )
         if self.train_dataset is not None:
             self._check_dataset(self.train_dataset, "train_dataset")
@@ -192,7 +197,7 @@ class ConceptTrainer(transformers.Trainer):
                 f"{self.args.world_size} processes, of which some read the same samples (tensor, context or "
                 "sequence parallelism)",
                 "processes with samples of their own",
-                "it assigns samples to all of them",
+                "set tensor, context and sequence parallel sizes to 1: ConceptTrainer assigns samples to all processes",
             )
         self.args.ignore_data_skip = True  # the loader stands there already
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
@@ -208,7 +213,7 @@ class ConceptTrainer(transformers.Trainer):
                 name,
                 f"a {type(dataset).__name__}",
                 "a conceptloader.SampleDataset, without a sampler or a DataLoader around it",
-                "pass the SampleDataset itself",
+                f"pass the SampleDataset itself as {name}=",
             )
         check_tensors(self.data_collator.model_inputs, batch_layout(dataset.blend), _Loader.entry)
 
@@ -235,7 +240,9 @@ class ConceptTrainer(transformers.Trainer):
     def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
         """Draw datasets in other proportions while training; see Loader.set_weights."""
         if self._loader is None:
-            raise ConfigError("set_weights", "no training", "a training that has begun", "call it from a callback")
+            raise ConfigError(
+                "set_weights", "no training", "a training that has begun", "call set_weights from a TrainerCallback"
+            )
         return self._loader.set_weights(weights, at)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
@@ -255,7 +262,10 @@ class ConceptTrainer(transformers.Trainer):
         if self._targets is not None:
             if not isinstance(outputs, Mapping) or outputs.get("logits") is None:
                 raise ConfigError(
-                    "compute_loss_func", "a model that returns no logits", "logits", "turn off a fused loss"
+                    "compute_loss_func",
+                    "a model that returns no logits",
+                    "logits",
+                    "turn off a fused loss, such as by use_liger_kernel=False",
                 )
             outputs = copy.copy(outputs)  # with a logit more at the end, and a label more at the start
             outputs["logits"], labels = pad(outputs["logits"], (0, 0, 0, 1)), pad(self._targets, (1, 0), value=IGNORED)
@@ -343,7 +353,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
                 "ConceptTrainer",
                 f"a {type(batches).__name__} as train_dataloader",
                 "the loader that it was given",
-                "a subclass or a plugin put it in place of the loader; leave get_train_dataloader as it is",
+                "omit the get_train_dataloader of this subclass or plugin",
             )
         self._loader = batches.loader
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
@@ -356,7 +366,8 @@ class Progress(transformers.TrainerCallback, ExportableState):
                 "per_device_train_batch_size x gradient_accumulation_steps x processes",
                 f"{self._loader.step_samples} samples a step",
                 f"what the run began with: {state.global_step} steps took {trained}",
-                "the Trainer counts its epochs in steps of one size",
+                "restore per_device_train_batch_size and gradient_accumulation_steps: the Trainer counts "
+                "its epochs in steps of one size",
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

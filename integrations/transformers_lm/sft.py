@@ -69,7 +69,9 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     def _check_dataset(self, dataset: Any, name: str) -> None:
         super()._check_dataset(dataset, name)
         if dataset.blend.config.outputs.position_ids == "off":
-            raise ConfigError("outputs.position_ids", "off", "positions, by which TRL counts tokens", "omit it")
+            raise ConfigError(
+                "outputs.position_ids", "off", "positions, by which TRL counts tokens", "omit outputs.position_ids"
+            )
 
     _total_train_tokens: int
 

@@ -80,7 +80,7 @@ def test_a_token_outside_of_the_vocabulary(
                 window(batches, number)
             for part in (
                 f"sample {number}, dp_rank 3: {file}: ", f"id {vocab_size} as token {at} of shard 1",
-                f"token {SHARD + at} of the dataset", f"[0, {vocab_size})", "verify --full",
+                f"token {SHARD + at} of the dataset", f"[0, {vocab_size})", "DATASET --full",
             ):  # fmt: skip
                 assert part in str(raised.value)
         damage(file, at * item, vocab_size - 1, dtype)

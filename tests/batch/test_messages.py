@@ -14,7 +14,7 @@ from conceptloader.batch.open import decide_layout, open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.reader import DAMAGED
+from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records
 from conceptloader.testing import RawDocument, write_dataset
 from tests.batch.cases import make_view
@@ -141,7 +141,7 @@ def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
     view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
     reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
-    found = "found error, while document 3 has 5 tokens, expected room for it in a pack of its block; set it to split"
+    found = "found error, while document 3 has 5 tokens, expected room for it in a pack of its block; set packing"
     with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing.overflow: {found}"):
         reader.read(zero, picked=(zero.astype(np.int64), zero))
 

@@ -167,7 +167,7 @@ def test_an_object_store(data: Path, capsys: Capture) -> None:
 def test_usage(data: Path, tmp_path: Path, capsys: Capture) -> None:
     stream = data / "stream"
     assert "found nothing, expected a dataset" in refused(capsys, tmp_path / "none")
-    assert "use a shorter seq_len" in refused(capsys, stream, "--seq-len", 10**6)
+    assert "pass a smaller seq_len" in refused(capsys, stream, "--seq-len", 10**6)
     assert "found an unknown track" in refused(capsys, stream, *BRIEF, "--tracks", "nonsense")
     assert "lower one of them" in refused(capsys, stream, *BRIEF, "--batch-size", 10**12)
     for wrong in (["--seconds", "0"], ["--seconds", "nan"], ["--tokens-per-second-needed", "many"], ["--threads", "0"]):

@@ -240,7 +240,10 @@ WEB = {"path": "web", "weight": 1}
             {"datasets": {"web": WEB, "other": {**WEB, "path": "other"}}},
             "different tokenizers .*allow_mixed_tokenizers: true",
         ),
-        ({"datasets": {"web": WEB, "posts": {**WEB, "path": "posts"}}}, "documents and windows cannot be blended"),
+        (
+            {"datasets": {"web": WEB, "posts": {**WEB, "path": "posts"}}},
+            "set packing, by which documents and windows can be blended",
+        ),
         ({"datasets": {"web": {**WEB, "split": [0.5, 0.5001]}}}, r"datasets\.web: split: .* no start of a document"),
         ({"exclude": [{"dataset": "web", "tokens": [0, 1001]}]}, r"exclude\[0\]\.tokens: found \[0, 1001\]"),
         (

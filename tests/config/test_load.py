@@ -282,7 +282,7 @@ def test_built_in_python_it_is_checked_as_well():
         ("[" * 2000, "nested too deeply"),
         ("seed: *nothing\n", "not valid YAML: found undefined alias"),
         ("seq_len: 1e3\ndatasets: {a: {path: x}}", "seq_len: found '1e3', expected an integer"),
-        ("datasets: {on: {path: x}}", "found the name True, expected text; put it in quotes"),
+        ("datasets: {on: {path: x}}", "found the name True, expected text; put the key True under datasets in quotes"),
     ],
 )
 def test_bad_yaml_is_refused_with_file_and_line(tmp_path, text, message):
@@ -416,15 +416,18 @@ def test_reading_a_configuration_needs_no_torch():
             "shuffle: false",
             "shuffle: found an unknown key .*; write `order: shuffled`, which is the default, or `order: sequential`",
         ),
-        ("seq_len: 2k", "seq_len: found '2k', expected an integer.*; write the number out: 2048, or 2000$"),
-        ("seq_len: 1MiB", "; write the number out: 1048576, or 1000000$"),
-        ("seq_len: '2048'", "; no quotes, "),
+        ("seq_len: 2k", "seq_len: found '2k', expected an integer.*; write the number out: seq_len: 2048, or 2000$"),
+        ("seq_len: 1MiB", "; write the number out: seq_len: 1048576, or 1000000$"),
+        ("seq_len: '2048'", "; write seq_len without quotes; "),
         ("sequence_length: 2048", "sequence_length: found an unknown key 'sequence_length', .*; write `seq_len`"),
         (
             "exclude: [{at: 3, ids: [2024-01-01]}]",
-            r"exclude\[0\]\.ids\[0\]: found .*, expected text; put it in quotes$",
+            r"exclude\[0\]\.ids\[0\]: found .*, expected text; put the value of exclude\[0\]\.ids\[0\] in quotes$",
         ),
-        ("exclude: [{at: 3, ids: [7]}]", r"exclude\[0\]\.ids\[0\]: found 7, expected text; put it in quotes$"),
+        (
+            "exclude: [{at: 3, ids: [7]}]",
+            r"exclude\[0\]\.ids\[0\]: found 7, expected text; put the value of exclude\[0\]\.ids\[0\] in quotes$",
+        ),
     ],
 )
 def test_what_strangers_write(tmp_path: Path, text: str, message: str) -> None:

@@ -243,5 +243,5 @@ def test_values_are_for_concepts_only(tmp_path: Path) -> None:
     with build.shard(0) as writer:
         writer.add_document([1, 2], {"a": [(0, 2, json.loads("[1]"))]})
     cl.writing.finalize(build.path)
-    with raises(ConfigError, expected="codec concepts", fix="use decode()"):
+    with raises(ConfigError, expected="codec concepts", fix="use Values.decode()"):
         _ = cl.open_dataset(build.path).spans("a", 0, 2).values

@@ -107,7 +107,7 @@ def test_tokens_over_the_vocabulary_are_found_by_verify(dataset: cl.Dataset) -> 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda ds: ds.windows(24), r"seq_len: found 24, expected at most 23: .* has 24 in this range; use a shorter"),
+        (lambda ds: ds.windows(24), r"seq_len: found 24, expected at most 23: .* has 24 in this range; pass a smaller"),
         (lambda ds: ds.windows(0), "seq_len: found 0, expected at least 1"),
         (lambda ds: ds.windows(4, token_range=(5, 4)), r"token_range: found \[5, 4\)"),
         (lambda ds: ds.windows(4, token_range=(0, 25)), r"token_range: found \[0, 25\), expected .* <= 24"),

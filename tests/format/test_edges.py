@@ -25,7 +25,7 @@ def test_the_smallest_and_the_largest_vocabulary(vocab_size: int) -> None:
 
 def test_the_largest_vocabulary_of_a_token_type() -> None:
     cl.writing.BuildOptions(tokenizer=cl.writing.Tokenizer(name="t", vocab_size=2**16), token_type="u2")
-    with raises(ConfigError, fix="use u4"):
+    with raises(ConfigError, fix="uint32"):
         cl.writing.BuildOptions(tokenizer=cl.writing.Tokenizer(name="t", vocab_size=2**16 + 1), token_type="u2")
 
 

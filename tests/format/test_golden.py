@@ -99,7 +99,7 @@ def test_the_scored_dataset() -> None:
 
 def test_a_window_of_the_chat_dataset_is_refused() -> None:
     ds: Any = cl.open_dataset(golden() / "chat")
-    with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use documents\(\) instead"):
+    with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use Dataset.documents\(\)"):
         ds.windows(4)
 
 

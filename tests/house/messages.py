@@ -46,15 +46,34 @@ def text_of(node: ast.expr) -> str:
     return f"{{{ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)}}}"
 
 
+def texts_of(scope: ast.AST, stop: int | None = None) -> dict[str, str]:
+    """Texts that a module or function gives a name, before a line: DAMAGED, or fix. Several messages share some."""
+    body = scope.body if isinstance(scope, ast.Module) else ast.walk(scope)
+    given = [node for node in body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    texts = {ast.unparse(node.targets[0]): text_of(node.value) for node in given if stop is None or node.lineno < stop}
+    return {name: text for name, text in texts.items() if not text.startswith("{")}
+
+
 def calls() -> Iterator[tuple[str, str, dict[str, str]]]:
     """(file, kind, parts) of each error that the product makes."""
-    for file in sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    files = sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py"))
+    modules = {file: ast.parse(file.read_text("utf-8")) for file in files}
+    constants = {file: texts_of(module) for file, module in modules.items()}
+    shared = {name: text for known in constants.values() for name, text in known.items()}
+    for file, module in modules.items():
+        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+        for node in ast.walk(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
                 parts = dict(zip(PARTS_OF.get(node.func.id, PARTS), map(text_of, node.args), strict=False))
                 if node.func.id == "BadRow" and len(node.args) > 1:  # its second argument is all of the message
                     parts = {"path": parts["path"], **parts_of(parts["found"])}
                 parts |= {FIXES.get(str(part.arg), str(part.arg)): text_of(part.value) for part in node.keywords}
+                known = shared | constants[file]
+                for function in functions:
+                    if function.lineno <= node.lineno <= (function.end_lineno or 0):
+                        known |= texts_of(function, node.lineno)
+                fix = parts.get("fix", "{DAMAGED}" if node.func.id == "Words" else "")
+                parts["fix"] = "".join(known.get(part[1:-1], part) for part in re.split(r"(\{\w+\})", fix))
                 yield str(file.relative_to(ROOT)), node.func.id, parts
 
 

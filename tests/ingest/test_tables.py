@@ -116,7 +116,7 @@ def test_a_value_of_many_lines_over_the_limit(tmp_path: Path, capsys: pytest.Cap
     assert build(tmp_path / "c.csv", tmp_path / "out", "--max-line-bytes", "100") == 1
     told = capsys.readouterr().err
     assert "line 5: found a value of more than 100 characters" in told
-    assert "(--max-line-bytes)" in told
+    assert "--max-line-bytes" in told
     assert build(tmp_path / "c.csv", tmp_path / "out", "--max-line-bytes", "1000") == 0
     assert cl.open_dataset(tmp_path / "out").document_id(0) == "a"
 
@@ -240,7 +240,7 @@ def test_a_mount_point_cannot_be_overwritten(tmp_path: Path, monkeypatch: pytest
     source, out = write_csv(tmp_path / "c.csv", [{"id": "z", "text": "other"}]), tmp_path / "out"
     cl.build(source, out, tokenizer="bytes")
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(out))
-    with raises(ConfigError, f"{out}: overwrite", "a mount point", fix="nothing was removed: build into a directory"):
+    with raises(ConfigError, f"{out}: overwrite", "a mount point", fix="nothing was removed"):
         cl.build(source, out, tokenizer="bytes", overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["c.csv", "out"]
 

@@ -109,7 +109,7 @@ def test_eos(folder: Path) -> None:
         with raises(ConfigError, "eos"):
             load_tokenizer(str(path), wrong)
     train(["</s>", "<eos>"]).save(str(path))
-    with raises(ConfigError, fix="name it"):
+    with raises(ConfigError, fix="--eos"):
         load_tokenizer(str(path))
     train([]).save(str(path))
     assert load_tokenizer(str(path)).eos_id is None
@@ -157,7 +157,7 @@ def test_build_with_a_file(folder: Path) -> None:
     assert (folder / "out1" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert verify(folder / "out1", full=True) == []
     train([]).save(str(folder / "tokenizer.json"))
-    with raises(ConfigError, fix="name it"):
+    with raises(ConfigError, fix="--eos"):
         build([source], folder / "out3", load_tokenizer(str(folder)))
 
 

@@ -124,7 +124,7 @@ def test_another_eos_than_that_of_transformers_is_refused(tmp_path: Path) -> Non
     made.add_special_tokens(["</s>"])
     folder = saved(tmp_path / "model", made)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
-    with raises(ConfigError, fix="name it"):
+    with raises(ConfigError, fix="--eos"):
         load_tokenizer(str(folder))
     assert load_tokenizer(str(folder), ends=False).eos_id is None
     assert load_tokenizer(str(folder), "</s>").eos_id == made.token_to_id("</s>")
@@ -219,7 +219,7 @@ def test_an_eos_that_is_guessed_is_said(
 @pytest.mark.parametrize("role", ["pad_token", "bos_token", "unk_token"])
 def test_a_guess_with_another_use_is_none(tmp_path: Path, role: str) -> None:
     folder = saved(tmp_path / "model", byte_level(), **{"eos_token": None, role: END})
-    with raises(ConfigError, "eos", f"which is the {role}", fix="name it (--eos)"):
+    with raises(ConfigError, "eos", f"which is the {role}", fix="pass --eos TOKEN"):
         load_tokenizer(str(folder))
     assert load_tokenizer(str(folder), ends=False).eos_id is None
     assert load_tokenizer(str(folder), END).eos_id == 0

@@ -202,7 +202,7 @@ def test_labels_that_are_ignored(tmp_path: Path) -> None:
     assert (plain["loss_mask"] == 0).any()
     assert torch.equal(masked["labels"], plain["labels"].masked_fill(plain["loss_mask"] == 0, -100))
     assert all(torch.equal(masked[name], plain[name]) for name in ("input_ids", "loss_mask", "cu_seqlens"))
-    with raises(ConfigError, "fim", "labels of -100,", fix="give FillInMiddle the same ignore_index"):
+    with raises(ConfigError, "fim", "labels of -100,", fix="pass FillInMiddle the same ignore_index"):
         FillInMiddle(**TOKENS)(batch)
 
 

@@ -91,10 +91,10 @@ def test_a_state_of_something_else_says_what_it_is(config):
     own = loader.state_dict()
     kinds = {"loader": own, "sampler": sampler.state_dict(), "sampler's iterator": iter(sampler).state_dict()}
     strangers = {
-        "dict with 'weight', 'bias', expected a state of version 1; give what conceptloader's own": torch.nn.Linear(
+        "dict with 'weight', 'bias', expected a state of version 1; pass what conceptloader's own": torch.nn.Linear(
             1, 1
         ).state_dict(),
-        "dict with 'model', 'data', expected .*; give its 'data'": {"model": {}, "data": own},
+        "dict with 'model', 'data', expected .*; pass its 'data'": {"model": {}, "data": own},
         "dict with nothing": {},
         "version 2, expected .*; resume with the release .* that saved it": {"version": 2},
         "version True, expected .*; resume with the release": {"version": True},
@@ -110,7 +110,7 @@ def test_a_state_of_something_else_says_what_it_is(config):
             if found == kind:
                 load(state)
                 continue
-            with pytest.raises(ResumeError, match=f"found the state of a {found}, expected .* {kind}; give"):
+            with pytest.raises(ResumeError, match=f"found the state of a {found}, expected .* {kind}; pass"):
                 load(state)
         for found, state in strangers.items():
             with pytest.raises(ResumeError, match=f"found .*{found}"):
@@ -326,7 +326,7 @@ def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
 
 @pytest.mark.parametrize("options", [{"batch_size": None}, {}, {"batch_size": 2, "num_workers": 1}])
 def test_a_dataloader_around_a_loader_is_refused(config, options):
-    with pytest.raises(ConfigError, match="iterate over the Loader directly, or wrap"):
+    with pytest.raises(ConfigError, match="iterate over the Loader directly, or pass"):
         next(iter(DataLoader(make(config, num_samples=16), **options)))
 
 

@@ -97,7 +97,7 @@ def test_epochs_follow_each_other(config: Any) -> None:
     assert len(list(resumed)) == 2, "the rest of the epoch"
     resumed.acknowledge()
     assert samples(iter(resumed), 9) == list(range(48, 72, 2)), "the epoch after a resume"
-    with raises(ConfigError, expected="a multiple of the 12 samples of a step", fix="set 24"):
+    with raises(ConfigError, expected="a multiple of the 12 samples of a step", fix="to 24"):
         loader_of(config, epoch_samples=30)
 
 

@@ -121,7 +121,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     path = write_config(write_datasets(tmp_path) / "data.yaml")
     with raises(ConfigError, fix="--eval-iters 0"):
         data_of(path, dataset_config(16), [100, 20, 0])
-    with raises(ConfigError, fix="omit one of them"):
+    with raises(ConfigError, fix="omit"):
         data_of(path, dataset_config(16), valid=path, split="80,20,0")
     with raises(ConfigError, "--data-path"):
         data_of(path, dataset_config(16, blend=(["x"], None), split="1,0,0"))

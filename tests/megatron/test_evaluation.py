@@ -98,7 +98,7 @@ def test_what_belongs_to_a_training_is_refused(folder: Path, key: str, changes: 
     for split in ("valid", "test"):
         path = write_config(folder / "valid.yaml", **{"datasets": datasets, **changes})
         files = {"valid": folder / "dense.yaml", split: path}
-        with raises(ConfigError, key, f"--conceptloader-{split}-config", fix="omit it"):
+        with raises(ConfigError, key, f"--conceptloader-{split}-config", fix=f"omit {key}"):
             data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 8, 8], **files)
 
 
@@ -124,7 +124,7 @@ def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
         if size == 4:
             assert data.concepts(iterator)["topic_spans"].shape[0] == size
         else:
-            with raises(ConfigError, fix="the same config and micro batch size must be set on every rank"):
+            with raises(ConfigError, fix="on every rank"):
                 data.concepts(iterator)
 
 

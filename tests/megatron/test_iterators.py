@@ -205,7 +205,7 @@ def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(found) == list(ranks)
     with raises(ConfigError, expected="6 stages"):
         Stage("6").here(0)
-    with raises(ConfigError, "concept stage"):
+    with raises(ConfigError, "--conceptloader-concept-stage"):
         Stage("middle")
 
 

@@ -145,7 +145,7 @@ def test_states_of_others(kind: Any) -> None:
     options = {"apply": "loss"} if kind is DoReMi else {"smoothing": None}
     with pytest.raises(ResumeError) as caught:
         kind({"a": 1, "b": 1}, state, **options)
-    assert caught.value.path == "state of the mixing: rule"
+    assert caught.value.path == "mixing"
     changed: list[dict[str, Any]] = [{key: "two"} for key in state]
     changed += [{"datasets": {**state["datasets"], "a": row}} for row in ([1.0], [math.nan] * 9, "1")]
     changed += [

@@ -153,7 +153,7 @@ def test_positions_out_of_range_are_refused(n: int, position: int) -> None:
 
 
 def test_the_function_that_the_error_names_makes_a_key() -> None:
-    with raises(ConfigError, fix="derive one with conceptloader.adapters.derive_key"):
+    with raises(ConfigError, fix="conceptloader.adapters.derive_key"):
         cl.adapters.Permutation(5, 2**64)
     key = cl.adapters.derive_key(-3, "my order", 2**70)
     assert cl.adapters.Permutation(5, key).key == key == cl.adapters.derive_key(-3, "my order", 2**70)

@@ -165,7 +165,7 @@ def test_a_forgery_with_right_checksums_is_found(ds: Path, column: str) -> None:
             of = {"stream_fingerprint": dataset.stream_fingerprint, "tracks_fingerprint": dataset.tracks_fingerprint}
         edit(ds / FILE, **of)
     assert column == "ids" or cl.verify(ds, full=True) == []
-    with raises(FormatError, "document_roots", "1 shard, the first is 1", fix="verify --full"):
+    with raises(FormatError, "document_roots", "1 shard, the first is 1", fix="`conceptloader verify "):
         prepare(ds, check=True)
 
 

@@ -99,7 +99,7 @@ def test_a_rank_that_is_not_in_the_plan(run: Run, record: Path) -> None:
 def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="found no record"):
         read_record(tmp_path / "nothing")
-    with raises(ReadError, fix="each start needs a new number"):
+    with raises(ReadError, fix="chmod u+w"):
         BatchRecorder(record, 1, 0, starts()[0])
     (record / "000003.000003.jsonl").write_text('{"step": 1}\n')
     with raises(FormatError, "line 1", "no line of a record"):

@@ -316,7 +316,7 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
         collate(["loss_weight", "loss_weigth"])(weighted.__getitems__([0, 1]))
     with pytest.raises(KeyError, match="loss_weigth"):  # samples one by one, whose layout nobody knows
         collate(["loss_weigth"])([weighted[0], weighted[1]])
-    with raises(ConfigError, "model_inputs", "the string 'random'", fix="write ['ran"):
+    with raises(ConfigError, "model_inputs", "the string 'random'", fix="['ran"):
         make(train_dataset=plain, model_inputs="random")
     with raises(ConfigError, "train_dataset", "num_samples of 3", "at least one step, 8 samples"):
         make(train_dataset=data(samples=3)).get_train_dataloader()

@@ -149,7 +149,7 @@ class Dataset(Shown, Viewable):
                 self.path,
                 f"{len(named)} tracks with a vocabulary ({named})",
                 "the name of a track",
-                "name it: track=...",
+                "pass track=NAME (--track)",
             )
         chosen = named[0] if track is None else track
         known = self._known.get(chosen)
@@ -162,7 +162,7 @@ class Dataset(Shown, Viewable):
                 f"{self.path}: track {chosen!r}",
                 f"no concept {concept!r}",
                 f"one of {len(known) // 2} names or ids",
-                "look for it with `conceptloader inspect --search`",
+                f"look for it: conceptloader inspect {self.path} --search",
             )
         return known[concept]
 
@@ -176,14 +176,14 @@ class Dataset(Shown, Viewable):
             ConfigError: For another order, or if no document starts in the share.
         """
         if not 0 <= a < b <= 1:
-            raise ConfigError("split", f"[{a}, {b}]", "0 <= a < b <= 1", "correct it, as in [0, 0.9]")
+            raise ConfigError("split", f"[{a}, {b}]", "0 <= a < b <= 1", "set split: [0, 0.9], or other shares")
         start, stop = self._snap(a), self._snap(b)
         if start == stop:
             raise ConfigError(
                 "split",
                 f"no start of a document in [{a}, {b}] of {self.path}",
                 "at least one document",
-                "use a larger share",
+                "widen split",
             )
         return start, stop
 
@@ -201,7 +201,7 @@ class Dataset(Shown, Viewable):
                 "split_documents",
                 f"no table of documents in {self.path}",
                 "a table of documents, since a share of them is asked for",
-                "cut by tokens instead: split",
+                "set split, which cuts by tokens, instead of split_documents",
             )
         first, stop = map(self.documents_before, within)
         bounds = [first + number for number in share_of(stop - first, a, b)]
@@ -211,7 +211,7 @@ class Dataset(Shown, Viewable):
                 "split_documents",
                 f"no document in [{a}, {b}] of {self.path}, which has {stop - first}",
                 "at least one document",
-                "use a larger share",
+                "widen split_documents",
             )
         return start, end
 
@@ -249,7 +249,7 @@ class Dataset(Shown, Viewable):
     def chosen_tracks(self, tracks: Sequence[str] | None) -> list[str]:
         """Track names, all by default, each checked to have a codec that may be used."""
         if isinstance(tracks, str):
-            raise ConfigError("tracks", f"the string {tracks!r}", "a list of names", f"write [{tracks!r}]")
+            raise ConfigError("tracks", f"the string {tracks!r}", "a list of names", f"pass tracks=[{tracks!r}]")
         chosen = sorted(self.tracks) if tracks is None else list(tracks)
         for track in chosen:
             self.codec(track)
@@ -317,7 +317,7 @@ class Windows(MapStyle):
         self, dataset: Dataset, seq_len: int, token_range: tuple[int, int] | None, tracks: Sequence[str] | None
     ) -> None:
         if dataset.mode == "document":
-            raise ConfigError(f"{dataset.path}: mode", "document", "a stream", "use documents() instead")
+            raise ConfigError(f"{dataset.path}: mode", "document", "a stream", "use Dataset.documents()")
         self.seq_len = operator.index(seq_len)
         self.start, self.stop = (0, dataset.num_tokens) if token_range is None else map(operator.index, token_range)
         if not 0 <= self.start <= self.stop <= dataset.num_tokens:
@@ -325,10 +325,15 @@ class Windows(MapStyle):
                 "token_range",
                 f"[{self.start}, {self.stop})",
                 f"0 <= start <= stop <= {dataset.num_tokens}",
-                "correct the range",
+                "pass token_range=(start, stop) in this range",
             )
         if self.seq_len < 1:
-            raise ConfigError("seq_len", str(seq_len), "at least 1")
+            raise ConfigError(
+                "seq_len",
+                str(seq_len),
+                "at least 1",
+                "pass seq_len=1 or more",
+            )
         tokens = self.stop - self.start
         super().__init__(dataset, tracks, max(0, tokens - 1) // self.seq_len)
         if not self._count:
@@ -337,7 +342,7 @@ class Windows(MapStyle):
                 str(seq_len),
                 f"at most {max(0, tokens - 1)}: a window takes seq_len + 1 tokens, and {dataset.path} has {tokens} "
                 "in this range",
-                "use a shorter seq_len or more data",
+                "pass a smaller seq_len, or set a larger split",
             )
 
     def token_range(self, i: int) -> tuple[int, int]:
@@ -364,7 +369,9 @@ class DocumentView(MapStyle, Tabular):
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None) -> None:
         super().__init__(dataset, tracks, dataset.num_documents)
         if not dataset.num_documents:
-            raise ConfigError(dataset.path, "no document table", "a document table", "use windows() instead")
+            raise ConfigError(
+                dataset.path, "no document table", "a document table", "use Dataset.windows(), or build with documents"
+            )
 
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.dataset.document_range(i), self.tracks)

@@ -26,10 +26,12 @@ from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.urls import is_url
 
 _REBUILT = (
-    "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
+    "the dataset was rebuilt or replaced while it was in use: restore it and restart, or run `conceptloader build` "
+    "with another --out"
 )
 _LEFT_BEHIND = (
-    "that dataset was rebuilt after this one was made from it: restore it, or run concat, annotate or reencode again"
+    "that dataset was rebuilt after this one was made from it: restore it, or run conceptloader.concat, annotate or "
+    "reencode again"
 )
 
 logger = logging.getLogger(__name__)
@@ -232,7 +234,10 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return path
     if parts.netloc not in ("", "localhost"):
         raise ConfigError(
-            path, f"the host {parts.netloc!r} of a local directory", "a path without a host", "write its path"
+            path,
+            f"the host {parts.netloc!r} of a local directory",
+            "a path without a host",
+            "write its path: file:///DIR, or DIR",
         )
     return unquote(parts.path)
 
@@ -248,7 +253,7 @@ def load_manifest(
 ) -> tuple[Manifest, Roots]:
     """Read and check the manifest of the dataset directory `path`; its paths must stay below the roots."""
     if "://" in os.fspath(path):
-        raise ConfigError(path, "a URL", "a local directory", "only open_dataset and loaders read others")
+        raise ConfigError(path, "a URL", "a local directory", "copy it here, or use conceptloader.open_dataset")
     allowed = Roots(os.fspath(path), roots)
     return _read_manifest(allowed), allowed
 
@@ -302,7 +307,10 @@ def _explain(directory: str, file: str, error: ReadError) -> bool:
         return error.errno == errno.ENOENT
     if os.path.exists(os.path.join(directory, fmt.BUILD)):
         raise FormatError(
-            directory, f"a build without {fmt.MANIFEST}", "a complete dataset", "continue the build and finalize it"
+            directory,
+            f"a build without {fmt.MANIFEST}",
+            "a complete dataset",
+            "run the same `conceptloader build` again, or `conceptloader build --finalize`",
         ) from None
     raise FormatError(directory, f"no {fmt.MANIFEST}", "a dataset", _MAKE_ONE) from None
 

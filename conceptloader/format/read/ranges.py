@@ -71,13 +71,18 @@ class Ranges:
         entry = self.manifest.tracks.get(track)
         if entry is None:
             known = sorted(self.manifest.tracks)
-            raise ConfigError(self.path, f"no track {track!r}", f"one of {known}", "check its name")
+            raise ConfigError(
+                self.path,
+                f"no track {track!r}",
+                f"one of {known}",
+                f"pass a name that `conceptloader inspect {self.path}` shows",
+            )
         if entry.codec == "pickle" and not self._allow_pickle:
             raise ConfigError(
                 f"{self.path}: track {track!r}",
                 "codec pickle",
                 "a codec that executes no code",
-                "if you trust the dataset, pass allow_pickle=True, or else leave this track out",
+                "pass allow_pickle=True if you trust the dataset, or omit this track from tracks",
             )
         codec = get_codec(entry.codec, entry.parameters, f"{self.path}: track {track!r}")
         if isinstance(codec, ConceptsCodec):
@@ -96,7 +101,12 @@ class Ranges:
         self.codec(track)
         entry = self.manifest.tracks[track].vocabulary
         if entry is None:
-            raise ConfigError(f"{self.path}: track {track!r}", "no vocabulary", "a vocabulary", "its concepts are ids")
+            raise ConfigError(
+                f"{self.path}: track {track!r}",
+                "no vocabulary",
+                "a vocabulary",
+                "use the ids of its concepts, or build with --vocabulary FILE",
+            )
         return load_concepts(self.files.roots, entry)
 
     def cut(self, start: Ints, stop: Ints) -> Cut:
@@ -144,7 +154,7 @@ class Ranges:
                 self.path,
                 f"token range [{start}, {stop})",
                 f"0 <= start <= stop <= {self.num_tokens}",
-                "correct the range",
+                "pass start and stop in this range",
             )
 
     def by_shard(self, start: int, stop: int) -> Iterator[tuple[int, Cut]]:

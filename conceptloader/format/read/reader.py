@@ -8,9 +8,7 @@ import numpy as np
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.layout import bad
-
-DAMAGED = "the file is corrupt: run `conceptloader verify --full`, restore or rebuild it"
+from conceptloader.format.spec.layout import DAMAGED, bad
 
 
 class ShardReader:

@@ -12,6 +12,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.tables import Tabular
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.layout import DAMAGED
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,11 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
     try:
         return [codec.decode(record) for record in records]
     except (ValueError, RecursionError) as error:
-        raise FormatError(where, f"found a record that its codec cannot decode: {error}") from error
+        raise FormatError(
+            where,
+            f"found a record that its codec cannot decode: {error}",
+            fix="pass register_codec a codec that reads these records, or restore the file from a copy",
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +74,16 @@ class Spans(Tabular):
         """Concept ids of all runs end to end, uint32 [offsets[-1]]. Only for codec concepts."""
         if not isinstance(self.codec, ConceptsCodec):
             found = type(self.codec).__name__
-            raise ConfigError("values", f"a track of {found}", "codec concepts", "use decode()")
+            raise ConfigError("values", f"a track of {found}", "codec concepts", "use Values.decode()")
         item = self.codec.item
         odd = [len(record) for record in self.records if len(record) % item]
         if odd:
-            found = f"found a record of {odd[0]} bytes, expected a multiple of {item}; run verify"
-            raise FormatError(self.where, str(found))
+            raise FormatError(self.where, f"a record of {odd[0]} bytes", f"a multiple of {item}", DAMAGED)
         values = np.concatenate([np.zeros(0, np.uint32), *map(self.codec.ids_of, self.records)])
         try:
             self.codec.check_ids(values)
         except ValueError as error:
-            raise FormatError(self.where, str(error), fix="run `conceptloader verify --full`, restore it") from error
+            raise FormatError(self.where, str(error), fix=DAMAGED) from error
         return values
 
     def _columns(self, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -102,7 +106,7 @@ class Spans(Tabular):
                 f"{self.where}: scores",
                 "a track without scores",
                 "a track with scores",
-                "build it with scores, or do not ask for them",
+                "build it with --scores, or omit scores",
             )
         return np.concatenate([np.zeros(0, np.float32), *map(self.codec.scores_of, self.records)])
 

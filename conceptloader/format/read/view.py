@@ -102,7 +102,10 @@ class Viewable(Ranges):
         number = operator.index(document)
         if not 0 <= number < self.num_documents:
             raise ConfigError(
-                self.path, f"document {number}", f"a number from 0 to {self.num_documents - 1}", "correct the number"
+                self.path,
+                f"document {number}",
+                f"a number from 0 to {self.num_documents - 1}",
+                f"pass document={self.num_documents - 1} or lower",
             )
         return number
 
@@ -177,6 +180,6 @@ def _runs(files: Files, view: FoundView) -> Runs:
             view.roots.directory,
             f"other tokens, documents or tracks in {view.source} than those which it was selected from",
             "the source as it was",
-            "restore the source, or make the view again: conceptloader subset",
+            f"restore {view.source}, or run `conceptloader subset` again",
         )
     return view.runs(manifest.num_tokens)

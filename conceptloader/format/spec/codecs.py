@@ -62,13 +62,16 @@ class ConceptsCodec:
                     scores = np.asarray(scores, self.scores)
             except (TypeError, ValueError) as error:
                 raise InputError(
-                    "concepts", f"{value!r:.100}", "a pair: ids and their scores", "give (ids, scores)"
+                    "concepts", f"{value!r:.100}", "a pair: ids and their scores", "pass (ids, scores)"
                 ) from error
         ids, limit = np.asarray(value), 1 << 8 * self.ids.itemsize
         if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= limit)):
             bits = limit.bit_length() - 1
             raise InputError(
-                "concept ids", f"{value!r:.100}", f"a flat list of integers in [0, 2**{bits})", "correct the record"
+                "concept ids",
+                f"{value!r:.100}",
+                f"a flat list of integers in [0, 2**{bits})",
+                "pass ids as a flat list of ints in this range",
             )
         data = ids.astype(self.ids).tobytes()
         if scores is None:
@@ -78,7 +81,7 @@ class ConceptsCodec:
                 "scores",
                 f"{scores.tolist()!r:.100} for {len(ids)} concepts",
                 f"a finite number for each, in the range of {self.scores}",
-                "correct the scores",
+                f"pass a score for each concept, in the range of {self.scores}",
             )
         return data + bytes(scores.tobytes())
 
@@ -162,7 +165,7 @@ class NumpyCodec:
                 "numpy record",
                 f"{array.dtype} of shape {array.shape}",
                 f"an array of one dimension, of {self.dtype}",
-                "convert it",
+                f"write array.ravel().astype('{self.dtype}')",
             )
         with np.errstate(over="ignore"):
             cast = array.astype(self.dtype)
@@ -172,7 +175,7 @@ class NumpyCodec:
                 "numpy record",
                 f"values that {self.dtype} cannot hold",
                 "values in its range",
-                "choose a wider type for the track, or correct the values",
+                'pass a wider type in the track\'s parameters: {"dtype": "f8"}',
             )
         return cast.tobytes()
 
@@ -204,7 +207,12 @@ class JsonCodec:
             packed = canonical_json(value).encode("ascii")
             _check_keys([value], str)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError("json record", f"{value!r:.100}", f"a JSON value: {error}", "convert it") from error
+            raise InputError(
+                "json record",
+                f"{value!r:.100}",
+                f"a JSON value: {error}",
+                "convert it to dict, list, str, int, float, bool or None",
+            ) from error
         return packed
 
     def decode(self, record: memoryview) -> Any:
@@ -229,7 +237,10 @@ class MsgpackCodec:
             _check_keys([value], (str, bytes))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(
-                "msgpack record", f"{value!r:.100}", f"a MessagePack value: {error}", "convert it"
+                "msgpack record",
+                f"{value!r:.100}",
+                f"a MessagePack value: {error}",
+                "convert it to dict, list, str, bytes, int, float, bool or None",
             ) from error
         return packed
 
@@ -245,7 +256,9 @@ class BytesCodec:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise InputError("bytes record", str(type(value).__name__), "bytes", "encode it: bytes(...)")
+            raise InputError(
+                "bytes record", str(type(value).__name__), "bytes", "write bytes(record), or record.encode() for text"
+            )
         return bytes(value)
 
     def decode(self, record: memoryview) -> bytes:
@@ -296,24 +309,27 @@ def register_codec(name: str, codec: Codec) -> None:
             where,
             "a name that is built in" if name in BUILT_IN else "no name",
             "a name of your own",
-            "register it under another name",
+            "pass another name to register_codec",
         )
     if isinstance(codec, type) or not all(callable(getattr(codec, method, None)) for method in methods):
         raise ConfigError(
             where,
             f"the class {codec.__qualname__}" if isinstance(codec, type) else f"{type(codec).__qualname__}",
             f"an object with the methods {', '.join(methods)}",
-            "pass an instance",
+            "pass an instance to register_codec: your_codec()",
         )
     other = _REGISTERED.get(name, codec)
     before, kind = type(other), type(codec)
     if (before.__module__, before.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ConfigError(
-            where, f"{kind.__qualname__}", f"{before.__qualname__}, which is registered", "use another name"
+            where,
+            f"{kind.__qualname__}",
+            f"{before.__qualname__}, which is registered",
+            "pass another name to register_codec",
         )
     if _parameters(codec) != (theirs := _parameters(other)):
         found, rule = f"{kind.__qualname__} with {_parameters(codec)}", f"{theirs}, as the one that is registered"
-        raise ConfigError(where, found, rule, "use another name")
+        raise ConfigError(where, found, rule, "pass another name to register_codec")
     _REGISTERED[name] = codec
 
 

@@ -27,7 +27,10 @@ FILE = re.compile(rf"({fmt.NAME.pattern})\.column\.json")
 BF16 = "bf16"  # numpy has no such type: u2 with the same bits
 TYPES = (*fmt.FIELD_TYPES, BF16)
 MAX_ITEM = 1 << 20  # bytes
-_REPLACED = "it belongs to other tokens: restore the dataset, or remove the column and write it again"
+_REPLACED = (
+    "it belongs to other tokens: restore the dataset, or run `conceptloader column DATASET NAME --remove` and write it "
+    "again"
+)
 
 
 def column_file(name: str) -> str:

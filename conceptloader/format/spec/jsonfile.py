@@ -77,10 +77,12 @@ class JsonFile:
     def _check(self, found: Any, name: str, number: Any, version: int) -> None:
         if found != name:
             rule = f'"{name}"'
-            raise bad(f"{self.where}: format", describe(found), rule, "this is another kind of file: check the path")
+            raise bad(
+                f"{self.where}: format", describe(found), rule, "pass the path of such a file: this is another kind"
+            )
         if type(number) is not int or number != version:
             rule = f"{version}, which this release of conceptloader reads"
-            remedy = "make the file again with this release, or read it with its own"
+            remedy = "make the file again with this release, or `pip install` the one that wrote it"
             raise bad(f"{self.where}: version", describe(number), rule, remedy)
 
     @contextlib.contextmanager

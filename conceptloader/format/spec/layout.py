@@ -54,7 +54,7 @@ DERIVED = re.compile(
 Count = TypeVar("Count", int, NDArray[np.int64])  # of one shard, or of each
 
 # The fix for most corruption.
-DAMAGED = "the file is corrupt: restore or rebuild it"
+DAMAGED = "the file is corrupt: restore it from a copy, then run `conceptloader verify DATASET --full`"
 
 
 def bad(where: str, found: object, expected: str, remedy: str) -> FormatError:

@@ -37,10 +37,10 @@ class TrackOptions:
     def check(self, name: str) -> None:
         problem = fmt.name_problem(name)
         if problem:
-            raise ConfigError("tracks", f"the name {name!r}", problem, "rename the track")
+            raise ConfigError("tracks", f"the name {name!r}", problem, "pass another NAME for the track (--track)")
         if self.encoding not in ENCODINGS:
             raise ConfigError(
-                f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}", "omit encoding for the default"
+                f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}", "omit encoding (--encoding)"
             )
         if self.vocabulary is not None:
             if self.codec != "concepts":
@@ -48,11 +48,14 @@ class TrackOptions:
                     f"tracks: {name}: codec",
                     f"{self.codec} with a vocabulary",
                     "concepts",
-                    "omit the vocabulary, or use codec concepts",
+                    'omit vocabulary, or pass codec="concepts"',
                 )
             if len(set(self.vocabulary)) != len(self.vocabulary):
                 raise ConfigError(
-                    f"tracks: {name}: vocabulary", "repeated names", "each name once", "remove the second one"
+                    f"tracks: {name}: vocabulary",
+                    "repeated names",
+                    "each name once",
+                    "remove the repeated names from the vocabulary",
                 )
             if self.parameters.get("ids") == "u2" and len(self.vocabulary) > 1 << 16:
                 raise ConfigError(
@@ -66,7 +69,7 @@ class TrackOptions:
                 f"tracks: {name}: details",
                 len(self.details),
                 f"details for each of the {count} concepts of the vocabulary",
-                "give as many",
+                f"pass {count} details",
             )
 
 
@@ -95,23 +98,30 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if self.mode not in fmt.MODES:
-            raise ConfigError("mode", repr(self.mode), f"one of {', '.join(fmt.MODES)}", "set one of these")
+            raise ConfigError(
+                "mode", repr(self.mode), f"one of {', '.join(fmt.MODES)}", "pass mode (--mode) as one of these"
+            )
         if self.mode == "token-stream" and self.tracks:
-            raise ConfigError("tracks", "tracks in mode token-stream", "no tracks", "use mode stream-with-metadata")
+            raise ConfigError("tracks", "tracks in mode token-stream", "no tracks", "pass --mode stream-with-metadata")
         if len(self.tracks) > fmt.MAX_TRACKS:
-            raise ConfigError("tracks", len(self.tracks), f"at most {fmt.MAX_TRACKS}")
+            raise ConfigError(
+                "tracks",
+                len(self.tracks),
+                f"at most {fmt.MAX_TRACKS}",
+                f"pass at most {fmt.MAX_TRACKS} tracks",
+            )
         if self.token_type not in (None, *fmt.WRITTEN_TOKENS):
-            raise ConfigError("token_type", repr(self.token_type), "u2 or u4", "set one of these")
+            raise ConfigError("token_type", repr(self.token_type), "u2 or u4", "pass --token-dtype uint16 or uint32")
         if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * np.dtype(self.written_type).itemsize:
             raise ConfigError(
                 "token_type",
                 repr(self.token_type),
                 f"a type that holds the vocabulary of {self.tokenizer.vocab_size} tokens",
-                "use u4",
+                "pass --token-dtype uint32",
             )
         if not 1 <= self.block_tokens <= 1 << 20:
             raise ConfigError(
-                "block_tokens", str(self.block_tokens), "an integer in [1, 2**20]", "set a number in this range"
+                "block_tokens", str(self.block_tokens), "an integer in [1, 2**20]", "pass block_tokens in this range"
             )
         for name, options in self.tracks.items():
             options.check(name)
@@ -119,10 +129,15 @@ class BuildOptions:
             problem = fmt.name_problem(name)
             if problem or name in self.tracks or name in map(fmt.dense_field, self.tracks):
                 rule = problem or "a name that no track uses"
-                raise ConfigError("fields", f"the name {name!r}", rule, "rename the field")
+                raise ConfigError(
+                    "fields", f"the name {name!r}", rule, "pass another NAME in fields (--field NAME:TYPE)"
+                )
             if code not in fmt.FIELD_TYPES:
                 raise ConfigError(
-                    f"fields: {name}", f"type {code!r}", f"one of {', '.join(fmt.FIELD_TYPES)}", "set one of these"
+                    f"fields: {name}",
+                    f"type {code!r}",
+                    f"one of {', '.join(fmt.FIELD_TYPES)}",
+                    f"pass --field {name}:TYPE with one of these",
                 )
 
     @property

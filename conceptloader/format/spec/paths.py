@@ -34,7 +34,7 @@ class Roots:
     def _choose(self, directory: str, above: Callable[[str], str], roots: Given, form: Callable[[Any], str]) -> None:
         """form: of a root that is given, "" to omit it. Raises: ConfigError."""
         if isinstance(roots, (str, os.PathLike)):
-            raise ConfigError("roots", f"the single path {roots!r}", "a list of them", "write [...]")
+            raise ConfigError("roots", f"the single path {roots!r}", "a list of them", f"pass roots=[{roots!r}]")
         self.directory = directory
         self.given = None if roots is None else [found for root in roots if (found := form(root))]
         self.roots = [above(directory)] if self.given is None else list(dict.fromkeys([directory, *self.given]))
@@ -195,11 +195,20 @@ class UrlRoots(Roots):
             size = self.objects.get(path, 0, 0).size
             if size > limit:
                 raise FormatError(
-                    path, f"{size} bytes", f"at most {limit}", "this is another kind of file: check the path"
+                    path,
+                    f"{size} bytes",
+                    f"at most {limit}",
+                    "pass the path of a file of conceptloader: this is another kind",
                 )
             data = self.objects.get(path, 0, size).data
             if len(data) != size:
-                raise ReadError(path, f"{len(data)} bytes", str(size), errno=errno.EIO)
+                raise ReadError(
+                    path,
+                    f"{len(data)} bytes",
+                    str(size),
+                    errno=errno.EIO,
+                    fix=f"copy {path} again, then run `conceptloader verify DATASET`",
+                )
             return data
 
         return retrying(whole)

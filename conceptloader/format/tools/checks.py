@@ -20,6 +20,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, ConceptsCodec, get_codec, is_known, parameter_problem
 from conceptloader.format.spec.columnfile import BF16, ItemFiles, holes_kind, holes_size, unpack_holes
 from conceptloader.format.spec.columns import offsets_of
+from conceptloader.format.spec.layout import DAMAGED
 
 _CHUNK = 1 << 22
 _IDS = 1 << 16  # ids that are checked at a time
@@ -84,12 +85,22 @@ class FileCheck:
         before = 0
         for i, values in self.arrays(fmt.OFFSET, count + 1):
             if i == 0 and values[0] != 0:
-                raise FormatError(f"{what} 0", str(values[0]), "0")
+                raise FormatError(
+                    f"{what} 0",
+                    str(values[0]),
+                    "0",
+                    DAMAGED,
+                )
             joined = np.concatenate([np.array([before], fmt.OFFSET), values])
             _first(joined[1:] < joined[:-1], i, values, what, "a number that is not below the one before")
             before = int(values[-1])
         if before != last:
-            raise FormatError(f"{what} {count}", str(before), str(last))
+            raise FormatError(
+                f"{what} {count}",
+                str(before),
+                str(last),
+                DAMAGED,
+            )
 
     def block_table(self, count: int, firsts: Callable[[int, int], NDArray[np.uint64]]) -> None:
         """firsts(a, b): first tokens of items [a, b); item `count` begins at the end of the shard."""
@@ -103,6 +114,7 @@ class FileCheck:
                     f"block table from block {start} on",
                     f"numbers that fall or reach {count}",
                     f"ascending numbers below {count}",
+                    DAMAGED,
                 )
             low = int(items[0])
             known = np.append(firsts(low, min(int(items[-1]) + 2, count)), np.uint64(self.tokens))
@@ -112,13 +124,23 @@ class FileCheck:
             _first(wrong, start, items, "block", "the item that holds the block's first token")
         closing = int.from_bytes(self.read(8), "little")
         if closing != count:
-            raise FormatError("end of the block table", str(closing), str(count))
+            raise FormatError(
+                "end of the block table",
+                str(closing),
+                str(count),
+                DAMAGED,
+            )
 
 
 def _first(wrong: NDArray[np.bool_], base: int, values: NDArray[Any], what: str, expected: str) -> None:
     if wrong.any():
         i = int(np.argmax(wrong))
-        raise FormatError(f"{what} {base + i}", int(values[i]), expected)
+        raise FormatError(
+            f"{what} {base + i}",
+            int(values[i]),
+            expected,
+            DAMAGED,
+        )
 
 
 def _stream(file: FileCheck) -> None:
@@ -153,13 +175,23 @@ def _spans(file: FileCheck) -> None:
     for i, entries in file.arrays(fmt.ENTRY, count):
         first, record = entries["first"].astype(np.uint64), entries["record"]
         if before is None and first[0] != 0:
-            raise FormatError("first token of entry 0", str(first[0]), "0")
+            raise FormatError(
+                "first token of entry 0",
+                str(first[0]),
+                "0",
+                DAMAGED,
+            )
         wrong = (record >= records) & (record != fmt.NO_RECORD)
         _first(wrong, i, record, "record of entry", f"a number below {records}, or 2**32 - 1")
         _first(first >= file.tokens, i, first, "first token of entry", f"one below {file.tokens}")
         falls, same = first[1:] <= first[:-1], record[1:] == record[:-1]
         if falls.any() or same.any() or (before is not None and (first[0] <= before[0] or record[0] == before[1])):
-            raise FormatError(f"entries from {i} on", "equal neighbours", "ascending tokens and other records")
+            raise FormatError(
+                f"entries from {i} on",
+                "equal neighbours",
+                "ascending tokens and other records",
+                DAMAGED,
+            )
         before = int(first[-1]), int(record[-1])
 
     def firsts(a: int, b: int) -> NDArray[np.uint64]:
@@ -217,7 +249,11 @@ def _check_each(codec: Codec, base: int, data: bytes, offsets: NDArray[np.int64]
         try:
             codec.check(view[a:b])
         except ValueError as error:
-            raise FormatError(f"record {n}", str(error)) from error
+            raise FormatError(
+                f"record {n}",
+                str(error),
+                fix=DAMAGED,
+            ) from error
 
 
 def _items(file: FileCheck) -> None:
@@ -230,25 +266,45 @@ def _items(file: FileCheck) -> None:
         items = np.frombuffer(file.read(count * column.itemsize), column.stored).reshape(count, -1)
         none = np.asarray(items & 0x7FFF > 0x7F80 if column.dtype == BF16 else items != items).any(1)
         if none.any():
-            raise FormatError(f"item of token {i + int(none.argmax())}", "NaN", "a number")
+            raise FormatError(
+                f"item of token {i + int(none.argmax())}",
+                "NaN",
+                "a number",
+                DAMAGED,
+            )
         if lacks:
             bits = file.files.read(holes, file.shard, i // 8, holes_size(count))
             filled = unpack_holes(np.frombuffer(bits, np.uint8))[:count] & items.view(np.uint8).any(1)
             if filled.any():
-                raise FormatError(f"item of token {i + int(filled.argmax())}", "a value", f"no value, as {holes} says")
+                raise FormatError(
+                    f"item of token {i + int(filled.argmax())}",
+                    "a value",
+                    f"no value, as {holes} says",
+                    DAMAGED,
+                )
 
 
 def _holes(file: FileCheck) -> None:
     data = file.read(holes_size(file.tokens))
     if file.tokens % 8 and data[-1] >> file.tokens % 8:
-        raise FormatError("last byte", str(data[-1]), f"0 in the bits after token {file.tokens - 1}")
+        raise FormatError(
+            "last byte",
+            str(data[-1]),
+            f"0 in the bits after token {file.tokens - 1}",
+            DAMAGED,
+        )
 
 
 def _ids(file: FileCheck) -> None:
     base = 8 * (file.documents + 1)
     total = file.size_of("documents.ids") - base
     if total < 0:
-        raise FormatError("", f"{total + base} bytes", f"at least {base} for {file.documents} documents")
+        raise FormatError(
+            "",
+            f"{total + base} bytes",
+            f"at least {base} for {file.documents} documents",
+            DAMAGED,
+        )
     file.offsets(file.documents, total, "offset of id")
     for i in range(0, file.documents, _IDS):
         offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + _IDS, file.documents) + 1)
@@ -273,7 +329,12 @@ def _check_utf8(text: bytes, places: NDArray[np.int64], base: int) -> None:
         try:
             text[a:b].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise FormatError(f"id of document {n}", f"{error}", "UTF-8") from error
+            raise FormatError(
+                f"id of document {n}",
+                f"{error}",
+                "UTF-8",
+                DAMAGED,
+            ) from error
 
 
 def _hashes(file: FileCheck) -> None:
@@ -284,14 +345,24 @@ def _hashes(file: FileCheck) -> None:
         offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + _CHUNK // 8, file.documents) + 1)
         present += int((np.diff(offsets) != 0).sum())
     if present != number or size % fmt.HASH_ENTRY.itemsize:
-        raise FormatError("", f"{number} entries", f"{present}, one per document with an id")
+        raise FormatError(
+            "",
+            f"{number} entries",
+            f"{present}, one per document with an id",
+            DAMAGED,
+        )
     before = (-1, -1)
     for i, entries in file.arrays(fmt.HASH_ENTRY, number):
         hashes, ordinals = entries["hash"], entries["ordinal"]
         _first(ordinals >= file.documents, i, ordinals, "document of hash", f"one below {file.documents}")
         falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (ordinals[1:] <= ordinals[:-1]))
         if falls.any() or before >= (int(hashes[0]), int(ordinals[0])):
-            raise FormatError(f"hashes from {i} on", "pairs that descend", "ascending pairs of hash and document")
+            raise FormatError(
+                f"hashes from {i} on",
+                "pairs that descend",
+                "ascending pairs of hash and document",
+                DAMAGED,
+            )
         before = (int(hashes[-1]), int(ordinals[-1]))
         _hashes_of(file, hashes, ordinals.astype(np.int64))
 
@@ -310,7 +381,12 @@ def _hashes_of(file: FileCheck, hashes: NDArray[np.uint64], ordinals: NDArray[np
         wrong = (found != hashes[some]) | (low == high)
         if wrong.any():
             first = some[int(np.argmax(wrong))]
-            raise FormatError(f"hash of document {ordinals[first]}", str(hashes[first]), "the xxh3-64 of its id")
+            raise FormatError(
+                f"hash of document {ordinals[first]}",
+                str(hashes[first]),
+                "the xxh3-64 of its id",
+                DAMAGED,
+            )
 
 
 _CHECKS = {"stream.bin": _stream, "documents.bin": _documents, "documents.ids": _ids, "documents.hash": _hashes}

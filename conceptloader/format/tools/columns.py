@@ -42,7 +42,7 @@ def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, tar
                 f"{command}: column {name!r}",
                 f"items of types {sorted(types)} in {', '.join(directory for directory, _ in having)}",
                 "one type",
-                "remove it from some, or write it again",
+                f"run `conceptloader column DATASET {name} --remove` on some, or write it again",
             )
         items, holes = list[ItemFiles](), list[HoleFiles]()
         for files, column in parts:

@@ -50,7 +50,9 @@ def concat(
         ConfigError: The datasets contradict each other; nothing is written. Opening them raises other errors.
     """
     if isinstance(paths, (str, os.PathLike)) or not paths:
-        raise ConfigError("concat", repr(paths), "a list of at least one dataset", "pass the paths of the datasets")
+        raise ConfigError(
+            "concat", repr(paths), "a list of at least one dataset", "pass the paths of the datasets as a list"
+        )
     target = os.path.abspath(out)
     files = [Files(*load_manifest(path, roots)) for path in paths]
     check_new_directory(target)
@@ -94,7 +96,12 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     manifests = [manifest for _, manifest in sources]
     names = sorted({name for manifest in manifests for name in manifest.tracks})
     if len(names) > fmt.MAX_TRACKS:
-        raise ConfigError("concat", f"{len(names)} tracks in all", f"at most {fmt.MAX_TRACKS}")
+        raise ConfigError(
+            "concat",
+            f"{len(names)} tracks in all",
+            f"at most {fmt.MAX_TRACKS}",
+            f"pass datasets with at most {fmt.MAX_TRACKS} tracks together",
+        )
     _agree(sources, "fields", lambda manifest: manifest.layouts[0].extra_fields(manifest.tracks))
     _agree(sources, "fields, once all tracks are there,", lambda manifest: manifest.layouts[0].extra_fields(names))
     _agree(sources, "block_tokens", lambda manifest: manifest.block_tokens)
@@ -134,7 +141,7 @@ def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], ob
                 f"concat: {what}",
                 f"{value(manifest)} in {directory}",
                 f"{first} as in {sources[0][0]}",
-                "such datasets can be mixed but not concatenated",
+                "name both under `datasets` of one configuration, which mixes them",
             )
 
 

@@ -76,7 +76,7 @@ def _lock(directory: int) -> bool:
 def check_new_directory(path: str) -> None:
     """Raises: ConfigError unless `path` is absent or an empty directory."""
     if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise ConfigError(path, "files there", "a new or empty directory", "nothing was changed")
+        raise ConfigError(path, "files there", "a new or empty directory", "pass another --out: nothing was changed")
 
 
 def warn_of_roots(manifest: Manifest, out: str, allowed: Collection[str] = ()) -> None:

@@ -51,14 +51,16 @@ def reencode(
     manifest, allowed = load_manifest(path, roots)
     unknown = sorted(set(encodings) - set(manifest.tracks))
     if unknown:
-        raise ConfigError(path, f"no tracks {unknown}", f"some of {sorted(manifest.tracks)}", "correct the names")
+        raise ConfigError(
+            path, f"no tracks {unknown}", f"some of {sorted(manifest.tracks)}", "pass tracks with some of these names"
+        )
     bare = np.flatnonzero((manifest.shards.documents == 0) & (manifest.shards.tokens > 0))
     if len(bare):
         raise ConfigError(
             path,
             f"no documents in shard {bare[0]}",
             "documents in each shard",
-            "adopt the file with document boundaries",
+            "run `conceptloader adopt` with --document-end",
         )
     tracks = {
         name: TrackOptions(

@@ -167,7 +167,12 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
                 files.roots.check_real(path)
                 size = os.stat(path).st_size
                 if size != entry.size:
-                    raise FormatError("", f"{size} bytes", str(entry.size), "restore the file")
+                    raise FormatError(
+                        "",
+                        f"{size} bytes",
+                        str(entry.size),
+                        "restore the file from a copy, then run `conceptloader verify` again",
+                    )
                 if full:
                     load(files.roots, track.vocabulary)
             except (ConceptloaderError, OSError) as error:
@@ -309,7 +314,12 @@ class _Shards:
 
 def _equal(found: str, expected: str, what: str) -> None:
     if found != expected:
-        raise FormatError(what, f"checksum {found}", expected, "it is corrupt or was changed: restore it")
+        raise FormatError(
+            what,
+            f"checksum {found}",
+            expected,
+            "it is corrupt or was changed: restore it from a copy, then run `conceptloader verify` again",
+        )
 
 
 def file_checksum(path: str) -> str:

@@ -112,7 +112,7 @@ class Build:
                 self.path,
                 f"shard {shard}",
                 f"a number from 0 to {self.num_shards - 1}, as planned",
-                "correct the number",
+                f"pass shard={self.num_shards - 1} or lower",
             )
         return f"{shard:0{max(5, len(str(self.num_shards - 1)))}d}"
 
@@ -145,7 +145,7 @@ class Build:
                 self.path,
                 f"shard {shard} finished",
                 "an unfinished shard",
-                "skip it (is_finished) or build into another directory",
+                "skip the shard by is_finished(), or pass another directory",
             )
         tracks = self.options.tracks.items()
         codecs = {name: get_codec(one.codec, one.parameters, f"track {name!r}") for name, one in tracks}
@@ -183,7 +183,12 @@ def create_writer(
     """
     directory = os.path.abspath(path)
     if not plan or len(plan) > fmt.MAX_SHARDS:
-        raise ConfigError("plan", f"{len(plan)} shards", f"1 to {fmt.MAX_SHARDS}")
+        raise ConfigError(
+            "plan",
+            f"{len(plan)} shards",
+            f"1 to {fmt.MAX_SHARDS}",
+            f"pass a plan of 1 to {fmt.MAX_SHARDS} shards",
+        )
     for name, track in options.tracks.items():
         get_codec(track.codec, track.parameters, f"track {name!r}")
     vocabularies, files = describe_vocabularies(options)
@@ -191,11 +196,18 @@ def create_writer(
     options_hash = fingerprint(content)
     make_directories(directory)
     if os.path.exists(os.path.join(directory, fmt.MANIFEST)):
-        raise ConfigError(directory, "a complete dataset", "a new directory", "nothing was changed")
+        raise ConfigError(
+            directory,
+            "a complete dataset",
+            "a new directory",
+            "pass another directory (--out), or overwrite: nothing was changed",
+        )
     target = os.path.join(directory, fmt.BUILD)
     # In this order: another task may begin the build just now, and build.json is its first file.
     if any(not name.startswith(".") for name in os.listdir(directory)) and not os.path.exists(target):
-        raise ConfigError(directory, f"files but no {fmt.BUILD}", "an empty directory", "choose another")
+        raise ConfigError(
+            directory, f"files but no {fmt.BUILD}", "an empty directory", "pass another directory (--out)"
+        )
     text = dump_json({"format": BUILD_FORMAT, "version": fmt.VERSION, "options_hash": options_hash, **content})
     write_file(target, text, exclusive=True)
     found = load_json(target)
@@ -203,7 +215,7 @@ def create_writer(
         raise OtherBuild(
             f"{target}",
             f"found a build of {difference(found.value, content)}",
-            fix="continue with the same options, build into another directory, or remove this one",
+            fix="pass the same options, another directory (--out), or run `rm -r` on this one",
         )
     for name, data in files.items():
         file = os.path.join(directory, name)
@@ -293,7 +305,9 @@ def check_alone(path: str, hidden: Sequence[str]) -> None:
     foreign = [n for n in names if n not in known and not _OF_BUILD.fullmatch(n) and not _OF_INDEX.fullmatch(n)]
     if foreign or not heads or not kinds <= {fmt.FORMAT, viewfile.FORMAT, BUILD_FORMAT}:
         found = f"{len(foreign)} files or folders that are no dataset's ({foreign[0]})" if foreign else "no dataset"
-        raise ConfigError(f"{path}: overwrite", found, "a dataset alone", UNTOUCHED)
+        raise ConfigError(
+            f"{path}: overwrite", found, "a dataset alone", f"pass another directory (--out): {UNTOUCHED}"
+        )
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

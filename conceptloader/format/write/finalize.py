@@ -38,7 +38,12 @@ def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | 
     """
     build = open_writer(path)
     if os.path.exists(os.path.join(build.path, fmt.MANIFEST)):
-        raise FormatError(build.path, str(fmt.MANIFEST), "an unfinished build", "nothing was changed")
+        raise FormatError(
+            build.path,
+            str(fmt.MANIFEST),
+            "an unfinished build",
+            "pass the directory of an unfinished build: nothing was changed",
+        )
     reports = [build.report(shard) for shard in range(build.num_shards)]
     missing = [shard for shard, report in enumerate(reports) if report is None]
     if missing:
@@ -47,11 +52,11 @@ def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | 
             build.path,
             f"{len(missing)} of {build.num_shards} shards missing ({shown})",
             "every shard",
-            "run their workers, then finalize again",
+            "write these shards (Build.shard), then call finalize() again",
         )
     manifest = _assemble(build, [report for report in reports if report is not None])
     if not manifest.num_tokens:
-        raise InputError(build.path, "no token in any shard", "at least one token", "check the inputs")
+        raise InputError(build.path, "no token in any shard", "at least one token", "pass other INPUTs")
     _check_files(build, manifest)
     if also is not None:
         also(manifest)
@@ -156,14 +161,14 @@ def _check_files(build: Build, manifest: Manifest) -> None:
             build.path,
             f"no file {sorted(sizes)[0]} (of {len(sizes)} missing)",
             "all files of finished shards",
-            "remove the .shard.json of the shard and write it again",
+            "remove the .shard.json of this shard, and run its worker again",
         )
     if foreign:
         raise FormatError(
             build.path,
             f"{', '.join(sorted(foreign)[:5])} ({len(foreign)} in all)",
             "only files of this build",
-            "move them elsewhere",
+            f"move these files out of {build.path}",
         )
     for path in temporary:
         with contextlib.suppress(FileNotFoundError):  # of another process that builds here, and has just renamed it

@@ -26,7 +26,9 @@ def _check_id(found: str, where: str) -> bytes:
     try:
         return str.encode(found)
     except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{where}: id", repr(found), f'text, or "" for none ({error})', "correct the id") from error
+        raise InputError(
+            f"{where}: id", repr(found), f'text, or "" for none ({error})', "pass id as text that is valid UTF-8"
+        ) from error
 
 
 class ShardWriter:
@@ -123,7 +125,7 @@ class ShardWriter:
                 where,
                 "offsets that do not fit tokens and ids",
                 f"{len(ids) + 1} offsets that fit them",
-                "correct the offsets",
+                f"pass {len(ids) + 1} offsets, ascending from 0 to the number of tokens",
             )
         self._append(where, tokens, offsets, spans, ids, fields or {})
 
@@ -144,7 +146,10 @@ class ShardWriter:
         unknown = sorted(set(spans) - set(self._tracks))
         if unknown:
             raise InputError(
-                where, f"spans of {unknown}", f"tracks among {sorted(self._tracks)}", "correct the name of the track"
+                where,
+                f"spans of {unknown}",
+                f"tracks among {sorted(self._tracks)}",
+                "pass spans= with tracks that the build names",
             )
         borders = np.array([0, len(values)], np.int64) if offsets is None else offsets
         checked = {}
@@ -185,7 +190,7 @@ class ShardWriter:
                 f"shard {self.name}",
                 f"track {track!r}",
                 f"one of {sorted(self._tracks)}",
-                "correct the name of the track",
+                "pass a track that the build names",
             )
         self._check_whole()
         data = self._tracks[track].encode(record, f"shard {self.name}")
@@ -198,7 +203,10 @@ class ShardWriter:
         ids = np.asarray(tokens)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise InputError(
-                f"{where}: tokens", f"{ids.dtype} of shape {ids.shape}", "a list of integers", "convert them"
+                f"{where}: tokens",
+                f"{ids.dtype} of shape {ids.shape}",
+                "a list of integers",
+                "pass tokens as integers: np.asarray(tokens, np.uint32)",
             )
         if ids.size:
             low, high = int(ids.min()), int(ids.max())
@@ -207,14 +215,17 @@ class ShardWriter:
                     where,
                     f"token {low if low < 0 else high}",
                     f"ids in [0, {self._limit})",
-                    "check that the text was tokenized with the tokenizer of this build",
+                    "check that the tokens are of the build's tokenizer (--tokenizer, --vocab-size)",
                 )
         return np.ascontiguousarray(ids, self._type)
 
     def _check_fields(self, fields: Mapping[str, ArrayLike], length: int, where: str) -> dict[str, NDArray[Any]]:
         if set(fields) != set(self._fields):
             raise InputError(
-                where, f"fields {sorted(fields)}", f"{sorted(self._fields)}", "give the fields that the build names"
+                where,
+                f"fields {sorted(fields)}",
+                f"{sorted(self._fields)}",
+                "pass fields= with the names that the build has",
             )
         columns = {}
         for field, values in fields.items():
@@ -222,7 +233,10 @@ class ShardWriter:
             array = np.asarray(values)
             if array.shape != (length,):
                 raise InputError(
-                    f"{where}: field {field}", f"shape {array.shape}", f"({length},)", "give one value per token"
+                    f"{where}: field {field}",
+                    f"shape {array.shape}",
+                    f"({length},)",
+                    f"pass {length} values of {field}, one per token",
                 )
             try:
                 columns[field] = as_field(array, dtype)

@@ -40,17 +40,20 @@ class BulkSpans:
                 where,
                 "offsets of records that do not fit the data",
                 "ascending offsets up to its end",
-                "correct the offsets",
+                "pass ascending offsets that end at the length of the data",
             )
         if len(lengths) and int(lengths.max()) > fmt.MAX_RECORD_BYTES:
             raise InputError(
-                where, f"a record of {lengths.max()} bytes", f"at most {fmt.MAX_RECORD_BYTES}", "shorten the record"
+                where,
+                f"a record of {lengths.max()} bytes",
+                f"at most {fmt.MAX_RECORD_BYTES}",
+                f"pass records of at most {fmt.MAX_RECORD_BYTES} bytes",
             )
         if not len(self.start):
             return
         kinds = {name: getattr(self, name).dtype for name in ("start", "end", "record")}
         if any(kind.kind not in "iu" for kind in kinds.values()):
-            raise InputError(where, f"spans of {kinds}", "integers", "convert them")
+            raise InputError(where, f"spans of {kinds}", "integers", "pass start and end as integers")
         before = np.concatenate([documents[:1], self.end[:-1]])
         document = np.searchsorted(documents, self.start, "right") - 1
         good = (self.start >= before) & (self.end > self.start) & (document < len(documents) - 1)
@@ -61,14 +64,14 @@ class BulkSpans:
                 where,
                 f"span [{self.start[i]}, {self.end[i]}) of the batch after one that ends at {before[i]}",
                 "spans in order, disjoint and within one document",
-                "sort them, and resolve overlaps first",
+                "sort the spans, and split overlaps first: split_levels or split_segments",
             )
         if int(self.record.min()) < 0 or int(self.record.max()) >= len(lengths):
             raise InputError(
                 where,
                 f"a record number outside [0, {len(lengths)})",
                 "the number of a record of the batch",
-                "correct the number",
+                "pass record numbers in this range",
             )
 
     def entries(self, base: int, end: int, record: int) -> "np.ndarray[Any, np.dtype[np.void]]":
@@ -123,13 +126,15 @@ class TrackWriter:
             try:
                 start, end = index(first), index(stop)
             except TypeError as error:
-                raise InputError(where, f"span [{first}, {stop})", "integers", "convert them") from error
+                raise InputError(
+                    where, f"span [{first}, {stop})", "integers", "pass start and end as integers"
+                ) from error
             if not last <= start < end <= length:
                 raise InputError(
                     where,
                     f"span [{start}, {end})",
                     f"{last} <= start < end <= {length}, {last} being the end of the span before",
-                    "sort the spans, and resolve overlaps first",
+                    "sort the spans, and split overlaps first: split_levels or split_segments",
                 )
             if isinstance(record, (int, np.integer)):
                 if not 0 <= record < self.records:
@@ -151,7 +156,10 @@ class TrackWriter:
     def _check_room(self, records: int, where: str) -> None:
         if self.records + records > fmt.NO_RECORD:
             raise InputError(
-                where, "more than 2**32 - 1 records in one shard", "at most 2**32 - 1 records", "use more shards"
+                where,
+                "more than 2**32 - 1 records in one shard",
+                "at most 2**32 - 1 records",
+                "pass a smaller --shard-input-bytes, for more shards",
             )
 
     def encode(self, record: Any, where: str) -> bytes:
@@ -167,7 +175,10 @@ class TrackWriter:
             raise InputError(where, f"record: {error}") from error
         if len(data) > fmt.MAX_RECORD_BYTES:
             raise InputError(
-                where, f"a record of {len(data)} bytes", f"at most {fmt.MAX_RECORD_BYTES}", "shorten the record"
+                where,
+                f"a record of {len(data)} bytes",
+                f"at most {fmt.MAX_RECORD_BYTES}",
+                f"pass a record of at most {fmt.MAX_RECORD_BYTES} bytes",
             )
         if isinstance(self._codec, ConceptsCodec) and len(data) and self._concepts < 1 << 32:
             self._check_concepts(data, np.array([len(data)]), where)
@@ -178,7 +189,7 @@ class TrackWriter:
         largest = int(self._codec.all_ids(data, sizes).max())
         if largest >= self._concepts:
             rule = f"ids below {self._concepts}, the size of the vocabulary"
-            raise InputError(where, f"concept id {largest}", rule, "correct the id")
+            raise InputError(where, f"concept id {largest}", rule, "pass concept ids in this range")
 
     def add_record(self, data: bytes) -> int:
         """Write what `encode` has passed. Returns: its number."""
@@ -192,7 +203,10 @@ class TrackWriter:
         if isinstance(self._codec, ConceptsCodec) and len(spans.data):
             if (spans.offsets % self._item).any():
                 raise InputError(
-                    where, "records of other lengths", f"{self._item} bytes for a concept", "correct the record"
+                    where,
+                    "records of other lengths",
+                    f"{self._item} bytes for a concept",
+                    f"pass records of {self._item} bytes",
                 )
             self._check_concepts(spans.data, np.diff(spans.offsets), where)
 

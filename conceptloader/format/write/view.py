@@ -31,7 +31,12 @@ def write_view(
     Raises: ConfigError for none at all, FormatError and ReadError for the source.
     """
     if not len(start):
-        raise ConfigError(out, "no matching document", "at least one document", "nothing was written")
+        raise ConfigError(
+            out,
+            "no matching document",
+            "at least one document",
+            "pass --where or --ids that match a document: nothing was written",
+        )
     runs = Runs.of(*source.in_files(start, stop))
     data, ranges = runs.dump(), Ranges(source.files, runs=runs)
     manifest = ViewManifest(

@@ -100,7 +100,10 @@ def adopt(
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
         raise InputError(
-            files[0].path, f"no token in {counted(len(files), 'file')}", "at least one token", "check the paths"
+            files[0].path,
+            f"no token in {counted(len(files), 'file')}",
+            "at least one token",
+            "pass other FILEs",
         )
     found = [look(file, tokenizer is not None) for file in files]
     for file, ids in zip(files, found, strict=True):
@@ -126,26 +129,34 @@ def token_files(path: str) -> list[str]:
 def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
     """Describe all token files that `paths` stand for. Raises: see `adopt`."""
     if isinstance(paths, str) or not paths:
-        raise ConfigError("paths", repr(paths), "a list of at least one path", "name the files or folders")
+        raise ConfigError(
+            "paths",
+            repr(paths),
+            "a list of at least one path",
+            "pass the files or folders as paths: conceptloader adopt FILE...",
+        )
     if kind not in ("auto", *KINDS):
         raise ConfigError(
-            "kind", repr(kind), f"one of auto, {', '.join(KINDS)}", "omit it, or name one of these (--kind)"
+            "kind", repr(kind), f"one of auto, {', '.join(KINDS)}", "pass --kind auto, or the kind of the files"
         )
     chosen = [item for path in paths for item in _expand(path, kind)]
     if len(chosen) > fmt.MAX_SHARDS:
         raise ConfigError(
-            "paths", f"{len(chosen)} files", f"at most {fmt.MAX_SHARDS}", "adopt them as several datasets"
+            "paths",
+            f"{len(chosen)} files",
+            f"at most {fmt.MAX_SHARDS}",
+            "adopt them as several datasets, and join these: conceptloader subset",
         )
     seen: dict[str, str] = {}
     for _, path in chosen:
         real = os.path.realpath(path)
         if real in seen:
-            raise ConfigError("paths", f"{path} twice (also as {seen[real]})", "each file once", "name it once")
+            raise ConfigError("paths", f"{path} twice (also as {seen[real]})", "each file once", f"pass {path} once")
         seen[real] = path
     flat = any(found == "flat" for found, _ in chosen)
     for name, value in (("dtype", dtype), ("document_end", document_end)):
         if value is not None and not flat:
-            raise ConfigError(name, f"{value!r} for files that say it themselves", f"no {name}", "omit it")
+            raise ConfigError(name, f"{value!r} for files that say it themselves", f"no {name}", f"omit {name}")
     for found, path in chosen:
         folder = os.path.dirname(path) or "."
         if found == "flat" and any(os.path.exists(os.path.join(folder, name)) for name in (fmt.MANIFEST, fmt.BUILD)):
@@ -153,7 +164,7 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
                 path,
                 f"a file of the dataset {folder}",
                 "tokens of another library",
-                "use the dataset as it is, or join it with others: conceptloader subset",
+                f"use {folder} as it is, or join it with others: conceptloader subset",
             )
     more = {"flat": (dtype, document_end)}
     return [KINDS[found].describe(path, *more.get(found, ())) for found, path in chosen]
@@ -176,12 +187,14 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
         return [(kind, prefix if kind == "megatron" else path)]
     if not any(os.path.exists(file) for file in (path, prefix + ".bin")):
         kinds = "a folder of token files, PREFIX of Megatron's PREFIX.bin and .idx, a .ds or a .npy"
-        raise ConfigError(path, "nothing there", kinds, "check the path, and whether it is mounted")
+        raise ConfigError(
+            path, "nothing there", kinds, f"run `ls {path}`: the path may be misspelled, or its disk not mounted"
+        )
     raise ConfigError(
         path,
         "neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy",
         "a file of one of these kinds",
-        "name what it is: conceptloader adopt --kind megatron, datatrove or flat",
+        "pass --kind megatron, datatrove or flat",
     )
 
 
@@ -194,13 +207,19 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     here = [path for path in files if os.path.dirname(path) == folder]
     kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
-        raise ConfigError(folder, f"files of {', '.join(kinds)} in it", "files of one kind", "choose with --kind")
+        raise ConfigError(
+            folder, f"files of {', '.join(kinds)} in it", "files of one kind", "pass --kind with one of these"
+        )
     if len(here) < len(files):
         below = next(path for path in files if path not in here)
-        raise ConfigError(folder, f"{below} below it", "files in it only", "name each folder to adopt")
+        raise ConfigError(
+            folder, f"{below} below it", "files in it only", "pass each folder to adopt as a path of its own"
+        )
     if not files:
         wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
-        raise ConfigError(folder, f"no {wanted} in it", "at least one such file", "check the path")
+        raise ConfigError(
+            folder, f"no {wanted} in it", "at least one such file", "pass the folder of the files, or another --kind"
+        )
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 
@@ -215,7 +234,7 @@ def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, s
             "tokenizer",
             f"{len(names)} of them: {found}",
             "the same tokenizer in all files",
-            "adopt the files as separate datasets, or, if these are names of the same tokenizer, say so: "
+            "adopt the files as separate datasets or, if these are names of the same tokenizer, pass "
             "--allow-mixed-tokenizers",
         )
 
@@ -232,7 +251,7 @@ def _check_ids(file: TokenFile, ids: Ids, tokenizer: Tokenizer | None) -> None:
             file.path,
             f"token {ids.greatest}",
             f"ids below {tokenizer.vocab_size}, as {tokenizer.name!r} has them",
-            "name the tokenizer that made the tokens",
+            "pass the tokenizer that made the tokens (--tokenizer), or its size (--vocab-size)",
         )
 
 
@@ -245,7 +264,7 @@ def _check_ends(files: Sequence[TokenFile], documents: Sequence[int]) -> None:
         ended[0][0].path,
         f"no token {ended[0][0].document_end} in {counted(len(ended), 'file')}",
         "this token at the end of each document",
-        "name the token that ends documents (--document-end), or omit it",
+        "pass the id of the token that ends documents (--document-end ID), or omit --document-end",
     )
 
 
@@ -317,7 +336,7 @@ def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
                     file.index,
                     f"a first document at token {starts[0]}",
                     "the first document at token 0",
-                    "the index is corrupt: copy it again, or run the preprocessing again",
+                    f"the index is corrupt: copy {file.index} again, or run Megatron's preprocess_data.py again",
                 )
             spool.write(np.ascontiguousarray(starts, fmt.OFFSET))
             blocks.add(starts)
@@ -327,7 +346,7 @@ def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
                 file.index,
                 f"{file.tokens} tokens and no document",
                 "at least one document",
-                "the index is corrupt: copy it again, or run the preprocessing again",
+                f"the index is corrupt: copy {file.index} again, or run Megatron's preprocess_data.py again",
             )
         spool.write(np.array([file.tokens], fmt.OFFSET))
         blocks.finish(file.tokens, spool)

@@ -82,18 +82,24 @@ def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes |
                 "adopt",
                 "--tokenizer with --tokenizer-name or --vocab-size",
                 "either --tokenizer or the other two",
-                "omit --tokenizer, or the other two",
+                "omit --tokenizer, or --tokenizer-name and --vocab-size",
             )
         found = load_tokenizer(arguments.tokenizer, arguments.eos)
         return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id), found.definition
     if (arguments.tokenizer_name is None) != (arguments.vocab_size is None):
         raise ConfigError(
-            "adopt", "one of --tokenizer-name and --vocab-size", "the two together, or neither", "add the other one"
+            "adopt",
+            "one of --tokenizer-name and --vocab-size",
+            "the two together, or neither",
+            "pass --tokenizer-name NAME and --vocab-size N, or omit both",
         )
     if arguments.tokenizer_name is None:
         if arguments.eos is not None:
             raise ConfigError(
-                "adopt", "--eos without a tokenizer", "--tokenizer or --tokenizer-name", "add one of these"
+                "adopt",
+                "--eos without a tokenizer",
+                "--tokenizer or --tokenizer-name",
+                "add --tokenizer or --tokenizer-name, or omit --eos",
             )
         return None, None
     eos = eos_id("adopt", arguments.eos)

@@ -18,7 +18,7 @@ from conceptloader.storage.reads import read_file
 logger = logging.getLogger(__name__)
 
 _TYPES = {2: "u2", 4: "u4"}
-COPY = "copy the .ds and the files next to it again, or tokenize again"
+COPY = "copy the .ds, .ds.index and .ds.metadata again, or run datatrove's DocumentTokenizer again"
 
 
 def datatrove_file(path: str) -> TokenFile:

@@ -43,31 +43,36 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     with IndexFile(path) as file:
         magic = file.read(0, min(len(_MAGIC) + 1, file.size))
     if other := next((name for head, name in _HEADS.items() if magic.startswith(head)), None):
-        fix = "write the tokens alone, such as with numpy.save"
+        fix = "write the tokens alone: numpy.save(FILE, tokens)"
         raise InputError(path, f"a file of another kind ({other})", "tokens and nothing else, or a .npy", fix)
     if magic.startswith(_MAGIC):
         kind = "npy"
         offset, token_type = _read_npy_head(path)
         if given is not None and given != token_type:
-            raise InputError(path, f"tokens of type {token_type} in its head", f"{given}, as asked", "leave dtype out")
+            raise InputError(path, f"tokens of type {token_type} in its head", f"{given}, as asked", "omit --dtype")
     if token_type is None:
         raise ConfigError(
             path,
             "a flat file of tokens and no dtype",
             f"one of {', '.join(TOKEN_TYPES)}: nothing in the file says it",
-            "add --dtype",
+            "add --dtype TYPE",
         )
     size = int(token_type[1:])
     tokens, rest = divmod(found.st_size - offset, size)
     if rest:
         expected = f"a multiple of {size} for tokens of type {token_type}"
-        raise InputError(path, f"{found.st_size - offset} bytes", expected, "name the dtype it was written with")
+        raise InputError(
+            path,
+            f"{found.st_size - offset} bytes",
+            expected,
+            "pass the type that the tokens were written with: --dtype TYPE",
+        )
     if document_end is not None and not 0 <= document_end < 1 << 8 * size:
         raise ConfigError(
             "document_end",
             str(document_end),
             f"an id that type {token_type} can hold",
-            "correct --document-end, or --dtype",
+            "correct --document-end, or pass the --dtype of the tokens",
         )
     return TokenFile(
         kind=kind,
@@ -87,7 +92,12 @@ def _token_type(dtype: str) -> str:
     except TypeError:
         name = ""
     if name not in TOKEN_TYPES:
-        raise ConfigError("dtype", repr(dtype), f"one of {', '.join(TOKEN_TYPES)}", "name one of these (--dtype)")
+        raise ConfigError(
+            "dtype",
+            repr(dtype),
+            f"one of {', '.join(TOKEN_TYPES)}",
+            "pass --dtype uint16, or another of these",
+        )
     return TOKEN_TYPES[name]
 
 
@@ -101,17 +111,27 @@ def _read_npy_head(path: str) -> tuple[int, str]:
             shape, _, dtype = read(file)
         except (ValueError, TypeError, EOFError, SyntaxError, RecursionError, tokenize.TokenError) as error:
             raise InputError(
-                path, f"a corrupt .npy head ({error})", "a complete head", "copy the file again"
+                path,
+                f"a corrupt .npy head ({error})",
+                "a complete head",
+                f"copy {path} again, or write it again with numpy.save",
             ) from error
         offset = file.tell()
     if len(shape) != 1 or dtype.name not in TOKEN_TYPES or dtype.newbyteorder("<") != dtype:
         raise InputError(
-            path, f"{dtype.str} of shape {shape}",
-            f"one dimension of little-endian {', '.join(TOKEN_TYPES)}", "save the tokens as such an array",
-        )  # fmt: skip
+            path,
+            f"{dtype.str} of shape {shape}",
+            f"one dimension of little-endian {', '.join(TOKEN_TYPES)}",
+            "write it again: numpy.save(FILE, tokens.ravel().astype('uint32'))",
+        )
     expected = offset + shape[0] * dtype.itemsize
     if os.path.getsize(path) != expected:
-        raise InputError(path, f"{os.path.getsize(path)} bytes", f"{expected} as its head says", "copy the file again")
+        raise InputError(
+            path,
+            f"{os.path.getsize(path)} bytes",
+            f"{expected} as its head says",
+            f"copy {path} again, or write it again with numpy.save",
+        )
     return offset, TOKEN_TYPES[dtype.name]
 
 

@@ -42,8 +42,8 @@ def look(file: TokenFile, known: bool) -> Ids:
     with IndexFile(file.path) as source:
         ids = source.array(f"<{file.token_type}", file.offset, 0, min(PIECE, file.tokens))
     if file.kind == "flat" and (problem := _other_type(ids, known)) is not None:
-        fix = "" if known else "; or, if they are right, say of which vocabulary (--tokenizer, or --tokenizer-name)"
-        raise InputError(file.path, *problem, f"name the dtype that the tokens were written with (--dtype){fix}")
+        fix = "" if known else " or, if they are right, --tokenizer or --tokenizer-name"
+        raise InputError(file.path, *problem, f"pass the --dtype that the tokens were written with{fix}")
     values, counts = np.unique(ids, return_counts=True)
     most = int(np.argmax(counts))
     return Ids(len(ids), int(values[-1]), int(values[most]), int(counts[most]))

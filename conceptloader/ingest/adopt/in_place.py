@@ -33,9 +33,14 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
     paths, weights = [os.path.abspath(path) if not is_url(path) else path for path in blend[0]], blend[1]
     for path in paths:
         if is_url(path):
-            raise ConfigError(path, "a URL", "files on a disk", "adopt a copy of them: docs/token-files.md")
+            raise ConfigError(
+                path,
+                "a URL",
+                "files on a disk",
+                "copy the files to a disk and run `conceptloader adopt`: docs/token-files.md",
+            )
         if paths.count(path) > 1:
-            raise ConfigError(path, "twice", "each path once", "add up its weights")
+            raise ConfigError(path, "twice", "each path once", f"pass {path} once, with the sum of its weights")
     datasets: dict[str, Any] = {}
     roots: set[str] = set()
     for number, path in enumerate(paths):

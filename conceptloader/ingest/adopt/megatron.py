@@ -20,7 +20,7 @@ _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64
 # The format does not know these two. Without a negative value their bytes are those of the unsigned type.
 _NARROW = {"int8": "i1", "int16": "i2"}
 _TYPES = {**TOKEN_TYPES, **_NARROW}
-_REBUILD = "the index is corrupt or incomplete: copy it again, or run the preprocessing again"
+_REBUILD = "the .idx is corrupt or incomplete: copy it again, or run Megatron's preprocess_data.py again"
 
 
 def megatron_file(prefix: str) -> TokenFile:
@@ -39,7 +39,7 @@ def megatron_file(prefix: str) -> TokenFile:
     if found.st_size != expected:
         raise InputError(
             path, f"{found.st_size} bytes", f"{expected} as {index} says ({tokens} tokens of type {token_type})",
-            "the file is truncated, or belongs to another index: copy both again",
+            f"the file is truncated, or belongs to another index: copy {path} and {index} again",
         )  # fmt: skip
     if token_type in _NARROW.values():
         _check_not_negative(path, token_type, tokens)
@@ -70,21 +70,24 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
     magic, version, code, sequences, entries = _HEAD.unpack(file.read(0, _HEAD.size))
     if magic != _MAGIC:
         raise InputError(
-            path, f"a file that begins with {magic!r}", repr(_MAGIC), "this is no Megatron index; check the path"
+            path,
+            f"a file that begins with {magic!r}",
+            repr(_MAGIC),
+            "pass the path of a Megatron .idx, or another --kind",
         )
     if version != 1:
-        raise InputError(path, f"version {version}", "1", "convert it with the Megatron that wrote it")
+        raise InputError(path, f"version {version}", "1", "write it again with tools/preprocess_data.py of Megatron-LM")
     name = _CODES.get(code, f"code {code}")
     if name not in _TYPES:
         raise InputError(
             path, f"tokens of type {name}", f"one of {', '.join(_TYPES)}",
-            "tokens of this type cannot be read in place; write them again with one of these types",
+            f"write {path} again with dtype int32",
         )  # fmt: skip
     expected = _HEAD.size + 12 * sequences + 8 * entries
     if file.size == expected + sequences and sequences:
         raise InputError(
             path, "a mode for each sequence (a multimodal index)", "an index of text",
-            "only text can be adopted; write the text part as a dataset of its own",
+            "write the text part with an IndexedDatasetBuilder of its own (multimodal=False)",
         )  # fmt: skip
     if file.size != expected:
         rule = f"{expected} for {sequences} sequences and {entries} document entries"
@@ -106,7 +109,9 @@ def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
                 i = int(wrong[0])
                 raise InputError(
                     path, f"token {first + i} of {int(ids[i])}", "an id of at least 0",
-                    f"ids do not fit int{8 * int(token_type[1:])}, or the file is corrupt: run the preprocessing again",
+
+f"ids do not fit int{8 * int(token_type[1:])}, or {path} is corrupt: run Megatron's "
+"preprocess_data.py again",
                 )  # fmt: skip
 
 
@@ -163,7 +168,9 @@ def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> It
     if closing < sequences:
         raise InputError(
             file.path, f"documents that end at sequence {closing}", f"{sequences}, the number of sequences",
-            "the last sequences belong to no document: call end_document() before finalize() and write it again",
+
+"write it again, with end_document() before finalize(): the last sequences belong to no "
+"document",
         )  # fmt: skip
     if closing > sequences:
         found = f"documents that end at sequence {closing}, past the end"

@@ -92,7 +92,12 @@ def read_content(file: TokenFile, full: bool) -> Content:
     found = stat_file(file.path, "it was there a moment ago")
     now, then = (f"{one.st_size} bytes as of {one.st_mtime_ns} ns" for one in (found, file.found))
     if now != then:
-        raise InputError(file.path, now, f"{then}, as when it was looked at first", "adopt it when it is complete")
+        raise InputError(
+            file.path,
+            now,
+            f"{then}, as when it was looked at first",
+            f"run `conceptloader adopt` again when {file.path} is complete",
+        )
     return content
 
 

@@ -32,7 +32,7 @@ def copy_with_loss(
                 "loss_mask",
                 f"{file.path}, of kind {file.kind}",
                 ".ds files of datatrove",
-                "omit --loss-mask, or adopt these files alone",
+                "omit --loss-mask, or run `conceptloader adopt` on these files alone",
             )
         masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
         if masks.st_size != file.tokens:

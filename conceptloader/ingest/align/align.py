@@ -77,7 +77,7 @@ def find_places(texts: Sequence[str], tokens: Ints, places: Ints) -> Places:
         raise BadRow(
             int(np.searchsorted(tokens, np.argmax(back) + 1, "right")) - 1,
             "found a token that begins before the one before it, expected a tokenizer that keeps the order of the "
-            "text; use another tokenizer, or tokenize first and give spans in tokens",
+            "text; pass another --tokenizer, or tokenize first and give spans in tokens",
         )
     return Places(base, lengths, tokens, start, end)
 

@@ -21,7 +21,9 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
     Raises: BadRow for an overlap, or one deeper than `levels`.
     """
     if overlap not in OVERLAPS:
-        raise ConfigError("overlap", repr(overlap), f"one of {', '.join(OVERLAPS)}", "name one of these (--overlap)")
+        raise ConfigError(
+            "overlap", repr(overlap), f"one of {', '.join(OVERLAPS)}", "pass --overlap error, levels or union"
+        )
     spans = spans.take(_order(spans))
     if overlap == "union":
         return [_union(spans)]

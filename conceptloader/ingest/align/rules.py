@@ -47,13 +47,18 @@ class SpanAlignment:
         """Raises: ConfigError."""
         for name, known in (("align", ALIGNS), ("eos_span", EOS_SPANS), ("overlap", OVERLAPS)):
             if getattr(self, name) not in known:
-                raise ConfigError(name, repr(getattr(self, name)), f"one of {', '.join(known)}", "name one of these")
+                raise ConfigError(
+                    name, repr(getattr(self, name)), f"one of {', '.join(known)}", f"set {name} to one of these"
+                )
         if self.span_unit not in (None, *SPAN_UNITS):
             raise ConfigError(
-                "span_unit", repr(self.span_unit), f"one of {', '.join(SPAN_UNITS)}", "name one of these (--span-unit)"
+                "span_unit",
+                repr(self.span_unit),
+                f"one of {', '.join(SPAN_UNITS)}",
+                f"pass --span-unit {SPAN_UNITS[0]}, or another of these",
             )
         if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
-            raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}", "set it in this range (--levels)")
+            raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}", "pass --levels in this range")
         check_fraction(self.max_unaligned_spans)
 
     def to_json(self) -> dict[str, Any]:
@@ -70,5 +75,8 @@ def check_fraction(value: float) -> None:
     """Raises: ConfigError if `value` is no `max_unaligned_spans`."""
     if not 0 <= value <= 1:
         raise ConfigError(
-            "max_unaligned_spans", str(value), "a fraction from 0 to 1", "set it in this range (--max-unaligned-spans)"
+            "max_unaligned_spans",
+            str(value),
+            "a fraction from 0 to 1",
+            "pass --max-unaligned-spans in this range, such as 0.01",
         )

@@ -194,7 +194,7 @@ def check_ids(tokens: Ragged, limit: int) -> None:
         raise BadRow(
             row,
             f"found token {values[i]} at position {i - tokens.offsets[row]}, expected ids in [0, {limit}), the "
-            "vocabulary of the tokenizer; the tokens are of another tokenizer",
+            "vocabulary of the tokenizer; pass the --tokenizer that made the tokens",
         )
 
 

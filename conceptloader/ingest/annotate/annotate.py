@@ -101,7 +101,7 @@ class AnnotateOptions(SpanAlignment):
             )
         self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
-            raise ConfigError("overlap", f"union with codec {self.codec}", "codec concepts", "use levels")
+            raise ConfigError("overlap", f"union with codec {self.codec}", "codec concepts", "pass --overlap levels")
         return options
 
 
@@ -151,13 +151,18 @@ def annotate(
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names, *files.columns})
         if taken:
-            raise ConfigError(ds.path, f"a track, field or column {taken[0]!r}", "a new name", "choose another")
+            raise ConfigError(
+                ds.path,
+                f"a track, field or column {taken[0]!r}",
+                "a new name",
+                "pass another --track NAME, or another --out",
+            )
         if not manifest.num_documents:
             raise ConfigError(
                 ds.path,
                 "no document table",
                 "a document table",
-                "annotations belong to documents: build or adopt the dataset with documents",
+                "annotations belong to documents: run `conceptloader build` or `adopt` with documents",
             )
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         placed = _Placed(ds, opened, working, sources, options, on_bad)
@@ -250,7 +255,11 @@ class _Placed:
 
 
 def _unsorted(out: str, problem: str) -> ReadError:
-    return ReadError(out, f"annotations cannot be sorted: {problem}", fix="give more memory (--sort-memory), or disk")
+    return ReadError(
+        out,
+        f"annotations cannot be sorted: {problem}",
+        fix=f"pass a larger --sort-memory, or make room on the disk of {out}",
+    )
 
 
 class _Rows:
@@ -325,7 +334,7 @@ def _check_found(annotations: Annotations, sources: Sequence[Source], parser: Ba
             sources[0].path,
             f"no annotation in {counted(len(sources), 'file')}",
             "at least one annotation",
-            "check the inputs",
+            "pass other files, or name the columns of these: --column OURS=THEIRS",
         )
 
 

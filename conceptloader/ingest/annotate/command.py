@@ -138,7 +138,7 @@ def _track(arguments: argparse.Namespace) -> None:
             "annotate",
             f"{'neither' if arguments.track is None else 'several'} of --track and --number",
             "either --track or one --number",
-            "give one of them",
+            "pass --track NAME, or --number NAME:TYPE once",
         )
     for name, dtype in arguments.number:
         refuse_beside("--number", arguments, "codec", "parameters", "vocabulary", "chunks")

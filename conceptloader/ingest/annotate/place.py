@@ -63,7 +63,7 @@ class Placer:
             f"offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
             "after the tokens of its document",
             "offsets of a known unit",
-            "say which (--span-unit character, as in build, or --span-unit token)",
+            "say which: --span-unit character, as in build, or --span-unit token",
         )
 
     def _by_shard(self, items: Items) -> Iterator[tuple[int, slice]]:
@@ -90,7 +90,7 @@ class Placer:
                     self.ds.path,
                     "joined datasets of which some have a token in front of every document",
                     "this token in all of them, or in none",
-                    "annotate them before they are joined, or give offsets in tokens (--span-unit token)",
+                    "annotate them before they are joined, or pass offsets in tokens and --span-unit token",
                 )
             more = np.full(len(documents), int(mark is not None))
             first, base = first + before + more, self.ds.shard_starts[shard]
@@ -138,7 +138,7 @@ class Placer:
                     self.where(items, item),
                     f"another text, or other tokens, than the document has in {self.ds.path}",
                     "the same",
-                    "annotate the dataset that was built from these documents",
+                    "run `conceptloader annotate` on the dataset that was built from these documents",
                 )
 
     @cached_property
@@ -165,7 +165,7 @@ class Placer:
                 f"[{items.start[i]}, {end[i]})",
                 f"offsets within the {lengths[row[i]]} {UNITS['token' if texts is None else unit].plural} "
                 "of the document",
-                "the offsets are of another text or tokenizer, or in another unit (--span-unit)",
+                "the offsets are of another text or tokenizer, or in another unit: pass --span-unit",
             )
         if self.concepts is not None:
             labels = Ragged(items.records.values.view(self.concepts), items.records.offsets // self.concepts.itemsize)

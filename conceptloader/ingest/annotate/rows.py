@@ -53,7 +53,7 @@ class RowParser:
         ours = {"id", "document", "spans", *self._keys, OWN_TEXT[0]}
         if unknown := sorted(columns.keys() - ours - {"content"}):
             raise ConfigError(
-                "columns", repr(unknown[0]), f"some of {', '.join(sorted(ours))}", "correct the name (--column)"
+                "columns", repr(unknown[0]), f"some of {', '.join(sorted(ours))}", "correct --column OURS=THEIRS"
             )
         self._label = "concepts" in columns  # which may hold a single one
         self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())

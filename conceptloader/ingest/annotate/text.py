@@ -47,14 +47,14 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             ds.path,
             "no tokenizer with the dataset",
             "a tokenizer for offsets in characters",
-            "give the one that it was built with (--tokenizer), or offsets in tokens (--span-unit token)",
+            "pass the --tokenizer that it was built with, or offsets in tokens with --span-unit token",
         )
     if not is_of(tokenizer, facts):
         raise ConfigError(
             ds.path,
             f"tokens of {facts.name if facts else 'an unknown tokenizer'}",
             f"{tokenizer.name!r}, the one given",
-            "give the tokenizer that the dataset was built with, or offsets in tokens (--span-unit token)",
+            "pass the --tokenizer that the dataset was built with, or offsets in tokens with --span-unit token",
         )
     problem = changes_text(tokenizer.definition)
     if problem:
@@ -62,7 +62,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             f"tokenizer {tokenizer.name}",
             str(problem),
             "a tokenizer that gives back every text exactly (bytes, or byte-level BPE without a normalizer)",
-            "give offsets in tokens (--span-unit token)",
+            "pass offsets in tokens, with --span-unit token",
         )
     if facts is not None and facts.eos_id is not None and facts.eos_id != tokenizer.eos_id:
         tokenizer = copy(tokenizer)
@@ -91,7 +91,7 @@ def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Int
                 f"{ds.path}: document {int(documents[i])}",
                 "tokens that its text does not give back",
                 "the same tokens",
-                "give offsets in tokens (--span-unit token)",
+                "pass offsets in tokens, with --span-unit token",
             )
     none = np.empty((0, 2), np.int64)
     return Read(offsets_of([len(ids) for ids in wanted]), eos, texts, np.concatenate([none, *found]))

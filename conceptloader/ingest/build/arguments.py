@@ -109,7 +109,7 @@ def check_tokens(command: str, arguments: argparse.Namespace) -> None:
             command,
             f"{'neither' if arguments.tokenizer is None else 'both'} of --tokenizer and --vocab-size",
             "either --tokenizer or, for tokens as input, --vocab-size",
-            "give one of them",
+            "pass --tokenizer for text, --vocab-size for tokens",
         )
     if arguments.tokenizer is None:
         refuse_beside("--vocab-size", arguments, "special_tokens")
@@ -189,7 +189,7 @@ class BadRecords:
                     f"--bad-records {path}",
                     "a file of another kind",
                     "a list of bad records, or no file",
-                    "choose another name",
+                    "pass another FILE to --bad-records, or remove this one",
                 )
             if lines and not lines[-1].endswith(b"\n"):  # the power went
                 self._file.truncate(self._file.tell() - len(lines.pop()))
@@ -197,7 +197,7 @@ class BadRecords:
             raise ConfigError(
                 f"--bad-records {path}",
                 f"cannot be written: {error.strerror}",
-                fix="choose another file, or check the permissions of the folder",
+                fix="pass another FILE, or run `chmod u+w` on its folder",
             ) from error
         self._there = Counter(lines)
         self._listed.update(json.loads(line)["problem"] for line in lines)

@@ -117,7 +117,7 @@ class IngestOptions(SpanAlignment):
                 "eos",
                 "a tokenizer without a known end-of-document token",
                 "a token to append to each document",
-                "name it (--eos) or append none (--no-eos)",
+                "pass --eos TOKEN, or --no-eos to append none",
             )
         return found
 
@@ -162,12 +162,15 @@ def build_dataset(
             f"{path}: overwrite",
             f"task {task[0]} of {task[1]}",
             "a build alone, since a task would replace what others wrote",
-            "nothing was removed: remove the directory before the tasks begin, and leave this out",
+            "omit --overwrite; nothing was removed: run `rm -r` on the directory before the tasks begin",
         )
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
         raise InputError(
-            f"{sources[0].path} (of {len(sources)} files)", "an empty corpus", "records", "check the inputs"
+            f"{sources[0].path} (of {len(sources)} files)",
+            "an empty corpus",
+            "records",
+            "pass other INPUTs",
         )
     content = format_options(options)
     if overwrite:
@@ -258,10 +261,10 @@ def format_options(options: IngestOptions) -> BuildOptions:
             "special_tokens",
             repr(options.spelled),
             f"one of {', '.join(RULES)}",
-            "name one of these (--special-tokens)",
+            f"pass --special-tokens {RULES[0]}, or another of these",
         )
     if options.spelled != TEXT and options.columns.text is None and options.chat is None:
-        raise ConfigError("special_tokens", f"{options.spelled!r} for tokens as input", "text", "omit it")
+        raise ConfigError("special_tokens", f"{options.spelled!r} for tokens as input", "text", "omit --special-tokens")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:
@@ -275,19 +278,24 @@ def format_options(options: IngestOptions) -> BuildOptions:
         )
     if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
-        raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or omit it")
+        raise ConfigError("bos", f"token {options.bos}", wanted, "correct --bos, or omit it")
     columns, fields = options.columns, dict(options.columns.fields)
     usual = "character" if columns.tokens is None else "token"
     if options.span_unit not in (None, usual) and (columns.tokens is not None or options.chat is not None):
         wanted = "none for conversations, which have no spans" if options.chat else "token for documents of tokens"
-        raise ConfigError("span_unit", repr(options.span_unit), wanted, "annotate the dataset with these spans later")
+        raise ConfigError(
+            "span_unit",
+            repr(options.span_unit),
+            wanted,
+            "build without spans, then add them: conceptloader annotate --span-unit",
+        )
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
             raise ConfigError(
                 what,
                 f"track {unknown[0]!r}",
                 f"one of {', '.join(columns.tracks) or 'none'}",
-                "correct the name of the track",
+                "pass one of these tracks to --vocabulary and --scores",
             )
     tracks = {
         name: _track(options, track)

@@ -85,14 +85,19 @@ def check_replaceable(path: str, sources: Sequence[Source]) -> None:
     """
     inside = os.path.join(os.path.realpath(path), "")
     if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
-        raise ConfigError(f"{path}: overwrite", f"the input {kept} in it", "a directory without inputs", UNTOUCHED)
+        raise ConfigError(
+            f"{path}: overwrite",
+            f"the input {kept} in it",
+            "a directory without inputs",
+            f"pass another --out, or move the input: {UNTOUCHED}",
+        )
     if os.path.isdir(path) and os.listdir(path):
         if os.path.ismount(path):
             raise ConfigError(
                 f"{path}: overwrite",
                 "a mount point",
                 "a directory that can be removed",
-                f"{UNTOUCHED}: build into a directory in it",
+                f"pass a directory below it as --out: {UNTOUCHED}",
             )
         check_alone(path, (TIMES,))
 
@@ -168,7 +173,7 @@ def describe_complete(
             path,
             f"a complete dataset of {problem}",
             "a new directory",
-            "nothing was changed: build into a new directory, or over this one (--overwrite)",
+            "pass another --out, or --overwrite to replace it: nothing was changed",
         )
     check_since_start(path, sources, complete=True)
     names = read_spelled(found, limits.spelled)

@@ -63,7 +63,7 @@ class Doubled:
                 f"{self._framed[name]:,} of the first {self._seen:,} documents, which begin or end with {name!r} as "
                 "text",
                 "documents without it, or a choice what it is",
-                "choose --special-tokens control for the token itself, or --special-tokens text",
+                "pass --special-tokens control for the token itself, or --special-tokens text",
             )
         for (kind, token), count in self._found.items():
             if kind in self.asked and 2 * count > self._seen:

@@ -44,7 +44,7 @@ class IdCounts:
         """Raises: InputError if a document has none, or that of another one."""
         if self.repeated or self.missing:
             found = self._repeated if self.repeated else self._missing
-            fix = "repair the ids (7 and '7' are the same one), or allow it: without --unique-ids the same command "
+            fix = "repair the ids (7 and '7' are the same one), or omit --unique-ids: the same command then "
             raise InputError(where, found, "an id of its own for each", fix + "ends with the shards that are there")
 
 

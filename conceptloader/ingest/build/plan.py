@@ -40,9 +40,7 @@ def plan_shards(sources: Sequence[Source], shard_bytes: int) -> list[list[Piece]
     Raises: ConfigError if `shard_bytes` is not positive, or makes a host of shards.
     """
     if shard_bytes < 1:
-        raise ConfigError(
-            "shard_input_bytes", str(shard_bytes), "at least 1", "raise it, or omit it (--shard-input-bytes)"
-        )
+        raise ConfigError("shard_input_bytes", str(shard_bytes), "at least 1", "raise --shard-input-bytes, or omit it")
     total = sum(source.size for source in sources)
     if total // shard_bytes >= (_FEW if shard_bytes < _SMALL else fmt.MAX_SHARDS):
         raise ConfigError(
@@ -50,7 +48,7 @@ def plan_shards(sources: Sequence[Source], shard_bytes: int) -> list[list[Piece]
             f"{shard_bytes:,}, which makes {total // shard_bytes + 1:,} shards of {total:,} bytes "
             "of input, each of several files",
             f"at least {_SMALL:,}",
-            f"raise it, or omit it for about {_SHARDS} shards (--shard-input-bytes)",
+            f"raise --shard-input-bytes, or omit it for about {_SHARDS} shards",
         )
     shards: dict[int, list[Piece]] = {}
     base = 0

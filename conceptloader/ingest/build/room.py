@@ -42,7 +42,7 @@ class Room:
                 self.path,
                 f"{_shown(self.free)} free",
                 f"about {_shown(self.bytes)} for the dataset, by some of the rows",
-                "no shard was begun: make room, or choose another disk (--out)",
+                "make room, or pass --out on another disk; no shard was begun",
             )
 
 

@@ -87,15 +87,21 @@ def build(
             "build",
             f"{'neither' if tokenizer is None else 'both'} of tokenizer and vocab_size",
             "either tokenizer or, for tokens as input, vocab_size",
-            "give one of them",
+            "pass tokenizer for text, vocab_size for tokens",
         )
     if token_dtype is not None and token_dtype not in TOKEN_DTYPES:
         raise ConfigError(
-            "build: token_dtype", repr(token_dtype), f"one of {', '.join(TOKEN_DTYPES)}", "name one of these"
+            "build: token_dtype",
+            repr(token_dtype),
+            f"one of {', '.join(TOKEN_DTYPES)}",
+            "omit token_dtype, or pass one of these",
         )
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError(
-            "build: eos", repr(eos), "an id, since there is no tokenizer to look it up", "give the id, or a tokenizer"
+            "build: eos",
+            repr(eos),
+            "an id, since there is no tokenizer to look it up",
+            "pass eos as an id, or a tokenizer",
         )
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, split)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos, ends=append_eos)
@@ -139,7 +145,12 @@ def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
     if chat is None:
         return options
     if options.columns.prefix is not None:
-        raise ConfigError("build", "chat and prefix", "only one of the two", "write the prefix into the chat template")
+        raise ConfigError(
+            "build",
+            "chat and prefix",
+            "only one of the two",
+            "omit prefix, and write it into the chat template (chat=)",
+        )
     columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
     tokenizer, specials = options.tokenizer, dict(chat.specials)
     if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):

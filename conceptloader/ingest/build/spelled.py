@@ -30,7 +30,10 @@ def read_spelled(build: Build, rule: str | None) -> Counter[str]:
             known, names = kept["rule"], Counter[str](kept["names"])
         except (TypeError, KeyError) as error:
             problem = f"a .shard.json that is not what a writer says ({error!r})"
-            expected, fix = "the counts of its special tokens", "remove it and write the shard again"
+            expected, fix = (
+                "the counts of its special tokens",
+                "remove .shard.json of this shard, and run the same build again",
+            )
             raise FormatError(f"{build.path}: shard {shard}", problem, expected, fix) from error
         rule = known if rule is None else rule
         if known != rule:

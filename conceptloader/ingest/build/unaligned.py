@@ -105,7 +105,7 @@ def read_losses(build: Build) -> Losses:
                 f"{build.path}: shard {shard}",
                 f"a .shard.json that is not what a writer says ({error!r})",
                 "the counts of its spans",
-                "remove it and write the shard again",
+                f"remove .shard.json of shard {shard}, and run the same build again",
             ) from error
     return losses
 

@@ -55,7 +55,7 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
         tree, own, hub = _opened(given)
         if tree is None:
             if own is not None:
-                raise ConfigError(f"input {given}", f"split {own!r} of a file", "a directory for it", "omit the split")
+                raise ConfigError(f"input {given}", f"split {own!r} of a file", "a directory for it", "omit --split")
             found.append(InputFile(_checked(given if hub is None else hub.fetch(hub.below(())))))
         else:
             directories += 1
@@ -66,7 +66,7 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
             _check_rows(tree, layout, files)
             found += [InputFile(tree.path(name), columns_of(name)) for name in files]
     if split is not None and not directories:
-        raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit it")
+        raise ConfigError("split", repr(split), "a directory among the inputs, which has it", "omit --split")
     named = {*split_names([os.path.basename(os.path.abspath(one)) for one in inputs]).values()} - {""}
     if len(named) > 1:
         log.warning("inputs: found several splits (%s), each named; all of them are read", ", ".join(sorted(named)))
@@ -102,7 +102,10 @@ def _checked(path: str) -> str:
     """The path of a file of records. Raises: ConfigError."""
     if not os.path.exists(path):
         raise ConfigError(
-            f"input {path}", "no such file or directory", "an existing file or directory", "check the path"
+            f"input {path}",
+            "no such file or directory",
+            "an existing file or directory",
+            f"run `ls {path}`: the path may be misspelled, or its disk not mounted",
         )
     if not kind_of(path)[0]:
         raise unknown_kind(path)
@@ -128,7 +131,7 @@ def _check_rows(tree: Tree, found: Found, chosen: Sequence[str]) -> None:
                 f"{tree.root}: {split}" if split else tree.root,
                 f"{count:,} rows",
                 f"{rows:,}, as {tree.path(found.said)} says",
-                "complete the copy, or name the files that are meant one by one",
+                "complete the copy, or pass the files that are meant one by one",
             )
 
 
@@ -153,7 +156,7 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
             log.warning("%s: read files of no split, such as %s, with split %r", folder, shown, named[0])
             return sorted(name for some in files.values() for name in some)
         usual = next((name for name in named if "train" in name.lower()), named[0])
-        fix = f"name it (--split {usual}), or take all of them (--split {ALL})"
+        fix = f"pass --split {usual}, or --split {ALL} for all of them"
         raise ConfigError(f"input {folder}", _listed(files), "files of one split", fix)
     known = {**found.more, **files}
     same = [name for name in known if name and (name == split or usual_split(name) == usual_split(split))]
@@ -166,7 +169,9 @@ def _choose(folder: str, found: Found, split: str | None) -> list[str]:
         return known[chosen]
     if not named and usual_split(split) == "train":  # what is of no split, `datasets` calls so
         return files.get("", [])
-    raise ConfigError(f"input {folder}: split", repr(split), f"one of {_listed(known)}", "choose another")
+    raise ConfigError(
+        f"input {folder}: split", repr(split), f"one of {_listed(known)}", "pass --split with one of these"
+    )
 
 
 def _listed(files: Files) -> str:
@@ -215,13 +220,15 @@ def files_below(folder: str) -> list[str]:
         raise InputError(
             error.filename,
             f"cannot be read: {error.strerror}",
-            fix="make it readable, or name the files that are meant",
+            fix=f"run `chmod u+r {error.filename}`, or pass the files that are meant",
         ) from error
 
     found, met = [], set()
     for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
         if os.path.realpath(root) in met:
-            raise InputError(root, "a link to a folder that is read already", "each once", "remove it")
+            raise InputError(
+                root, "a link to a folder that is read already", "each once", f"remove the link: rm {root}"
+            )
         met.add(os.path.realpath(root))
         found += [os.path.join(root, name) for name in names]
     return sorted(found)

@@ -47,7 +47,9 @@ class Tree:
             with open(self.path(name), encoding="utf-8-sig", errors="replace") as file:
                 return file.read()
         except OSError as error:
-            raise InputError(self.path(name), f"cannot be read: {error.strerror}", fix="make it readable") from error
+            raise InputError(
+                self.path(name), f"cannot be read: {error.strerror}", fix=f"run `chmod u+r {self.path(name)}`"
+            ) from error
 
     def json(self, name: str) -> dict[str, Any]:
         """An object; empty if there is no such file. Raises: InputError."""
@@ -56,7 +58,7 @@ class Tree:
         try:
             found = json.loads(self.text(name))
         except ValueError as error:
-            fix = "repair it, or name the files that are meant one by one"
+            fix = f"repair {name}, or pass the files that are meant one by one"
             raise InputError(self.path(name), f"broken JSON ({error})", "an object", fix) from error
         return found if isinstance(found, dict) else {}
 
@@ -98,7 +100,7 @@ class HubCache(Layout):
         return len(revisions) > 1 and bool(tree.below("refs").names)
 
     def find(self, tree: Tree) -> Found:
-        fix = "name one of the folders in it, or hub:OWNER/NAME"
+        fix = "pass one of the folders in snapshots, or hub:OWNER/NAME"
         raise InputError(tree.path("snapshots"), "several revisions of a repository", "one revision", fix)
 
 
@@ -280,7 +282,7 @@ class Repository(Layout):
                     tree.path("README.md"),
                     f"files {text!r}, of which none is there",
                     "those of the repository",
-                    "fetch them, or name the files that are meant one by one",
+                    "run `hf download`, or pass the files that are meant one by one",
                 )
             records = [name for name in kept if kind_of(name)[0]]
             if not records:
@@ -301,7 +303,7 @@ class Repository(Layout):
             tree.path("README.md"),
             f"configs with {found!r:.100}",
             "a list of config_name and data_files, as the hub has them",
-            "correct it, or name the files that are meant one by one",
+            "correct README.md, or pass the files that are meant one by one",
         )
 
 
@@ -400,7 +402,7 @@ def _present(tree: Tree, names: list[str], manifest: str) -> list[str]:
     """Raises: InputError if one of the files is missing."""
     for name in names:
         if not tree.has(name):
-            fix = "complete the copy, or write it again"
+            fix = f"copy {name} too, or write the folder again"
             raise InputError(tree.path(name), "no such file", f"this file, which {tree.path(manifest)} lists", fix)
     return names
 

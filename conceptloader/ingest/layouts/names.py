@@ -161,7 +161,7 @@ def check_numbered(folder: str, names: Iterable[str], unfinished: Iterable[str] 
                 os.path.join(folder, f"{stem}-*-of-*"),
                 problem,
                 "the files of one set, each once",
-                "complete it, remove what is left of another one, or name the files that are meant one by one",
+                "complete the set, remove what is left of another, or pass the files that are meant one by one",
             )
 
 

@@ -85,15 +85,16 @@ def load_rules(
         text = templates.get("default", "") if template is None else Path(template).read_text("utf-8-sig")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            "--chat", f"cannot read the template: {error}", fix="name a file of it (--chat-template)"
+            "--chat", f"cannot read the template: {error}", fix="pass a file that can be read: --chat-template FILE"
         ) from error
     if not text:
-        raise ConfigError(
-            "--chat", f"no chat template in {tokenizer}", "a chat template", "name a file (--chat-template)"
-        )
+        raise ConfigError("--chat", f"no chat template in {tokenizer}", "a chat template", "pass --chat-template FILE")
     if (max_tokens or 0) % multiple:
         raise ConfigError(
-            "--max-tokens", str(max_tokens), f"a multiple of {multiple} (--pad-to-multiple-of)", "round it up or down"
+            "--max-tokens",
+            str(max_tokens),
+            f"a multiple of {multiple} (--pad-to-multiple-of)",
+            f"pass --max-tokens with a multiple of {multiple}",
         )
     rules = ChatRules(
         template=text,
@@ -111,7 +112,7 @@ def load_rules(
                 f"--template-variable {name}",
                 "no variable of the template",
                 f"the name of one of its variables: {known or 'none'}",
-                "correct the name",
+                "correct --template-variable NAME=VALUE, or omit it",
             )
     if "strftime_now" in rules.variables:
         _today(rules.variables["strftime_now"])
@@ -142,7 +143,7 @@ def _compiled(rules: ChatRules, template: str) -> tuple[Any, set[str]]:
                 "--chat",
                 f"{unknown[0]} in the template",
                 "a tokenizer that has it",
-                "give a transformers folder as --tokenizer",
+                "pass a transformers folder as --tokenizer",
             )
         return environment.from_string(text), named
     except jinja.TemplateError as error:
@@ -150,7 +151,7 @@ def _compiled(rules: ChatRules, template: str) -> tuple[Any, set[str]]:
             "--chat",
             f"a template that is not Jinja ({error})",
             "a Jinja template",
-            "fix it, or name another (--chat-template)",
+            "correct the template, or pass another --chat-template FILE",
         ) from error
 
 
@@ -171,7 +172,10 @@ def _today(date: Any) -> Callable[[str], str]:
         found = datetime.fromisoformat(str(date))
     except ValueError as error:
         raise ConfigError(
-            "--template-variable strftime_now", repr(date), "a date, YYYY-MM-DD", "correct the date"
+            "--template-variable strftime_now",
+            repr(date),
+            "a date, YYYY-MM-DD",
+            "pass --template-variable strftime_now=YYYY-MM-DD",
         ) from error
     return found.strftime
 
@@ -277,7 +281,7 @@ class ChatParser:
                 "--pad-to-multiple-of",
                 "a tokenizer without eos",
                 "an eos token to pad documents with",
-                "name it (--eos)",
+                "pass --eos TOKEN",
             )
         tokens = np.append(document["tokens"], np.full(room, eos, np.int64))
         return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
@@ -287,7 +291,7 @@ class ChatParser:
         eos = [self._tokenizer.tokenizer.eos_id] if self._rules.append_eos else []
         if None in eos:
             problem = "a tokenizer without a known end-of-document token"
-            fix = "name it (--eos) or end them with none (--no-eos)"
+            fix = "pass --eos TOKEN, or --no-eos to end them with none"
             raise ConfigError("--chat", problem, "a token to end completions with", fix)
         try:
             first, second = (

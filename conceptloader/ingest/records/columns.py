@@ -70,18 +70,21 @@ class Columns:
                 "columns",
                 "both or none of text and tokens",
                 "either text or tokens",
-                "name a single column of content (--column)",
+                "pass --column text=NAME or --column tokens=NAME",
             )
         if self.labels is not None and "loss_mask" in self.fields:
             raise ConfigError(
-                "columns", "labels and a field loss_mask", "only one of the two", "ignore the other (--ignore-column)"
+                "columns",
+                "labels and a field loss_mask",
+                "only one of the two",
+                "ignore one of them: --ignore-column NAME",
             )
         if self.aligned and self.text is not None:
             raise ConfigError(
                 "columns",
                 "token-aligned fields with text",
                 "token-aligned fields with tokens only",
-                "omit the fields, or give tokens",
+                "omit --field, or pass --column tokens=NAME",
             )
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
@@ -89,13 +92,15 @@ class Columns:
                 "prefix",
                 str(found),
                 f"text as input, and a prefix that alone makes the track {PREFIX_TRACK!r}",
-                "omit --prefix, or rename the column of that track",
+                "omit --prefix, or name the column of that track otherwise (--column)",
             )
         for name in self.span_fields:
             if name not in SPAN_FIELDS:
                 raise unknown("columns: span_fields", name, SPAN_FIELDS, "field of a span")
         if taken := sorted({*self.tracks, METADATA_TRACK, PREFIX_TRACK} & self.numbers.keys()):
-            raise ConfigError("columns: numbers", repr(taken[0]), "no name of another track", "rename the column")
+            raise ConfigError(
+                "columns: numbers", repr(taken[0]), "no name of another track", "pass another NAME to --number"
+            )
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:

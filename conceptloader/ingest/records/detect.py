@@ -56,7 +56,7 @@ def detect_columns(
                 "columns",
                 "both text and tokens",
                 "a single column of content",
-                "choose (--column text=NAME or tokens=NAME) and ignore the other (--ignore-column)",
+                "choose --column text=NAME or tokens=NAME, and ignore the other: --ignore-column NAME",
             )
         text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
     usual = found - set(names.values()) | names.keys()
@@ -139,4 +139,4 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
             if problem is not None:
                 raise problem
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
-    raise InputError(shown, "an empty corpus", "at least one record", "check the inputs")
+    raise InputError(shown, "an empty corpus", "at least one record", "pass other INPUTs")

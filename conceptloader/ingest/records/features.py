@@ -29,7 +29,10 @@ def features_of(path: str, schema: Any) -> dict[str, Any]:
                 found |= json.loads(file.read()).get("features") or {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(
-            where, f"no readable features of datasets ({error})", "the features that datasets writes", "write it again"
+            where,
+            f"no readable features of datasets ({error})",
+            "the features that datasets writes",
+            "write the files again with datasets: Dataset.to_parquet",
         ) from error
     return {name: found[name] for name in schema.names if name in found}
 

@@ -74,13 +74,15 @@ class Source:
                 return
         except OSError as error:
             raise InputError(
-                self.path, f"cannot be read: {error.strerror}", fix="check the permissions, and the disk or mount"
+                self.path,
+                f"cannot be read: {error.strerror}",
+                fix=f"run `chmod u+r {self.path}`, or check its disk or mount",
             ) from error
         raise InputError(
             self.path,
             f"it changed while it was read ({found.st_size} bytes, modified at {found.st_mtime_ns} ns)",
             f"{self.size} bytes, modified at {self.stamp[0]} ns, as at the start",
-            "what was read now is not kept: wait until the file is complete, then begin again",
+            "run the same command when the file is complete: what was read of it is not kept",
         )
 
 
@@ -123,11 +125,11 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = N
         named = ", ".join(os.fspath(one) for one in inputs)
         skipped = "; ".join(skipped_files(inputs)) or "no file is there"
         expected = f"files that end in {EXPECTED}"
-        raise InputError(f"inputs {named}", f"an empty corpus ({skipped})", expected, "check the inputs")
+        raise InputError(f"inputs {named}", f"an empty corpus ({skipped})", expected, "pass other INPUTs")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:
-        raise ConfigError(f"input {repeated}", "it twice", "each file once", "remove one of the two")
+        raise ConfigError(f"input {repeated}", "it twice", "each file once", f"pass {repeated} once")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
     sources = [
         replace(_describe(path, os.path.relpath(path, top), *kind_of(path)), columns=file.columns)
@@ -145,11 +147,13 @@ def _describe(path: str, name: str, kind: str, compression: str | None) -> Sourc
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"input {path}", "no regular file", "a regular file", "write the records to a file first")
+            raise ConfigError(
+                f"input {path}", "no regular file", "a regular file", "write the records to a file, and pass that"
+            )
         sample = _sample(path, found.st_size)
     except OSError as error:
         raise InputError(
-            path, f"cannot be read: {error.strerror}", fix="check the permissions, and the disk or mount"
+            path, f"cannot be read: {error.strerror}", fix=f"run `chmod u+r {path}`, or check its disk or mount"
         ) from error
     groups = tuple(size for size, _ in row_groups(path)) if kind == "table" else None
     return Source(
@@ -197,5 +201,5 @@ def check_since_start(directory: str, sources: Sequence[Source], complete: bool 
                 f"{source.path}",
                 f"a modification time of {now} ns",
                 f"{before}, as when the build in {directory} began",
-                "build into another directory, or replace that one (overwrite)",
+                "pass another --out, or --overwrite to replace that build",
             )

@@ -49,7 +49,7 @@ def read_lines(
                         f"{path}: line {lines_before(path, begin) + count + long + 1}",
                         f"more than {limit} bytes",
                         f"at most {limit:,} bytes a line",
-                        "split the document, or allow longer lines (--max-line-bytes)",
+                        "split the document, or raise --max-line-bytes",
                     )
                 at = file.tell()
                 yield lines, (at if end is None else min(at, end)) - begin
@@ -59,13 +59,13 @@ def read_lines(
             f"{path}: after line {count}",
             f"corrupt or truncated {compression} data ({error})",
             "a complete file",
-            "fetch it again",
+            f"copy {path} again: its {compression} data must be complete",
         ) from error
     except OSError as error:
         raise InputError(
             path,
             f"after line {count}: cannot be read: {error.strerror or error}",
-            fix="check the permissions, and the disk or mount",
+            fix=f"run `chmod u+r {path}`, or check its disk or mount",
         ) from error
 
 
@@ -166,13 +166,13 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
                 f"{path}: line {begun + 1}",
                 f"a value of more than {limit} characters",
                 f"at most {limit:,} characters a value",
-                "end it with a quote, split the document, or allow longer lines (--max-line-bytes)",
+                "end it with a quote, split the document, or raise --max-line-bytes",
             ) from error
         raise InputError(
             f"{path}: line {begun + 1}",
             f"a row of broken CSV ({error})",
             'rows with quotes around values that have line feeds, and "" for a quote',
-            "correct the row",
+            "correct the row, or skip it: --bad-records FILE",
         ) from error
 
 

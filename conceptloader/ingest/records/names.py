@@ -44,7 +44,7 @@ def count_names(
                     f"{source.row_name(number)}: {column}",
                     f"{spans!r:.100}",
                     f"a list of spans with {labels}",
-                    "correct the record, or name the columns of its spans (--column)",
+                    "correct the record, or name the columns of its spans: --column OURS=THEIRS",
                 )
                 if on_bad is None:
                     raise problem from error
@@ -56,7 +56,7 @@ def count_names(
             ", ".join(source.path for source in sources[:5]),
             f"no concept name in column {column!r}",
             "at least one concept name",
-            "name the track (--track topic is column spans_topic) or the columns (--column)",
+            "pass --track topic for the column spans_topic, or --column",
         )
     return names
 
@@ -81,7 +81,7 @@ def require_new(path: str | os.PathLike[str]) -> None:
 
 
 def _taken(path: str | os.PathLike[str]) -> ConfigError:
-    return ConfigError(os.fspath(path), "a file", "a new file", "remove it or choose another name")
+    return ConfigError(os.fspath(path), "a file", "a new file", f"pass another --out, or run `rm {os.fspath(path)}`")
 
 
 def write_names(path: str | os.PathLike[str], names: Mapping[str, int], min_count: int = 1) -> tuple[int, int]:

@@ -163,7 +163,7 @@ class SpecialTokens:
         return twin, ids
 
 
-_CHOOSE = "take such records out, or choose --special-tokens"
+_CHOOSE = "skip such records (--bad-records FILE), or pass --special-tokens text or control"
 
 
 def _refusal(name: str, where: str) -> str:

@@ -84,7 +84,9 @@ def rows_at(table: Any, rows: Sequence[int]) -> Any:
 
 
 def _unreadable(path: str, row: int, error: Exception) -> InputError:
-    return InputError(path, f"from row {row} on: cannot be read ({error})", fix="write the file again")
+    return InputError(
+        path, f"from row {row} on: cannot be read ({error})", fix=f"copy {path} again, or write it again with pyarrow"
+    )
 
 
 def read_row_groups(
@@ -128,7 +130,9 @@ def read_row_groups(
                 raise InputError(path, error.problem) from error
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
-                    path, f"row group {group}, from row {row} on: cannot be read ({error})", fix="write the file again"
+                    path,
+                    f"row group {group}, from row {row} on: cannot be read ({error})",
+                    fix=f"copy {path} again, or write it again with pyarrow",
                 ) from error
 
 
@@ -147,7 +151,7 @@ class TableParser:
             column = given[columns.tokens]
             if column.null_count:
                 row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-                raise BadRow(row, f"{columns.tokens}: found null, expected a list")
+                raise BadRow(row, f"{columns.tokens}: found null, expected a list; skip such rows: --bad-records FILE")
             values, offsets = _lists(column, columns.tokens, "a list of integers")
             tokens = Ragged(_numbers(values, columns.tokens, offsets), offsets)
         objects = {name: objects_of(given[name]) for name in columns.objects() if name in given}
@@ -162,7 +166,7 @@ class TableParser:
         for name in columns.aligned:
             if name not in given:
                 raise BadRow(
-                    -1, f"found no column {name!r}, expected one value per token in it; correct the name (--column)"
+                    -1, f"found no column {name!r}, expected one value per token in it; correct --column OURS=THEIRS"
                 )
             fields[name] = _aligned(given[name], name, tokens)
         return as_trained(documents.batch(tokens, spans, fields), columns)
@@ -184,7 +188,9 @@ def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[A
                 column[row].as_py()
             except UnicodeDecodeError as error:
                 raise BadRow(
-                    row, f"found bytes that are not UTF-8 ({error}), expected UTF-8; convert the text"
+                    row,
+                    f"found bytes that are not UTF-8 ({error}), expected UTF-8; "
+                    "convert the text, or skip it: --bad-records FILE",
                 ) from error
             except (ValueError, OverflowError) as error:  # as for times that Python does not have
                 raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
@@ -213,7 +219,10 @@ def _row_of(offsets: Ints, item: int) -> int:
 def _no_nulls(values: Any, name: str, offsets: Ints) -> None:
     if values.null_count:
         item = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-        raise BadRow(_row_of(offsets, item), f"column {name!r}: found null, expected a value")
+        raise BadRow(
+            _row_of(offsets, item),
+            f"column {name!r}: found null, expected a value; fill {name!r}, or skip such rows: --bad-records FILE",
+        )
 
 
 def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArray[Any]:
@@ -234,7 +243,9 @@ def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
         found, wanted = np.diff(offsets), np.diff(tokens.offsets)
         row = int(np.argmax(found != wanted))
         raise BadRow(
-            row, f"{name}: found {found[row]} values, expected {wanted[row]}, one per token; correct the record"
+            row,
+            f"{name}: found {found[row]} values, expected {wanted[row]}, one per token; "
+            f"correct {name}, or skip such rows: --bad-records FILE",
         )
     return _numbers(values, name, offsets, "iufb")
 
@@ -256,7 +267,10 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
         expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
         raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
     if len(names) - names.count(None) > len(keys):
-        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected each name once")
+        raise BadRow(
+            -1,
+            f"column {name!r}: found type {column.type}, expected each name once; rename one of the fields of {name!r}",
+        )
     _no_nulls(structs, name, rows)
     parts = dict(zip(names, structs.flatten(), strict=True))
     start, end = (_numbers(parts[key], f"{name}.{key}", rows).astype(np.int64) for key in ("start", "end"))
@@ -271,7 +285,11 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
         scores = _scores(*found, f"{name}.scores", concepts, offsets, rows)
     if (start > end).any():
         i = int(np.argmax(start > end))
-        raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end; correct the span")
+        raise BadRow(
+            int(row[i]),
+            f"{name}: found [{start[i]}, {end[i]}), expected start <= end; "
+            "correct the span, or skip such rows: --bad-records FILE",
+        )
     own = None if text is None else objects_of(parts[text])
     for i, value in enumerate(own or ()):
         try:
@@ -297,7 +315,8 @@ def _scores(values: Any, found: Ints, name: str, concepts: Concepts, offsets: In
         counts = np.diff(found)[span], np.diff(offsets)[span]
         raise BadRow(
             _row_of(rows, span),
-            f"{name}: found {counts[0]} for {counts[1]} concepts, expected a score for each; correct the record",
+            f"{name}: found {counts[0]} for {counts[1]} concepts, expected a score for each; "
+            "correct the record, or omit --scores",
         )
     numbers = _numbers(values, name, offsets[rows], "iuf")
     if not concepts.fit(numbers).all():

@@ -33,7 +33,7 @@ def as_trained(batch: RowBatch, columns: Columns) -> RowBatch:
                 row,
                 f"{columns.labels}: found {labels[at]} for token {tokens.values[at]} at position "
                 f"{at - tokens.offsets[row]}, expected the same, or {UNLEARNT} for one that is not trained on; "
-                "labels that are shifted already cannot be used",
+                "write labels that are not shifted, or omit them: --ignore-column",
             )
         fields["loss_mask"] = (labels != UNLEARNT).astype(np.uint8)
     return replace(batch, fields=fields)

@@ -91,7 +91,12 @@ class FileTokenizer:
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
         except Exception as error:  # the package raises plain Exception
-            raise InputError(path, f"no tokenizer ({error})", "a tokenizer.json", "save it again") from error
+            raise InputError(
+                path,
+                f"no tokenizer ({error})",
+                "a tokenizer.json",
+                "write it again with tokenizer.save_pretrained, or pass another --tokenizer",
+            ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         if getattr(self._tokenizer.model, "dropout", None):
@@ -103,7 +108,7 @@ class FileTokenizer:
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         if not self.vocab_size:
-            raise InputError(path, "an empty vocabulary", "a trained tokenizer", "name another tokenizer (--tokenizer)")
+            raise InputError(path, "an empty vocabulary", "a trained tokenizer", "pass another --tokenizer")
         self.eos_id = None if eos is None else find_eos(vocabulary, eos, path)
         self.guessed = ""
         self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
@@ -178,13 +183,16 @@ class FileTokenizer:
         usual = [name for name in EOS_NAMES if self.id_of(name) is not None]
         if len(usual) > 1 and ends:
             raise ConfigError(
-                f"{path}: eos", ", ".join(usual), "a single token for the end of a document", "name it (--eos)"
+                f"{path}: eos",
+                ", ".join(usual),
+                "a single token for the end of a document",
+                "pass one of them as --eos",
             )
         name = usual[0] if len(usual) == 1 else ""
         role = next((role for role, token in folder.tokens.items() if token == name), "") if folder else ""
         if role and ends:
             found = f"none, but {name!r}, which is the {role}, has a usual name of one"
-            raise ConfigError(f"{path}: eos", found, "the token that ends documents", "name it (--eos)")
+            raise ConfigError(f"{path}: eos", found, "the token that ends documents", "pass --eos TOKEN")
         if name and not role:
             self.eos_id, self.guessed = self.id_of(name), name
             if folder:
@@ -258,7 +266,7 @@ def load_tokenizer(
     """
     if source == "bytes":
         if eos not in (None, 256):
-            raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "omit it")
+            raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "omit --eos")
         return BytesTokenizer()
     path = source = fetched(source, "model", TOKENIZER_FILES)
     folder = TokenizerFolder(source) if os.path.isdir(source) else None
@@ -270,7 +278,7 @@ def load_tokenizer(
             f"tokenizer {source}",
             "no such file or folder",
             "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
-            "check the path",
+            "pass --tokenizer bytes, the path of a tokenizer.json, or hub:OWNER/NAME",
         )
     definition = folder.definition() if folder is not None else read_file(path, 1 << 30)
     if definition is None:
@@ -341,7 +349,7 @@ def find_tokenizer(ds: Ranges, given: str | None) -> TextTokenizer | None:
             f"--tokenizer {given}",
             f"{tokenizer.name} of {tokenizer.vocab_size} tokens",
             f"that of {ds.path}: {facts.name} of {facts.vocab_size}",
-            "name the one that it was built with",
+            f"pass the --tokenizer that {ds.path} was built with",
         )
     return tokenizer
 
@@ -375,7 +383,7 @@ def find_eos(vocabulary: dict[str, int], eos: str | int, path: str) -> int:
                 f"{path}: eos",
                 f"id {eos}",
                 f"an id below {len(vocabulary):,}, the size of the vocabulary",
-                "name another one (--eos)",
+                "pass another --eos ID",
             )
         return int(eos)
     if eos not in vocabulary:
@@ -383,7 +391,7 @@ def find_eos(vocabulary: dict[str, int], eos: str | int, path: str) -> int:
             f"{path}: eos",
             f"{eos!r}, which is not in the vocabulary",
             "a token of the vocabulary",
-            "name another one (--eos)",
+            "pass another --eos TOKEN",
         )
     return vocabulary[eos]
 
@@ -394,7 +402,12 @@ def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) 
         return None if token is None else int(token)
     found = tokenizer.id_of(token) if isinstance(tokenizer, FileTokenizer) else None
     if found is None:
-        raise ConfigError(option, repr(token), "a token of the tokenizer, or the id of one", "correct the token or id")
+        raise ConfigError(
+            option,
+            repr(token),
+            "a token of the tokenizer, or the id of one",
+            f"pass {option} with a token or id of the tokenizer",
+        )
     return found
 
 
@@ -410,7 +423,7 @@ def _convert(folder: str) -> bytes:
             f"tokenizer {folder}",
             "no tokenizer.json",
             "a tokenizer.json, or the transformers package to convert the folder",
-            "pip install transformers",
+            "run `pip install transformers`, or pass --tokenizer a tokenizer.json",
         ) from error
     try:
         fast = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
@@ -420,6 +433,6 @@ def _convert(folder: str) -> bytes:
             f"tokenizer {folder}",
             f"a folder that cannot be converted ({error})",
             "a transformers folder",
-            "save the tokenizer again, or name a tokenizer.json (--tokenizer)",
+            "write it again with tokenizer.save_pretrained, or pass a tokenizer.json as --tokenizer",
         ) from error
     return definition.encode("utf-8")

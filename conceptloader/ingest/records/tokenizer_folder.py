@@ -84,7 +84,10 @@ class TokenizerFolder:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                self.path, f"added tokens that cannot be read ({error!r})", "tokens by id", "save the tokenizer again"
+                self.path,
+                f"added tokens that cannot be read ({error!r})",
+                "tokens by id",
+                "write the folder again with tokenizer.save_pretrained",
             ) from error
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8") if changed else definition
 
@@ -174,7 +177,7 @@ class TokenizerFolder:
                 f"tokenizer {self.path}",
                 f"eos {eos!r}, since the folder names none",
                 f"{found['eos']!r}, that of transformers' AutoTokenizer",
-                "name it (--eos)",
+                "pass --eos TOKEN",
             )
         _same.add(key)
 
@@ -228,7 +231,10 @@ class TokenizerFolder:
                 raise ValueError(type(found).__name__)
         except (OSError, ValueError) as error:
             raise InputError(
-                path, f"no configuration ({error})", "a JSON object", "save the tokenizer again"
+                path,
+                f"no configuration ({error})",
+                "a JSON object",
+                f"write {path} again with tokenizer.save_pretrained",
             ) from error
         return found
 

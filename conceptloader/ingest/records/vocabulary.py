@@ -30,13 +30,21 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{file}: line {line}", "bytes that are not UTF-8", "UTF-8", "convert the file to UTF-8"
+            f"{file}: line {line}",
+            "bytes that are not UTF-8",
+            "UTF-8",
+            f"save {file} as UTF-8, such as by `iconv -f latin1 -t utf-8`",
         ) from error
     if text.lstrip().startswith("["):
         try:
             names = json.loads(text)
         except ValueError as error:
-            raise InputError(file, f"broken JSON ({error})", "a list of names", "correct the JSON") from error
+            raise InputError(
+                file,
+                f"broken JSON ({error})",
+                "a list of names",
+                f"correct the JSON of {file}, or pass another --vocabulary",
+            ) from error
         where = "element"
     else:
         names = text.split("\n")
@@ -48,15 +56,23 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     for i, name in enumerate(names, 1):
         if not isinstance(name, str) or not name:
             raise InputError(
-                f"{file}: {where} {i}", f"{name!r:.50}", "a name that is not empty", "fill it in, or remove it"
+                f"{file}: {where} {i}",
+                f"{name!r:.50}",
+                "a name that is not empty",
+                f"write a name in {where} {i}, or remove it",
             )
         if name in seen:
             raise InputError(
-                f"{file}: {where} {i}", f"{name!r} as in {where} {seen[name]}", "each name once", "remove one of them"
+                f"{file}: {where} {i}",
+                f"{name!r} as in {where} {seen[name]}",
+                "each name once",
+                f"remove {name!r} from {where} {i}, or from {where} {seen[name]}",
             )
         seen[name] = i
     if not names:
-        raise InputError(file, "no names", "at least one concept", "write a name on each line, or a list in JSON")
+        raise InputError(
+            file, "no names", "at least one concept", f"write a name on each line of {file}, or a list in JSON"
+        )
     return list(names)
 
 

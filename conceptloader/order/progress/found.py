@@ -56,12 +56,15 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
             where,
             "no file with a state of conceptloader",
             "a checkpoint with a state",
-            "give the directory of one checkpoint",
+            "pass the directory of one checkpoint that has a state of conceptloader",
         )
     if len(found) > 1:
         listed = "; ".join(f"{path}: {state.consumed} samples" for path, state in found.values())
         raise ResumeError(
-            where, f"{len(found)} states that differ ({listed})", "a single state", "give the directory or file of one"
+            where,
+            f"{len(found)} states that differ ({listed})",
+            "a single state",
+            "pass the directory or file of one of them to find_state",
         )
     path, state = found.popitem()[1]
     if consumed_samples is not None:
@@ -70,7 +73,7 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
                 where,
                 f"a state that was saved at {state.consumed} samples",
                 f"a state of {consumed_samples} samples",
-                "give the checkpoint of that step, or omit consumed_samples",
+                "pass the checkpoint of that step, or omit consumed_samples",
             )
         state = replace(state, consumed=consumed_samples)
     return path, state
@@ -91,7 +94,12 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ResumeError(str(path), "no such directory or file", "a local checkpoint", "check the path")
+        raise ResumeError(
+            str(path),
+            "no such directory or file",
+            "a local checkpoint",
+            f"run `ls {path}`: the path may be misspelled, or its disk not mounted",
+        )
     return sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: (file.stat().st_size, file))
 
 

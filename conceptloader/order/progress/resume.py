@@ -128,7 +128,7 @@ def resume(
             "position",
             f"{consumed} consumed samples",
             f"a position at which the weights in force, set at global sample {saved.begins}, are known",
-            "take the state of an earlier checkpoint",
+            "pass the state of an earlier checkpoint",
         )
     if not new_stage:
         current = _with_live(saved, current)
@@ -151,7 +151,7 @@ def resume(
                     f"{difference.current}",
                     f"{difference.saved}, as saved: weights were set live since, and how often each dataset "
                     f"was drawn before global sample {saved.begins} is counted with the saved value",
-                    "put it back, or make the change a new stage, from here on",
+                    f"put {difference.key}: {difference.saved} back, or make the change a new stage, from here on",
                 )
             logger.warning("resuming with a changed past, as allowed: %s", difference)
         else:
@@ -231,7 +231,7 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
                 where,
                 f"{dict(found.weights)} in the configuration",
                 f"the saved weights, {weights}",
-                "remove the phase",
+                "remove this phase from `phases`",
             )
     starts = tuple(phase.start for phase in live)
     return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
@@ -245,7 +245,10 @@ def _with_origin(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
     starts = {phase.start for phase in current.phases}
     if saved.begins not in starts:
         raise ResumeError(
-            "phases", f"no phase that starts at global sample {saved.begins}", "the saved phase", "put it back"
+            "phases",
+            f"no phase that starts at global sample {saved.begins}",
+            "the saved phase",
+            f"put the phase with start: {saved.begins} back under `phases`",
         )
     stage = saved.decided(saved.base)
     if stage < saved.begins and stage not in {phase.start for phase in saved.phases}:
@@ -302,8 +305,8 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, lengths: str, on_
             "seq_len",
             f"{lengths} at {consumed} consumed samples, mid-epoch of {listed}",
             "the saved sequence length until the epoch ends",
-            "give these datasets a split disjoint from the one read so far, go back to the saved sequence "
-            "length, or accept with on_seq_len_change: restart",
+            "set seq_len back, give these datasets a split disjoint from the one read so far, or set "
+            "on_seq_len_change: restart",
         )
     logger.warning("sequence length %s at %d consumed samples, mid-epoch of %s", lengths, consumed, listed)
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "conceptloader_runs.jsonl"
 LOG_VERSION = 1
-EARLIER = "give the run log of the earlier launches, in the folder of checkpoints from which this run was resumed"
+EARLIER = "pass --run-log with the folder of the earlier launches' checkpoints, from which this run was resumed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,10 @@ class History:
     def __init__(self, starts: Sequence[RunStart]) -> None:
         if not starts:
             raise ConfigError(
-                "run log", "no start of a run", "a start, by which steps are known", "give the run log of a training"
+                "run log",
+                "no start of a run",
+                "a start, by which steps are known",
+                "pass --run-log with the run log of a training",
             )
         kept: list[RunStart] = []
         for start in starts:
@@ -262,7 +265,7 @@ class RunLog:
                 self.path,
                 f"no order spec {start.spec} of step {start.step}",
                 "the spec of each start in the log",
-                "put the log back from a copy",
+                f"restore {self.path} from a copy, or pass another --run-log",
             )
         return self._specs[start.spec]
 
@@ -382,7 +385,7 @@ class RunLog:
                 "run log",
                 f"start.spec {start.spec}",
                 f"{spec.hash}, the hash of the spec",
-                "give the spec of this start",
+                "pass append(start, spec) the spec of this start",
             )
         self.read()
         if not start.consumed and self.starts and self.starts[-1].spec != start.spec:
@@ -427,7 +430,9 @@ class RunLog:
             self._read(())
         except OSError as error:
             raise ReadError(
-                f"{self.path}", f"cannot read the run log: {error}", fix="check the path and its permissions"
+                f"{self.path}",
+                f"cannot read the run log: {error}",
+                fix=f"run `ls -l {self.path}`: it must exist, and you must be allowed to read it",
             ) from error
 
     def _read(self, lines: Iterable[bytes]) -> None:
@@ -448,7 +453,8 @@ class RunLog:
                     f"{self.path}, line {number}",
                     f"a line that cannot be read ({error})",
                     "a line of a run log",
-                    "put the file back from a copy, or delete the line to answer its steps from the start before",
+                    f"restore {self.path} from a copy, or delete line {number} to answer its steps from the "
+                    "start before",
                 ) from error
             self._end += len(line)
 
@@ -467,24 +473,44 @@ class RunLog:
                 spec.hash_of(found.spec),
                 fingerprint(found.spec),
             ):  # the latter of weights set live, in version 1
-                raise ConfigError("spec", f"one with the hash {spec.hash}", found.hash)
+                raise ConfigError(
+                    "spec",
+                    f"one with the hash {spec.hash}",
+                    found.hash,
+                    "the log was edited: restore it from a copy, or pass another --run-log",
+                )
             self._specs[found.hash] = spec
         elif kind == "config":
             config = build(_ConfigLine, line, "")
             if config.hash != fingerprint(config.config):
-                raise ConfigError("config", f"one with the hash {fingerprint(config.config)}", config.hash)
+                raise ConfigError(
+                    "config",
+                    f"one with the hash {fingerprint(config.config)}",
+                    config.hash,
+                    "the log was edited: restore it from a copy, or pass another --run-log",
+                )
             self._configs[config.hash] = config.config
         elif kind == "start" and version == LOG_VERSION:
             config_of = line.pop("config", None)
             if config_of is not None and config_of not in self._configs:
-                raise ConfigError("config", f"the hash {config_of!r}", "the hash of a configuration in a line before")
+                raise ConfigError(
+                    "config",
+                    f"the hash {config_of!r}",
+                    "the hash of a configuration in a line before",
+                    "the log was edited: restore it from a copy, or pass another --run-log",
+                )
             self.starts.append(RunStart.read(line, ""))
             self._config_of.append(config_of)
         elif kind == "weights" and version == LOG_VERSION and self.starts:
             _weights_set(line)
             self._changes.append((len(self.starts), self._end))
         else:
-            raise ConfigError("", f"{kind!r} of version {version}", f"'start' of version {LOG_VERSION}")
+            raise ConfigError(
+                "",
+                f"{kind!r} of version {version}",
+                f"'start' of version {LOG_VERSION}",
+                "pass another --run-log, or read this one with the release of conceptloader that wrote it",
+            )
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
@@ -509,7 +535,7 @@ class RunLog:
             raise ReadError(
                 f"{self.path}",
                 f"cannot write the run log: {error}",
-                fix="check free space and permissions of the folder",
+                fix="make room on its disk, or run `chmod u+w` on its folder",
             ) from error
         self._end += len(data)
 

@@ -147,13 +147,15 @@ class OrderSpec(Saved):
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
-            raise ConfigError("order", repr(self.order), f"one of {get_args(OrderKind)}", "set one of these")
+            raise ConfigError(
+                "order", repr(self.order), f"one of {get_args(OrderKind)}", "omit order, or set one of these"
+            )
         if bool(self.phases) != (self.order == "shuffled"):
             raise ConfigError(
                 "phases",
                 f"{len(self.phases)} phases with order {self.order}",
                 "phases with order shuffled, and none with another order",
-                "give the one of the two that is missing, or omit the phases",
+                "set order: shuffled, or omit phases",
             )
         as_integer(self.seed, "seed")
         as_integer(self.block, "block")
@@ -164,7 +166,10 @@ class OrderSpec(Saved):
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:
                 raise ConfigError(
-                    where, f"no datasets named {unknown}", f"some of {sorted(self.members)}", "correct the names"
+                    where,
+                    f"no datasets named {unknown}",
+                    f"some of {sorted(self.members)}",
+                    f"correct {where}, or name these under `datasets`",
                 )
             phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
         steps = without_ramps(phases)
@@ -189,7 +194,7 @@ class OrderSpec(Saved):
                 "phases",
                 f"no phase that starts at global sample {self.begins}",
                 "the phase in force there",
-                "put it back",
+                f"put the phase with start: {self.begins} back under `phases`",
             )
 
     @property
@@ -253,7 +258,7 @@ class OrderSpec(Saved):
                 "order",
                 f"{self.order}",
                 "an order that is not of one framework alone",
-                "start the run with the adapter for that framework",
+                f"start the run with the adapter for {self.order}",
             )
         past = [one for one in logged if one.phase.start < self.begins]
         counted: dict[int, Mapping[str, int] | None] = {one.phase.start: one.counts for one in past}
@@ -282,13 +287,13 @@ class OrderSpec(Saved):
             ConfigError: Unless it starts after all that were set before, and where no other starts.
         """
         if self.order != "shuffled":
-            raise ConfigError("weights", f"order {self.order}", "shuffled", "the others have no weights")
+            raise ConfigError("weights", f"order {self.order}", "shuffled", "omit weights, or set order: shuffled")
         if self.live and phase.start <= self.live[-1]:
             raise ConfigError(
                 "weights",
                 f"a start at global sample {phase.start}",
                 f"more than {self.live[-1]}, where the weights that were set last begin",
-                "set them from a later sample on",
+                "pass set_weights at= a later sample",
             )
         ended = self.ended(phase.start)
         planned = [one for one in self.phases if one.start not in ended]
@@ -297,7 +302,7 @@ class OrderSpec(Saved):
                 "weights",
                 f"a start at global sample {phase.start}, where a phase of the configuration starts",
                 "a sample where no phase starts",
-                "set them from another sample on, or change that phase",
+                "pass set_weights at= another sample, or change phases",
             )
         phases = sorted([*planned, phase], key=lambda one: one.start)
         return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
@@ -376,7 +381,7 @@ class OrderSpec(Saved):
                 "saved order spec",
                 repr(str(data)[:80]),
                 f"an object with {list(VERSIONS)}",
-                "take the spec of another checkpoint",
+                "pass the state of another checkpoint",
             )
         for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION,)}.items():
             if type(data[key]) is not int or data[key] not in known:
@@ -394,5 +399,5 @@ class OrderSpec(Saved):
                 "saved order spec",
                 f"a corrupt spec ({error})",
                 "the spec of an order",
-                "take the one of another checkpoint",
+                "pass the state of another checkpoint",
             ) from error

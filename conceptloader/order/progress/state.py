@@ -28,7 +28,7 @@ _MORE = (
     "data_stage",
     "data_stage_start",
 )  # the last two are of nanotron
-_ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_dict_at gives"
+_ELSEWHERE = "pass load_state_dict the state of another checkpoint; Loader.state_dict_at gives that of another position"
 
 
 def sealed(fields: Mapping[str, Any]) -> Plain:
@@ -67,7 +67,12 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
     marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}
     found = next((marks[key] for key in marks if key in fields), kind)
     if found != kind:
-        raise ResumeError(where, f"the state of a {found}", f"the state of a {kind}", "give each its own")
+        raise ResumeError(
+            where,
+            f"the state of a {found}",
+            f"the state of a {kind}",
+            "pass the state of each to its own load_state_dict",
+        )
     return fields
 
 
@@ -81,7 +86,7 @@ def _stranger(state: Any) -> tuple[str, str]:
         fix = "resume with the release of conceptloader that saved it"
         return f"version {state['version']!r}", fix
     inside = next((key for key, value in state.items() if isinstance(value, Mapping) and KEY in value), None)
-    fix = "give what conceptloader's own state_dict() returned" if inside is None else f"give its {inside!r}"
+    fix = "pass what conceptloader's own state_dict() returned" if inside is None else f"pass its {inside!r}"
     return f"a dict with {', '.join(map(repr, islice(state, 3))) or 'nothing'}", fix
 
 
@@ -138,7 +143,7 @@ class OrderState:
                 where,
                 "a state of a trainer that kept the number of consumed samples elsewhere",
                 "a state with that number",
-                "give it: conceptloader.find_state(checkpoint, consumed_samples=N) returns the state with it",
+                "pass conceptloader.find_state(checkpoint, consumed_samples=N), which returns the state with it",
             )
         return self.consumed
 
@@ -152,7 +157,7 @@ class OrderState:
                 f"a state saved at {consumed} samples, within the step that began at {begun}: the gradients "
                 "of the samples between are lost",
                 "a state between two steps",
-                "take a checkpoint between two steps",
+                "pass load_state_dict the state of a checkpoint between two steps",
             )
         return consumed
 

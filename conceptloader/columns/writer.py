@@ -20,6 +20,7 @@ from conceptloader.format.read.bulk import items_of, ragged
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columnfile import TYPES, ColumnFile, column_file
 from conceptloader.format.spec.columns import Ints
+from conceptloader.kernels.arrays import BATCH
 
 _FLUSH_BYTES = 1 << 28
 _FLUSH_S = 30.0
@@ -287,6 +288,9 @@ def begin(
     if dtype not in TYPES:
         raise unknown(f"column {name}: dtype", dtype, TYPES, "type")
     plan.described(dataset.num_shards).check(name, dataset.manifest)
+    if name in {row.name for row in BATCH}:
+        fix = "pass another NAME, which batches can have next to it"
+        raise ConfigError(f"column {name}", f"{name!r}, an array of each batch", "a name that no array has", fix)
     if os.path.lexists(os.path.join(dataset.path, column_file(name))):
         raise taken(dataset.path, name)
     return dataset, plan

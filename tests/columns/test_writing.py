@@ -483,7 +483,7 @@ def test_what_cannot_get_a_column(path: str, tmp_path: Path) -> None:
         cl.column_writer(tmp_path / "some", "t", "u4", K)
     with raises(ConfigError, "dtype", "u3"):
         cl.column_writer(path, "t", "u3", K)
-    for name in ("T", "tokens"):
+    for name in ("T", "tokens", "labels"):
         with raises(ConfigError, found=name):
             cl.column_writer(path, name, "u4", K)
     with raises(ConfigError, "shape"):

@@ -10,6 +10,7 @@ import shutil
 import tarfile
 import tempfile
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +285,10 @@ def make(root: Path) -> None:
     (root / "expected.json").write_text(json.dumps(content.everything(root), separators=(",", ":")))
 
 
-def main() -> None:
+def pack(make: Callable[[Path], None], target: Path) -> None:
+    """Make files in a folder, and an archive of it."""
     with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory) / content.ARCHIVE.name.removesuffix(".tar.xz")
+        root = Path(directory) / target.name.removesuffix(".tar.xz")
         root.mkdir()
         make(root)
 
@@ -296,9 +298,9 @@ def main() -> None:
             entry.mtime = MTIME + (entry.name.endswith("build.json") and 1)
             return entry
 
-        with tarfile.open(content.ARCHIVE, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
+        with tarfile.open(target, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
             archive.add(root, root.name, filter=plain)
 
 
 if __name__ == "__main__":
-    main()
+    pack(make, content.ARCHIVE)

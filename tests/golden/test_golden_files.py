@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,7 @@ RENAMED_KEYS = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive's files, with their times: adopted files are known by them."""
-    directory = tmp_path_factory.mktemp("golden")
-    with tarfile.open(content.ARCHIVE) as files:
-        files.extraction_filter = getattr(tarfile, "data_filter", None)  # absent before Python 3.11.4
-        files.extractall(directory)
-    root = directory / content.ARCHIVE.name.removesuffix(".tar.xz")
+    root = content.unpack(content.ARCHIVE, tmp_path_factory.mktemp("golden"))
     for file in root.glob("*.yaml"):  # configurations are no data: their keys have other names now
         text = file.read_text()
         for old, new in RENAMED_KEYS.items():

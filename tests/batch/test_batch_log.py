@@ -221,13 +221,13 @@ def test_a_disk_that_is_full(config: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_numbers_of_starts(config: Path, tmp_path: Path) -> None:
-    loader = cl.batches(config, micro_batch_size=2, dp_size=2)
+    loader = cl.batches(config, micro_batch_size=2, dp_rank=0, dp_size=2)
     start = loader.run.launch()[0]
     first = [begin_record(tmp_path / "r", rank, start) for rank in (1, 0)]
     again = [begin_record(tmp_path / "r", rank, start) for rank in (0, 1)]
     assert [record.path.name for record in first] == ["000001.000001.jsonl", "000001.000000.jsonl"]
     assert [record.path.name for record in again] == ["000002.000000.jsonl", "000002.000001.jsonl"]
-    other = cl.batches(config, micro_batch_size=2, dp_size=3)
+    other = cl.batches(config, micro_batch_size=2, dp_rank=0, dp_size=3)
     assert begin_record(tmp_path / "r", 2, other.run.launch()[0]).path.name == "000003.000002.jsonl"
 
 

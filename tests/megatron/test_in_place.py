@@ -189,8 +189,8 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
     for blend, message in (
         (([paths[0], paths[0]], [1, 2]), "found twice, expected each path once"),
         ((["s3://bucket/web"], None), "found a URL, expected files on a disk"),
-        (([str(tmp_path / "nothing")], None), "found nothing there, expected a folder .* whether it is mounted"),
-        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* adopt --kind"),
+        (([str(tmp_path / "nothing")], None), "found nothing there, expected a folder of token files"),
+        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* --kind .* adopt"),
     ):
         with pytest.raises(ConfigError, match=message):
             in_place.datasets_in_place(blend, None)

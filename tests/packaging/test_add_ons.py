@@ -65,6 +65,7 @@ loader = cl.batches(config, micro_batch_size=2)
 loader.log_start("log", 0)
 whole = [cl.adapters.batch_digest(batch) for batch in itertools.islice(loader, 8)]
 loader.load_state_dict(loader.state_dict_at(8))
+loader.log_start("log", 4)
 assert [cl.adapters.batch_digest(batch) for batch in itertools.islice(loader, 4)] == whole[4:]
 if name.endswith(("trace", "integrations")):  # the layers show the rest, and importing torch takes two seconds
     assert next(iter(cl.make_dataloader(config, micro_batch_size=2)))["input_ids"].shape == (2, 16)

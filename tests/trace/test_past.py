@@ -394,7 +394,7 @@ def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureF
         names = [["books", "web"][k] for k in life.seen[step][1]]
         assert [(one.sample, one.dataset) for one in traced] == list(zip(life.seen[step][0], names, strict=True))
         assert [one.places[0].step for one in traced] == [step] * BATCH
-    earlier = "the folder of checkpoints from which this run was resumed"
+    earlier = "the folder of the earlier launches' checkpoints, from which this run was resumed"
     for ask in (
         lambda: trace_step(run, FIRST - 1),
         lambda: trace_step(run, 0),
@@ -419,7 +419,10 @@ def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsy
     words = ["forget", "--ids", ids, "--until", LAST, "--check", "--run-log"]
     for config in ([], [life.configure(**later)]):
         assert main([*map(str, [*words, life.folder / "new", *config])]) == 2
-        assert "the folder of checkpoints from which this run was resumed" in capsys.readouterr().err
+        assert (
+            "the folder of the earlier launches' checkpoints, from which this run was resumed"
+            in capsys.readouterr().err
+        )
     assert main([*map(str, [*words, life.folder / "old"])]) == 1
     run = open_run(None, life.folder / "new")
     assert [[one.sample for one in trace_step(run, step)] for step in range(FIRST, LAST)] == [

@@ -18,7 +18,7 @@ from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.packed import is_there, one_of_each_folder
 from conceptloader.format.spec.paths import Roots, UrlRoots
-from conceptloader.format.spec.tablefile import indices_of, keep_table, parse_table
+from conceptloader.format.spec.tablefile import indices_of, is_large, keep_table, parse_table
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
 from conceptloader.storage.objects import Objects
 from conceptloader.storage.reads import named, opened
@@ -218,9 +218,12 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     guard = ManifestGuard(allowed) if check else None
     if isinstance(allowed, UrlRoots):
         return Files(_read_manifest(allowed), allowed, allowed.objects, guard)
-    manifest = _mapped_manifest(allowed)
-    if manifest is None:
-        read = _read_manifest(allowed)
+    there = os.path.exists(allowed.resolve(fmt.TABLE))
+    manifest = _mapped_manifest(allowed) if there else None
+    if manifest is not None:
+        return Files(manifest, allowed, LocalFiles(check), guard)
+    read = _read_manifest(allowed)
+    if there or is_large(read):
         manifest = _mapped_manifest(allowed, read.seal)  # of another process, which has made it in the meantime
         if manifest is None and keep_table(read, allowed.directory):
             manifest = _mapped_manifest(allowed, read.seal)  # it takes less memory

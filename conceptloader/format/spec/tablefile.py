@@ -167,6 +167,11 @@ def dump_table(manifest: Manifest) -> bytes:
     return MAGIC + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little") + data
 
 
+def is_large(manifest: Manifest) -> bool:
+    """Whether a table of it saves more than it costs."""
+    return manifest.seal[0] >= LEAST
+
+
 def keep_table(manifest: Manifest, directory: str) -> bool:
     """Write the table of a large manifest next to it, if that can be done: everybody can do without.
 
@@ -181,7 +186,7 @@ def keep_table(manifest: Manifest, directory: str) -> bool:
     try:
         with named(path, "removed"), suppress(FileNotFoundError):
             os.unlink(path)
-        if manifest.seal[0] < LEAST:
+        if not is_large(manifest):
             return False
         write_file(path, dump_table(manifest), exclusive=True)
     except (ReadError, ValueError) as error:

@@ -21,7 +21,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from conceptloader.ingest.build import shard
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
-from conceptloader.ingest.records import tokenizer
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.fast import VARIABLE
 from conceptloader.ingest.records.inputs import find_sources
@@ -73,7 +72,7 @@ def words_of(text: str) -> list[dict[str, object]]:
 def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
-    for kept in (shard._tokenizer, tokenizer._made):
+    for kept in (shard._tokenizer, shard._with_rule):
         kept.cache_clear()  # of one that is fast or not
     columns = Columns(text="text", tokens=None, tracks={"concepts": "spans"} if name == "spans" else {})
     options = IngestOptions(

@@ -171,7 +171,7 @@ if __name__ == "__main__":  # the workers import this file
     )
     first = sum(map(len, documents[: (len(documents) + FILES - 1) // FILES]))  # those of FIRST, which are read first
     report.race(
-        "text to tokens, beside others",
+        "text to tokens, and others",
         [
             Contender(US, lambda: build("bare", True), total),
             Contender("conceptloader, tokenizers", lambda: build("bare", False, files=FIRST), first),

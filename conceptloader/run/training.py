@@ -448,10 +448,11 @@ class TrainingRun:
         self._check_end_known(blend)
         if self.end is not None:
             blend.order.check_run(self.end)
-        reader, count_start, stood = read(blend), saved.count("count_start", where, 0), self.trained
+        reader, count_start = read(blend), saved.count("count_start", where, 0)
+        logged = self.directory is not None and (self.trained, self.blend.spec.hash) == (consumed, blend.spec.hash)
         self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
-        if self.directory is not None and consumed != stood:
+        if self.directory is not None and not logged:
             self.log, self.directory, self._log_left = None, None, True
         self._earlier.clear()
         self._observers.clear()

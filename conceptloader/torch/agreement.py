@@ -64,22 +64,24 @@ def require_same(
     if number > 1:
         past.delete_key(names[rank])  # the first rank has read it
     mine, size = of or (0, 1)
-    store.set(f"number {mine}", "")
-    store.set(names[rank], digest)
+    store.set(names[rank], f"{digest} {mine}")
     say = warn_after_s, what, names
     if rank == ranks[0]:
         _wait(store, list(names.values()), *say)
         groups: dict[str, list[int]] = {}
+        numbers = set[int]()
         for other, value in zip(names, store.multi_get(list(names.values())), strict=True):
-            groups.setdefault(value.decode(), []).append(other)
-        absent = [one for one in range(size) if not store.check([f"number {one}"])]
+            said, _, one = value.decode().partition(" ")
+            groups.setdefault(said, []).append(other)
+            numbers.add(int(one))
+        absent = sorted(set(range(size)) - numbers)
         store.set("groups", json.dumps([groups, absent]))
         if number > 1:
             past.delete_key("groups")  # all ranks have come from there
     else:
         _wait(store, ["groups"], *say)
         groups, absent = json.loads(store.get("groups"))
-    if len(groups) == 1 and absent:
+    if len(groups) == 1 and absent:  # else sizes differ, too
         raise ConfigError(
             what,
             f"no dp_rank {_listed(absent)} of {size} among {len(ranks)} ranks: nobody would read its samples",
@@ -181,7 +183,7 @@ def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, nam
         what,
         f"no call within {limit:.0f} s on rank(s) {_listed(missing)}",
         "a call on every rank of the group",
-        f"call {what} on all ranks, or look for errors in their logs",
+        "call it on all ranks, or look for errors in their logs",
     )
 
 

@@ -78,7 +78,7 @@ class Chunks(Section):
                 "chunks",
                 "no column of labels",
                 "at least one column of labels (KIND=COLUMN)",
-                "name one: --labels KIND=COLUMN",
+                "set labels: {KIND: COLUMN} under chunks in the recipe",
             )
         if self.concepts.kind is None and len(self.labels) > 1:
             raise ConfigError(

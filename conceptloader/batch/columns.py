@@ -34,6 +34,14 @@ def column_layout(name: str, options: ColumnOptions, views: Sequence[View], outp
             "the same type and shape in all of them",
             f"write the column of {other} again with dtype and shape of {first}: conceptloader column",
         )
+    said = {view.name: column.extra["at"] for view, column in found if column is not None and "at" in column.extra}
+    if len(set(said.values())) > 1:
+        raise ConfigError(
+            where,
+            f"values that belong to {', '.join(f'{at} in dataset {key}' for key, at in said.items())}",
+            "values that belong to the labels in all of them, or to the inputs",
+            "write the column of one of them again, with the same `at`",
+        )
     for view, column in found if options.missing is None else ():
         lacking = "no such column" if column is None else _lacks(name, view, column, options.at, outputs)
         if lacking:

@@ -166,6 +166,19 @@ def test_a_resume_warns_of_other_values(tmp_path: Path, caplog: pytest.LogCaptur
     assert "outputs.columns.ids: dataset a has other values than at the checkpoint" in caplog.text
 
 
+def test_values_of_labels_and_of_inputs_are_not_mixed(tmp_path: Path) -> None:
+    for name, at in (("a", "labels"), ("b", "inputs")):
+        dataset(tmp_path / name)
+        loader = cl.batches({"seq_len": 16, "datasets": {"x": {"path": str(tmp_path / name)}}}, micro_batch_size=4)
+        with cl.column_writer(tmp_path / name, "ids", "u4", 3, at=at, loader=loader) as writer:
+            writer.write(next(iter(loader)), np.ones((4, 16, 3), "u4"))
+            writer.finish(partial=True)
+    both = {name: {"path": str(tmp_path / name), "weight": 1} for name in "ab"}
+    outputs = {"columns": {"ids": {"at": "labels", "missing": 0}}}
+    with raises(ConfigError, "outputs.columns.ids", "labels in dataset a, inputs in dataset b"):
+        cl.make_dataloader({"seq_len": 16, "datasets": both, "outputs": outputs}, micro_batch_size=2)
+
+
 def test_fill_in_the_middle_refuses_items_that_would_not_move(tmp_path: Path) -> None:
     ds = dataset(tmp_path / "ds")
     add_column(tmp_path / "ds", "ids", np.ones((ds.num_tokens, 3), "u4"))

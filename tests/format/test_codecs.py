@@ -84,7 +84,9 @@ def test_a_codec_of_the_users(tmp_path: Path) -> None:
         data.write_bytes(b"hello")
         assert any("found lower case" in str(problem) for problem in verify(path, full=True))
         cl.register_codec("upper", Upper())  # a cell of a notebook that runs again
-        other = Upper()
+        used, other = Upper(), Upper()
+        used._read = 3  # type: ignore[attr-defined]
+        cl.register_codec("upper", used)
         other.accents = True  # type: ignore[attr-defined]
         with raises(ConfigError, "register_codec: 'upper'", "Upper with {'accents': 'true'}", "{}, as"):
             cl.register_codec("upper", other)

@@ -84,8 +84,10 @@ def starts_in(files: Files, shard: int) -> Ints:
     documents, first = int(files.table.documents[shard]), np.zeros(1, np.int64)
     if documents:
         first = read_items(files, "documents.bin", shard, fmt.OFFSET, 0, documents).astype(np.int64)
-    first = first[first < int(files.table.tokens[shard])]
-    return first[np.diff(first, prepend=-1) > 0]  # they ascend; an empty document begins where the next one does
+    steps = np.diff(first, prepend=-1)
+    if (steps < 0).any():
+        raise fmt.bad(files.path("documents.bin", shard), "starts that fall", "starts that do not", fmt.DAMAGED)
+    return first[(steps > 0) & (first < int(files.table.tokens[shard]))]  # an empty document begins where the next does
 
 
 def items_of(reader: ShardReader, shard: int, start: Ints, stop: Ints) -> NDArray[np.void]:

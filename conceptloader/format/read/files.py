@@ -218,14 +218,17 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     guard = ManifestGuard(allowed) if check else None
     if isinstance(allowed, UrlRoots):
         return Files(_read_manifest(allowed), allowed, allowed.objects, guard)
-    there = os.path.exists(allowed.resolve(fmt.TABLE))
+    table = allowed.resolve(fmt.TABLE)
+    there = allowed.status(table)
     manifest = _mapped_manifest(allowed) if there else None
     if manifest is not None:
         return Files(manifest, allowed, LocalFiles(check), guard)
     read = _read_manifest(allowed)
     if there or is_large(read):
-        manifest = _mapped_manifest(allowed, read.seal)  # of another process, which has made it in the meantime
-        if manifest is None and keep_table(read, allowed.directory):
+        same = allowed.status(table) == there
+        if not same:  # another process has made it in the meantime
+            manifest = _mapped_manifest(allowed, read.seal)
+        if manifest is None and keep_table(read, allowed.directory, stale=bool(there) and same):
             manifest = _mapped_manifest(allowed, read.seal)  # it takes less memory
     return Files(manifest or read, allowed, LocalFiles(check), guard)
 

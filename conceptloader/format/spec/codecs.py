@@ -334,9 +334,11 @@ def register_codec(name: str, codec: Codec) -> None:
 
 
 def _parameters(codec: Codec) -> dict[str, Any]:
-    """What distinguishes codecs of a class, as far as it can be compared: attributes that JSON can hold."""
+    """What distinguishes codecs of a class, as far as it can be compared: public attributes that JSON can hold."""
     found = {}
     for key, value in getattr(codec, "__dict__", {}).items():
+        if key.startswith("_"):  # what a codec counts or keeps
+            continue
         with suppress(TypeError, ValueError):
             found[key] = canonical_json(value)
     return found

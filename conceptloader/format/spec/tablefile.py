@@ -163,8 +163,10 @@ def dump_table(manifest: Manifest) -> bytes:
     pieces: list[Any] = [len(text).to_bytes(8, "little"), text]
     for values in writer.arrays.values():
         pieces += [np.ascontiguousarray(values).view(np.uint8).data, bytes(-values.nbytes % 8)]
-    data = b"".join(pieces)
-    return MAGIC + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little") + data
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        digest.update(piece)
+    return b"".join([MAGIC, digest.intdigest().to_bytes(8, "little"), *pieces])
 
 
 def is_large(manifest: Manifest) -> bool:
@@ -172,11 +174,11 @@ def is_large(manifest: Manifest) -> bool:
     return manifest.seal[0] >= LEAST
 
 
-def keep_table(manifest: Manifest, directory: str) -> bool:
+def keep_table(manifest: Manifest, directory: str, stale: bool = True) -> bool:
     """Write the table of a large manifest next to it, if that can be done: everybody can do without.
 
-    One that is there is corrupt, or of another manifest. One that another process writes in the meantime stays, since
-    processes share the memory of one file.
+    stale: one that is there is corrupt, or of another manifest. Any other is of a process that has written it in the
+    meantime, and stays, since processes share the memory of one file.
 
     Returns: whether there is one now.
     """
@@ -184,8 +186,9 @@ def keep_table(manifest: Manifest, directory: str) -> bool:
     if not os.access(directory, os.W_OK):
         return False
     try:
-        with named(path, "removed"), suppress(FileNotFoundError):
-            os.unlink(path)
+        if stale:
+            with named(path, "removed"), suppress(FileNotFoundError):
+                os.unlink(path)
         if not is_large(manifest):
             return False
         write_file(path, dump_table(manifest), exclusive=True)

@@ -82,10 +82,11 @@ def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
                 with Spool(os.path.join(directory, f"{manifest.shards.path[shard]}.{kind}")) as spool:
                     for at in range(begin, end, _CHUNK):
                         spool.write(source.read(kind, shard, at, min(_CHUNK, end - at)))
-                    known, path = files.checksum[shard], source.path(kind, shard)
-                    found = spool.checksum if spool.size == files.size[shard] else checksum_of(path)
-                    if known not in (None, found):
-                        raise bad(path, f"checksum {found}", f"{known}, as the column says", DAMAGED)
+                    if (known := files.checksum[shard]) is not None:
+                        path = source.path(kind, shard)
+                        found = spool.checksum if spool.size == files.size[shard] else checksum_of(path)
+                        if known != found:
+                            raise bad(path, f"checksum {found}", f"{known}, as the column says", DAMAGED)
                     spool.commit()
                 copy.size[shard], copy.checksum[shard], copy.sample[shard] = spool.size, spool.checksum, spool.sample
         copies.files.offset[:] = 0

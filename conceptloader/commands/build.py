@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict, replace
 
+from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     add_out,
     add_pairs,
@@ -134,7 +135,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         found = tried.spelled, tried.unprinted, tried.doubled
         value = dict(zip(("special_tokens", "unprinted", "doubled"), found, strict=True))
         lines = building.content_lines(*found, arguments.special_tokens)
-        output.result({**room.to_json(), **value}, [room.line(), *lines])
+        lines += tried.losses.lines(options.max_unaligned_spans)
+        if tried.bad:
+            lines.append(f"{counted(len(tried.bad), 'bad record')}, such as {': '.join(map(str, tried.bad[0]))}")
+        count = tried.documents + len(tried.bad)
+        value |= {"tried": count, "bad_records": len(tried.bad)}
+        output.result({**room.to_json(), **value}, [room.line(), *(f"of {count:,} tried: {line}" for line in lines)])
         return 0 if room.enough else 1
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(

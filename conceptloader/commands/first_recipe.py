@@ -96,6 +96,7 @@ def write_annotate_recipe(
             "a column that names the document, and spans with start, end and concepts",
             "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
         )
+    tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer, ends=False)
     names = _vocabularies(arguments, sources, found, undo)
     free = (f"concepts{number}" for number in chain([""], count(2)))
     track = next(name for name in free if name not in manifest.tracks)
@@ -108,7 +109,7 @@ def write_annotate_recipe(
         track=track,
         parameters=recipe.get("parameters"),
         vocabulary=load_vocabulary(names["concepts"]) if names else None,
-        tokenizer=load_tokenizer(arguments.tokenizer, ends=False) if arguments.tokenizer is not None else None,
+        tokenizer=tokenizer,
         ignored=recipe.get("ignore-column", ()),
         columns=recipe.get("column", {}),
         overlap=recipe.get("overlap", "error"),
@@ -201,7 +202,8 @@ def _vocabularies(
         names = count_names(sources, track, columns, MAX_LINE_BYTES, flat=flat, on_bad=bad.append)
         _count(found, bad, f"rows of all without the names of track {track}")
         kept, _ = write_names(path, names)
-        undo.callback(os.unlink, path)
+        if not arguments.overwrite:  # else the next try replaces it
+            undo.callback(os.unlink, path)
         files[track] = path
         if kept > _MANY:
             found.doubts.append(f"{path}: {kept:,} names of concepts; are these labels?")

@@ -40,6 +40,7 @@ def describe(
     files.reads = []
     dataset.files = dataset.reader.files = files
     sample = dataset.read(start, stop, dataset.chosen_tracks(None), documents=True)
+    shown = {name: _column(dataset, name, start, stop) for name in columns}
     reads = [*files.reads]  # without what showing the ids of documents takes
     tokens = sample["tokens"].tolist()
     firsts = sample["documents"].first.tolist()
@@ -62,7 +63,7 @@ def describe(
         "tracks": {
             track: list(_spans(dataset, track, sample[track], tokens, tokenizer)) for track in sorted(dataset.tracks)
         },
-        **({"columns": {name: _column(dataset, name, start, stop) for name in columns}} if columns else {}),
+        **({"columns": shown} if shown else {}),
         "reads": reads,
     }
 

@@ -73,7 +73,9 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
         return name
     hub = HubName.parse(name, kind)
     if hub.split is not None:
-        raise ConfigError(name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", "omit --split")
+        raise ConfigError(
+            name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", f"omit :{hub.split}"
+        )
     return hub.fetch(hub.below(patterns))
 
 

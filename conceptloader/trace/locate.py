@@ -12,7 +12,7 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows, with_ids
-from conceptloader.trace.ranges import Interval, samples_holding
+from conceptloader.trace.ranges import Interval, ranges_of, samples_holding
 from conceptloader.trace.run import EVERY, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
@@ -58,11 +58,16 @@ def locate_document(
         member = era.member(index)
         start, stop = member.dataset.document_range(number)
         windows = samples_holding(member, *(np.array([one]) for one in (number, start, stop)))
-        for _, time in _times(era, index, windows, num_samples):
-            for part in member.parts(time["window"], time["sample"]):
-                if member.by_document or max(part.start, start) < min(part.stop, stop):
-                    inputs, labels = part.positions(start, stop)
-                    seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+        read = ranges_of(
+            member, windows
+        )  # once, of the samples that hold it: not of all packs of a block, in each epoch
+        read = read.take((np.maximum(read.start, start) < np.minimum(read.stop, stop)) | member.by_document)
+        rows = np.unique(read.row)
+        for k, time in _times(era, index, windows[rows], num_samples):
+            parts = read.take(np.arange(*np.searchsorted(read.row, [rows[k], rows[k] + 1])))
+            for part in parts.take(parts.since > time["sample"]).joined().parts():
+                inputs, labels = part.positions(start, stop)
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 

@@ -209,13 +209,14 @@ class Run:
 
         num_samples: as in `epochs`.
         """
+        stop = self.stop if num_samples is None else min(self.stop, num_samples)
         found = [np.zeros((3, 0), np.int64)]
         for epoch in self.epochs(index, num_samples):
             samples = self.blend.order.indices_of_windows(index, epoch, windows)
-            found.append(np.stack([np.arange(len(windows)), np.full_like(samples, epoch), samples]))
+            some = np.flatnonzero((self.first <= samples) & (samples < stop))
+            found.append(np.stack([some, np.full_like(some, epoch), samples[some]]))
         draws = np.concatenate(found, 1)
-        stop = self.stop if num_samples is None else min(self.stop, num_samples)
-        draws = draws[:, (self.first <= draws[2]) & (draws[2] < stop)]
+        del found  # they may be many
         return draws[:, np.argsort(draws[0], kind="stable")]
 
 

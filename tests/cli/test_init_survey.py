@@ -27,6 +27,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def test_what_fails_leaves_the_names_of_the_recipe_before() -> None:
+    Path("in.jsonl").write_text(json.dumps({"id": "a", "text": TEXT}) + "\n")
+    assert main(["build", "in.jsonl", "--tokenizer", "bytes", "--out", "data"]) == 0
+    span = {"start": 0, "end": 3, "concepts": ["animal"]}
+    Path("ann.jsonl").write_text(json.dumps({"id": "a", "spans": [span]}) + "\n")
+    words = ["init", "data", "ann.jsonl", "--out", "ann.yaml"]
+    assert main(words) == 0
+    (names,) = Path().glob("ann.*.txt")
+    assert main([*words, "--overwrite", "--tokenizer", "nowhere.json"]) != 0
+    assert names.exists()
+
+
 def twenty(**damaged: Any) -> list[dict[str, Any]]:
     """Rows of which number 7 is damaged."""
     return [row(k, **(damaged if k == 7 else {})) for k in range(20)]

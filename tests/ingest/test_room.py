@@ -65,6 +65,18 @@ def test_what_a_dry_run_says_is_what_there_is(
     assert said["enough"]
 
 
+def test_a_dry_run_says_what_would_be_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = "".join(json.dumps({"text": row["text"]}) + "\n" for row in rows(5))
+    (tmp_path / "in.jsonl").write_text(good + '{"text": 7}\n')
+    words = ["build", str(tmp_path / "in.jsonl"), "--tokenizer", "bytes", "--out", str(tmp_path / "out"), "--dry-run"]
+    words += ["--bad-records", str(tmp_path / "bad.jsonl")]
+    assert main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["tried"], said["bad_records"]) == (6, 1)
+    assert main(words) == 0
+    assert "of 6 tried: 1 bad record, such as" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("short_first", [True, False])
 def test_rows_that_are_sorted_by_length(

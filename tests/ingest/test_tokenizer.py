@@ -123,6 +123,7 @@ def test_wrong_tokenizers(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path))
     with raises(ConfigError, expected="256"):
         load_tokenizer("bytes", 3)
+    assert load_tokenizer("bytes", "256").eos_id == 256  # as the command line gives it
 
 
 def test_names_tell_tokenizers_apart(folder: Path) -> None:

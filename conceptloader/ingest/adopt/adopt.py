@@ -145,7 +145,7 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
             "paths",
             f"{len(chosen)} files",
             f"at most {fmt.MAX_SHARDS}",
-            "adopt them as several datasets, and join these: conceptloader subset",
+            "adopt them as several datasets, and name all of these under `datasets`",
         )
     seen: dict[str, str] = {}
     for _, path in chosen:

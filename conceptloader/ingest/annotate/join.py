@@ -124,8 +124,9 @@ class Annotations:
         Raises: InputError for documents that are not there, and ids that several have.
         """
         with self._database.cursor() as other:
-            names = self._query(other, "SELECT DISTINCT id FROM annotations WHERE document IS NULL")
-            hashed = ((ids, hash_ids([*map(str.encode, ids)])) for ids in _ids(names))
+            sql = "SELECT DISTINCT id FROM annotations WHERE document IS NULL"
+            names = _ids(self._query(other, sql)) if self._named else ()
+            hashed = ((ids, hash_ids([*map(str.encode, ids)])) for ids in names)
             load(self._database, "asked", "id VARCHAR, hash UBIGINT", hashed)
             # In the order of the tables of hashes: all look-ups together read these once.
             asked = _ids(other.sql("SELECT id FROM asked ORDER BY hash"))

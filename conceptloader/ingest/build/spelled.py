@@ -20,7 +20,7 @@ def read_spelled(build: Build, rule: str | None) -> Counter[str]:
 
     Raises: ConfigError for a shard by another rule, FormatError for a record of a shard that is corrupt.
     """
-    found = Counter[str]()
+    found, written = Counter[str](), rule is None
     for shard in range(build.num_shards):
         report = build.report(shard)
         kept = report.notes.get(NOTE) if report else None
@@ -41,7 +41,9 @@ def read_spelled(build: Build, rule: str | None) -> Counter[str]:
                 f"{build.path}: special_tokens",
                 f"a shard by the rule {known!r}, whose text spells {next(iter(names), '')!r}",
                 repr(rule),
-                f"continue with --special-tokens {known}, or build into a new directory",
+                "build into a new directory, with the same --special-tokens in all tasks"
+                if written
+                else f"continue with --special-tokens {known}, or build into a new directory",
             )
         found += names
     return found

@@ -55,7 +55,9 @@ def input_files(inputs: Sequence[str | os.PathLike[str]], split: str | None = No
         tree, own, hub = _opened(given)
         if tree is None:
             if own is not None:
-                raise ConfigError(f"input {given}", f"split {own!r} of a file", "a directory for it", "omit --split")
+                raise ConfigError(
+                    f"input {given}", f"split {own!r} of a file", "a directory for it", f"omit :{own} from the name"
+                )
             found.append(InputFile(_checked(given if hub is None else hub.fetch(hub.below(())))))
         else:
             directories += 1
@@ -223,12 +225,13 @@ def files_below(folder: str) -> list[str]:
             fix=f"run `chmod u+r {error.filename}`, or pass the files that are meant",
         ) from error
 
-    found, met = [], set()
+    found, met = [], dict[str, str]()
     for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
-        if os.path.realpath(root) in met:
-            raise InputError(
-                root, "a link to a folder that is read already", "each once", f"remove the link: rm {root}"
-            )
-        met.add(os.path.realpath(root))
+        real = os.path.realpath(root)
+        if real in met:
+            link = next((one for one in (root, met[real]) if os.path.islink(one)), None)  # either may come first
+            fix = f"remove the link: rm {link}" if link else "pass the folders that are meant one by one"
+            raise InputError(root, f"a folder that is read already, as {met[real]}", "each once", fix)
+        met[real] = root
         found += [os.path.join(root, name) for name in names]
     return sorted(found)

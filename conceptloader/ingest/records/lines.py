@@ -172,7 +172,7 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             f"{path}: line {begun + 1}",
             f"a row of broken CSV ({error})",
             'rows with quotes around values that have line feeds, and "" for a quote',
-            "correct the row, or skip it: --bad-records FILE",
+            "correct the row: --bad-records cannot skip it",
         ) from error
 
 

@@ -66,7 +66,7 @@ class SpecialTokens:
                 raise BadRow(
                     row,
                     f"found {kept[0]!r}, which this tokenizer cannot cut as text, "
-                    f"expected text without special tokens; {_CHOOSE}",
+                    f"expected text without special tokens; {_SKIP} control",
                 )
             self.spelled.update(spelled)
             if self.rule == TEXT:
@@ -95,7 +95,7 @@ class SpecialTokens:
         for row in self._suspects(texts, tokens):
             a, b = tokens.offsets[row : row + 2]
             if more := self._count(tokens.values[a:b]) - self._meant:
-                raise BadRow(row, _refusal(self._names[next(iter(more))], "a value of the prefix"))
+                raise BadRow(row, _refusal(self._names[next(iter(more))], "a value of the prefix", "control"))
         return tokens
 
     def _suspects(self, texts: Sequence[str], tokens: Ragged) -> list[int]:
@@ -163,11 +163,11 @@ class SpecialTokens:
         return twin, ids
 
 
-_CHOOSE = "skip such records (--bad-records FILE), or pass --special-tokens text or control"
+_SKIP = "skip such records (--bad-records FILE), or pass --special-tokens"
 
 
-def _refusal(name: str, where: str) -> str:
-    return f"found the special token {name!r} in {where}, expected text without special tokens; {_CHOOSE}"
+def _refusal(name: str, where: str, rules: str = "text or control") -> str:
+    return f"found the special token {name!r} in {where}, expected text without special tokens; {_SKIP} {rules}"
 
 
 def refuse(name: str, where: str) -> None:

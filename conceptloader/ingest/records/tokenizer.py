@@ -265,7 +265,7 @@ def load_tokenizer(
     to transformers, ReadError.
     """
     if source == "bytes":
-        if eos not in (None, 256):
+        if eos is not None and str(eos) != "256":
             raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "omit --eos")
         return BytesTokenizer()
     path = source = fetched(source, "model", TOKENIZER_FILES)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 
@@ -76,7 +76,7 @@ class Mask(NamedTuple):
         inside = np.maximum(high - low, 0)
         which = np.repeat(np.arange(len(start)), 2 * inside + 1)
         first, end, at = start[which], stop[which], np.full(len(which), NEVER)
-        mine, of = ragged(low, inside), np.repeat(np.arange(len(start)), inside)
+        of, mine = pairs(low, high)
         k = 2 * np.arange(len(mine)) + 1 + of  # what is between two of these has a place too, maybe empty
         first[k], end[k] = np.maximum(self.start[mine], start[of]), np.minimum(self.stop[mine], stop[of])
         at[k], end[k - 1], first[k + 1] = self.at[mine], first[k], end[k]

@@ -266,7 +266,7 @@ def _touching(
 ) -> Pieces:
     """Of items low[i] to until[i] - 1, the last of which only closes the one before, those that touch range i."""
     lengths = until - low
-    row, number = np.repeat(np.arange(len(low)), lengths), ragged(low, lengths)
+    row, number = pairs(low, until)
     end = np.append(first[1:], 0)
     ends = np.cumsum(lengths) - 1
     falls = end < first if kind == "documents.bin" else end <= first

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.overlap import split_levels
-from conceptloader.format.read.bulk import ragged
+from conceptloader.format.read.bulk import pairs
 from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.align.rules import OVERLAPS
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans
@@ -85,9 +85,7 @@ def _union(spans: RawSpans) -> RawSpans:
     borders = borders[np.diff(borders, prepend=-1) > 0]
     begin, last = np.searchsorted(borders, start), np.searchsorted(borders, end)
     # One pair for each span and each segment that it covers, then one for each concept of the span.
-    counts = last - begin
-    span = np.repeat(np.arange(len(start)), counts)
-    segment = ragged(begin, counts)
+    span, segment = pairs(begin, last)
     concepts = spans.concepts.take(span)
     values = concepts.values
     scored = values.dtype.names is not None

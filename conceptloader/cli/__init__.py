@@ -18,6 +18,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -120,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+@cache
 def _there(module: str) -> bool:
     """Whether the file of a command is there; its add-on is not imported."""
     return _PACKAGE.joinpath(*module.split(".")).with_suffix(".py").exists()

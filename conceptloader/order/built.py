@@ -17,7 +17,7 @@ from conceptloader.order.reference import PhaseOrder
 from conceptloader.order.tree import Tree, build_tree
 
 TREES = 64
-"""That stay built: of all steps of a ramp, and most phases of an order that has changed."""
+"""That stay built: of all steps of a ramp."""
 
 _tree = lru_cache(maxsize=TREES)(lambda weights: build_tree(list(weights)))
 _building = threading.Condition(threading.RLock())
@@ -41,29 +41,46 @@ def counts_in(phase: PhaseOrder, g: int, block: int) -> list[int]:
         places = np.arange(g - rest, g, dtype=np.uint64)
         datasets, draws = np.empty(rest, np.int64), np.empty(rest, np.uint64)
         scratch = np.empty(kernels.scratch_of(block, len(counts)), np.uint64)
-        kernels.locate_many(places, datasets, draws, phase_arrays([phase], block), scratch)
+        kernels.locate_many(places, datasets, draws, phase_arrays(phase, block), scratch)
         counts = (counts + np.bincount(datasets, minlength=len(counts))).tolist()
     return counts
 
 
-def phase_arrays(phases: Sequence[PhaseOrder], block: int) -> kernels.Phases:
-    """All of them; kernels do not walk Python objects."""
-    left: list[int] = []
-    right: list[int] = []
-    share: list[int] = []
-    roots: list[int] = []
-    for phase in phases:
-        offset, tree = len(left), phase.tree
-        for children, out in ((tree.left, left), (tree.right, right), ([tree.root], roots)):
-            out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
-        share += tree.share
+def phase_arrays(phase: PhaseOrder, block: int) -> kernels.Phases:
+    """One of them; kernels do not walk Python objects."""
+    tree = phase.tree
+    left, right, roots = (
+        np.array([child if child >= 0 else ~phase.members[~child] for child in children], np.int64)
+        for children in (tree.left, tree.right, [tree.root])
+    )
     return kernels.Phases(
-        starts=np.array([phase.start for phase in phases], np.uint64),
-        keys=np.array([phase.key for phase in phases], np.uint64),
-        roots=np.array(roots, np.int64),
-        tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
-        bases=np.array([phase.base for phase in phases], np.uint64),
+        starts=np.array([phase.start], np.uint64),
+        keys=np.array([phase.key], np.uint64),
+        roots=roots,
+        tree=kernels.Tree(left, right, np.array(tree.share, np.uint64)),
+        bases=np.array([phase.base], np.uint64),
         block=block,
+    )
+
+
+def joined(phases: Sequence[kernels.Phases]) -> kernels.Phases:
+    """As one, in this sequence."""
+    nodes = np.cumsum([0, *(len(phase.tree.share) for phase in phases)])
+
+    def moved(arrays: list[I64Array]) -> I64Array:
+        return np.concatenate([np.where(a >= 0, a + first, a) for a, first in zip(arrays, nodes, strict=False)])
+
+    return kernels.Phases(
+        starts=np.concatenate([phase.starts for phase in phases]),
+        keys=np.concatenate([phase.keys for phase in phases]),
+        roots=moved([phase.roots for phase in phases]),
+        tree=kernels.Tree(
+            moved([phase.tree.left for phase in phases]),
+            moved([phase.tree.right for phase in phases]),
+            np.concatenate([phase.tree.share for phase in phases]),
+        ),
+        bases=np.concatenate([phase.bases for phase in phases]),
+        block=phases[0].block,
     )
 
 

@@ -16,7 +16,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import reference
-from conceptloader.order.built import TREES, built_tree, counts_in, draws_of, phase_arrays, positions_in
+from conceptloader.order.built import built_tree, counts_in, draws_of, joined, phase_arrays, positions_in
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.phases import Phase, checked_phases, without_ramps
 from conceptloader.order.reference import PhaseOrder
@@ -25,6 +25,7 @@ from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
+PHASES = 1024  # that stay laid out for kernels
 FORGOTTEN = "pass the run log (--run-log): weights were set live since, of which the state keeps those in force"
 
 
@@ -88,10 +89,12 @@ class Mixture(Shown):
         exact = [replace(phase, weights=self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
         self.phases = [step for steps in without_ramps(exact) for step in steps]
         self._starts = [phase.start for phase in self.phases]
+        self._begins = np.array(self._starts, np.uint64)
         self._bases = np.zeros((len(self.phases), len(self.sizes)), np.uint64)  # draws before each, of the first few
         self._bases[0] = self._drawn[self.begin]
         self._counted = 1  # of them
-        self._made: dict[tuple[int, int], kernels.KernelTables] = {}  # by the first and the last phase
+        # Phases as kernels have them, by number, and all in one.
+        self._made: tuple[dict[int, kernels.Phases], kernels.KernelTables] = {}, kernels.NO_TABLES
 
     def __repr__(self) -> str:
         shown = [f"{name} ({size:,} windows)" for name, size in zip(self.names[:4], self.sizes, strict=False)]
@@ -173,15 +176,18 @@ class Mixture(Shown):
             self._counted = number + 1
         return self._bases[: k + 1]
 
-    def _tables(self, first: int, last: int) -> kernels.KernelTables:
-        """What kernels need for samples of these phases."""
-        made = self._made
-        if (first, last) not in made:
-            if len(made) >= TREES:
-                made = self._made = {}
-            phases = phase_arrays([self._phase(k) for k in range(first, last + 1)], self.block)
-            made[first, last] = kernels.KernelTables(phases, self._window_arrays, *self.skips.arrays, self._room)
-        return made[first, last]
+    def _tables(self, g: U64Array) -> kernels.KernelTables:
+        """What kernels need for these global samples. Phases of earlier ones stay, whose trees take long."""
+        if (least := int(g.min())) < self.begin:
+            raise ConfigError("order", f"global sample {least}", f"a sample from {self.begin} on", FORGOTTEN)
+        numbers = np.bincount(np.searchsorted(self._begins, g.reshape(-1), side="right") - 1).nonzero()[0].tolist()
+        made, tables = self._made
+        if not made.keys() >= set(numbers):
+            kept = {*made, *numbers} if len(made) + len(numbers) <= PHASES else numbers
+            made = {k: made.get(k) or phase_arrays(self._phase(k), self.block) for k in sorted(kept)}
+            tables = kernels.KernelTables(joined([*made.values()]), self._window_arrays, *self.skips.arrays, self._room)
+            self._made = made, tables  # at once, for threads
+        return tables
 
     @lazy
     def _window_arrays(self) -> kernels.Sizes:
@@ -204,12 +210,9 @@ class Mixture(Shown):
     def kernel_tables(self, samples: U64Array) -> kernels.KernelTables | None:
         """What kernels need to find the windows of samples by themselves.
 
-        None without a shuffle, which they know nothing of, and for samples of very many phases.
+        None without a shuffle, which they know nothing of.
         """
-        if not (self.shuffle and len(samples)):
-            return None
-        first, last = (self._phase_at(self.skips.global_index(int(t))) for t in (samples.min(), samples.max()))
-        return self._tables(first, last) if last - first < TREES else None
+        return self._tables(self.skips.global_indices(samples)) if self.shuffle and len(samples) else None
 
     @property
     def deviation(self) -> float:
@@ -290,15 +293,8 @@ class Mixture(Shown):
 
     def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        if not len(g):
-            return datasets, draws
-        first, last = (self._phase_at(int(edge)) for edge in (g.min(), g.max()))
-        if last - first < TREES:
-            kernels.locate_many(g, datasets, draws, self._tables(first, last).phases, np.empty(self._room, np.uint64))
-            return datasets, draws
-        parts = (np.searchsorted(np.array(self._starts, np.uint64), g, side="right") - 1) // TREES
-        for part in np.unique(parts):
-            datasets[parts == part], draws[parts == part] = self._locate(g[parts == part])
+        if len(g):
+            kernels.locate_many(g, datasets, draws, self._tables(g).phases, np.empty(self._room, np.uint64))
         return datasets, draws
 
     def _counts(self, g: int) -> list[int]:

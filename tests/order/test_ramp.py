@@ -124,8 +124,27 @@ def test_a_tree_is_built_when_a_sample_from_there_on_is_asked_for(monkeypatch: p
     built.clear()
     m.kernel_tables(np.array([320, 399], np.uint64))
     assert built == []
-    assert m.kernel_tables(np.array([99, 6400], np.uint64)) is None
-    assert m.kernel_tables(np.array([100, 6400], np.uint64)) is not None
+
+
+def test_phases_stay_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of samples from anywhere would build trees again and again; of very many phases the last stay."""
+    phases = [cl.Phase(start=10 * k, weights={"a": 1 + k, "b": 3}) for k in range(200)]
+    places = np.random.default_rng(0).integers(0, 2000, (100, 16)).astype(np.uint64)
+    built: list[tuple[int, ...]] = []
+    monkeypatch.setattr(mixture, "built_tree", lambda weights: built.append(weights) or built_tree(weights))
+    m = cl.Mixture([10**6] * 2, names=["a", "b"], phases=phases)
+    expected = m.sample_many(np.arange(2000))
+    built.clear()
+    for few in places:
+        for found, known in zip(m.sample_many(few), expected, strict=True):
+            assert np.array_equal(found, known[few])
+    assert not built
+    monkeypatch.setattr(mixture, "PHASES", 20)
+    m = cl.Mixture([10**6] * 2, names=["a", "b"], phases=phases)
+    for few in places:
+        for found, known in zip(m.sample_many(few), expected, strict=True):
+            assert np.array_equal(found, known[few])
+    assert len(built) > 1000
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])

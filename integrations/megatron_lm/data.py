@@ -128,12 +128,12 @@ class MegatronData:
                 "packs: windows would cut conversations",
                 "add packing: {bins: 64}, or leave --sft out",
             )
-        if self.stage.name == "none" and configs[0].outputs.loss_weight is not None:
+        if configs[0].outputs.loss_weight is not None and not self.stage.computes_loss:
             raise ConfigError(
                 "outputs.loss_weight",
-                "with concept stage none, whose losses have no weights",
-                "no weights with it",
-                "omit outputs.loss_weight, or pass another --conceptloader-concept-stage",
+                f"with concept stage {self.stage.name}: the stage that computes the losses would not get the weights",
+                "the last stage among those that get concepts",
+                "pass --conceptloader-concept-stage last or all, or omit outputs.loss_weight",
             )
         if configs[0].taken_over:
             if rules.fim:

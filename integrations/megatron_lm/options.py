@@ -36,7 +36,6 @@ OPTIONS = {
     "--conceptloader-allow-changed": "accept",
 }
 """Of the launcher, and what they are called as arguments of MegatronData."""
-"""Former names of the options: the present name."""
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
 _LOGITS = (
@@ -86,17 +85,8 @@ class Stage:
         """Whether the (virtual) stage of this process is meant."""
         if self.name in ("all", "none"):
             return self.name == "all"
-        ranks = parallel_state.get_pipeline_model_parallel_world_size()
-        chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
-        wanted = {"first": 0, "last": ranks * chunks - 1}[self.name] if not self.name.isdecimal() else int(self.name)
-        if wanted >= ranks * chunks:
-            raise ConfigError(
-                "--conceptloader-concept-stage",
-                f"{wanted}",
-                f"0 to {ranks * chunks - 1}, since the pipeline has {ranks * chunks} stages",
-                f"pass --conceptloader-concept-stage from 0 to {ranks * chunks - 1}",
-            )
-        if chunks > 1 and vp_stage is None:
+        wanted, ranks = self._number, parallel_state.get_pipeline_model_parallel_world_size()
+        if _stages() > ranks and vp_stage is None:
             raise ConfigError(
                 "concepts",
                 "no vp_stage with virtual pipeline stages",
@@ -104,6 +94,29 @@ class Stage:
                 "pass vp_stage to concepts()",
             )
         return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
+
+    @property
+    def computes_loss(self) -> bool:
+        """Whether the last stage is meant, alone or with others."""
+        return self.name == "all" or (self.name != "none" and self._number == _stages() - 1)
+
+    @property
+    def _number(self) -> int:
+        """Not of all or none."""
+        wanted = {"first": 0, "last": _stages() - 1}[self.name] if not self.name.isdecimal() else int(self.name)
+        if wanted >= _stages():
+            raise ConfigError(
+                "--conceptloader-concept-stage",
+                f"{wanted}",
+                f"0 to {_stages() - 1}, since the pipeline has {_stages()} stages",
+                f"pass --conceptloader-concept-stage from 0 to {_stages() - 1}",
+            )
+        return wanted
+
+
+def _stages() -> int:
+    chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
+    return int(parallel_state.get_pipeline_model_parallel_world_size()) * chunks
 
 
 def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:

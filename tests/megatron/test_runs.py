@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.blend import load_config
@@ -259,11 +260,16 @@ def test_loaders_that_would_draw_the_samples_once_more(
 
 
 @pytest.mark.usefixtures("one_process")
-def test_weights_need_a_stage_that_gets_them(folder: Path) -> None:
+def test_weights_need_the_stage_of_the_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = write_config(folder / "data.yaml", outputs={"loss_weight": "weight"})
     with raises(ConfigError, "outputs.loss_weight", "with concept stage none"):
         data_of(config, dataset_config(16), stage="none")
     assert data_of(config, dataset_config(16), stage="last").spec
+    with monkeypatch.context() as pipeline:
+        pipeline.setattr(parallel_state, "get_pipeline_model_parallel_world_size", lambda: 2)
+        for stage in ("first", "0"):
+            with raises(ConfigError, "outputs.loss_weight", f"with concept stage {stage}"):
+                data_of(config, dataset_config(16), stage=stage)
     data = yaml.safe_load(config.read_text())
     del data["outputs"]["loss_weight"]
     next(iter(data["datasets"].values()))["loss_weight"] = 0.5

@@ -364,6 +364,11 @@ class TrainingRun:
             ResumeError: See require_known.
         """
         self.require_known()
+        if self.log is not None and self.log.has_grown():
+            logger.warning(
+                "%s: another run was launched in this folder while this one lives, and questions about steps are "
+                "answered for that one: end one of them, and give each run a folder of its own", self.log.path,
+            )  # fmt: skip
         consumed = self.trained if consumed is None else as_count(consumed, "consumed_samples", 0)
         begun = self.plan.step_start(consumed)
         more |= {"step_start": begun, "step": self.steps_at(begun), "count_start": self.count_start or None}

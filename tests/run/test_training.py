@@ -30,6 +30,19 @@ def saved(config: Config, tmp_path: Path) -> Path:
     return path.parent
 
 
+def test_two_runs_that_live_in_one_folder(config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (cl.batches(config, micro_batch_size=8) for _ in range(2))
+    first.log_start(tmp_path, 0)
+    first.set_weights({"web": 2.0, "books": 1.0}, at=64)
+    first.state_dict()
+    assert "another run" not in caplog.text
+    second.log_start(tmp_path, 0)
+    second.state_dict()
+    assert "another run" not in caplog.text
+    first.state_dict()
+    assert "another run was launched in this folder" in caplog.text
+
+
 # max_epochs
 
 

@@ -435,6 +435,10 @@ class RunLog:
                 fix=f"run `ls -l {self.path}`: it must exist, and you must be allowed to read it",
             ) from error
 
+    def has_grown(self) -> bool:
+        """Whether another process has written to it since."""
+        return self.path.exists() and self.path.stat().st_size > self._end
+
     def _read(self, lines: Iterable[bytes]) -> None:
         self.starts: list[RunStart] = []
         self._specs: dict[str, OrderSpec] = {}

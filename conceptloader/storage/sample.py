@@ -1,4 +1,4 @@
-"""The spot checksum of a file: whether it is the one that was written, by reading 32 KiB for any size.
+"""Checksums of files: of the whole, and a spot checksum: whether one is as written, by reading 32 KiB for any size.
 
 Places follow from the size alone: both ends, and one block in each of six equal parts in between, so that a change of a
 third of the file, wherever it lies, is met for certain. Small files are read whole; there it is the file's checksum.
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import xxhash
 
-from conceptloader.storage.reads import read_at
+from conceptloader.storage.reads import opened, read_at
 
 BLOCK = 4096
 PARTS = 6
@@ -45,3 +45,12 @@ def open_sample(descriptor: int, size: int, path: str) -> str:
     for offset, count in sample_places(size):  # the system fetches all of them at once: reads would wait for each
         os.posix_fadvise(descriptor, offset, count, os.POSIX_FADV_WILLNEED)
     return sample_checksum(size, lambda offset, count: read_at(descriptor, offset, count, path))
+
+
+def file_checksum(path: str) -> str:
+    """The xxh3-64 of a whole file. Raises: ReadError."""
+    checksum = xxhash.xxh3_64()
+    with opened(path) as descriptor:
+        while data := os.read(descriptor, 1 << 22):
+            checksum.update(data)
+    return checksum.hexdigest()

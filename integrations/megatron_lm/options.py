@@ -7,7 +7,6 @@ import argparse
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Config, load_config
 from conceptloader.blend.replayed import replayed_phases
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.adopt.adopt import token_files
-from conceptloader.ingest.adopt.in_place import datasets_in_place
-from conceptloader.ingest.adopt.megatron import count_sequences
 from conceptloader.order.progress.state import OrderState
 
 from .takeover import cache_of
@@ -167,6 +164,7 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
     given: has blend, blend_per_split, split and path_to_cache, as GPTDatasetConfig. A run that Megatron's own loader
     began, or that has continued with its samples, is migrated, unless `accept` says otherwise.
     """
+    adopt = need_add_on("conceptloader.ingest.adopt.in_place", "--data-path")
     cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
     began = saved is None or OrderState.read(saved, WHERE).spec.order == "megatron"
     if consumed and began and not {ORDER, NO_STATE} & set(accept):
@@ -180,13 +178,13 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
                 "pass the --data-cache-path of that run or, to continue with other samples, "
                 "--conceptloader-allow-changed loader",
             )
-        return {"config": {"order": {"megatron": indices}, **datasets_in_place((paths, None), cache)}}
+        return {"config": {"order": {"megatron": indices}, **adopt.datasets_in_place((paths, None), cache)}}
     of_split = [
-        blend and {"weights": "by_size" if blend[1] is None else "manual", **datasets_in_place(blend, cache)}
+        blend and {"weights": "by_size" if blend[1] is None else "manual", **adopt.datasets_in_place(blend, cache)}
         for blend in blends
     ]
     if given.split is not None and shares_of(given.split)[0] != (0, 1):
-        check_sequences(given.split, chain.from_iterable(map(token_files, blends[0][0])))
+        check_sequences(given.split, adopt.divided_documents(blends[0][0]))
     return {**dict(zip(("config", "valid", "test"), of_split, strict=True)), "split": given.split}
 
 
@@ -240,18 +238,20 @@ def shares_of(split: str) -> list[tuple[float, float] | None]:
     return shares
 
 
-def check_sequences(split: str, files: Iterable[str]) -> None:
-    """Raise ConfigError for files whose documents have several sequences: these are what Megatron counts."""
-    for index in (file for file in files if file.endswith(".idx")):
-        sequences, documents = count_sequences(index)
-        if sequences != documents:
-            raise ConfigError(
-                f"--split {split}",
-                f"{sequences} sequences in {documents} documents in {index}",
-                "one sequence in each document: Megatron's --split counts sequences and conceptloader "
-                "documents, so that other data would be held out",
-                "give files for each split (--train-data-path and related options), or adopt these and use a YAML",
-            )
+def check_sequences(split: str, divided: tuple[str, int, int] | None) -> None:
+    """Raise ConfigError for files whose documents have several sequences: these are what Megatron counts.
+
+    divided: an index of such documents, its sequences and documents.
+    """
+    if divided is not None:
+        index, sequences, documents = divided
+        raise ConfigError(
+            f"--split {split}",
+            f"{sequences} sequences in {documents} documents in {index}",
+            "one sequence in each document: Megatron's --split counts sequences and conceptloader "
+            "documents, so that other data would be held out",
+            "give files for each split (--train-data-path and related options), or adopt these and use a YAML",
+        )
 
 
 def with_share(config: Config, share: tuple[float, float]) -> Config:

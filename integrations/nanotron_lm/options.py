@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import Section, build, unknown
 from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.adopt.in_place import datasets_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -205,8 +205,9 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
     outputs = {"position_ids": "document", "mask_document_boundaries": True}
     cache = saved and os.path.join(saved, f".{TYPE}")  # s3_upload.remove_after_upload removes folders without a dot
+    adopt = need_add_on("conceptloader.ingest.adopt.in_place", f"{where}.dataset_folder")
     try:
-        datasets = datasets_in_place((folders, weights), cache)
+        datasets = adopt.datasets_in_place((folders, weights), cache)
     except ConfigError as error:
         raise error.within(f"{where}.dataset_folder") from error
     return {

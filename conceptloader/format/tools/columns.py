@@ -15,8 +15,8 @@ from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest
 from conceptloader.format.spec.shardtable import Kind
 from conceptloader.format.tools.derived import end_to_end, moved_path
-from conceptloader.format.tools.verify import file_checksum
 from conceptloader.storage.durable import Spool, sync_directory, write_file
+from conceptloader.storage.sample import file_checksum
 
 _CHUNK = 1 << 22
 

@@ -9,7 +9,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.format.read.bulk import starts_in
@@ -26,7 +25,8 @@ from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.write.ladder import count_items, count_spans
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import opened, read_file
+from conceptloader.storage.reads import read_file
+from conceptloader.storage.sample import file_checksum
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
@@ -320,12 +320,3 @@ def _equal(found: str, expected: str, what: str) -> None:
             expected,
             "it is corrupt or was changed: restore it from a copy, then run `conceptloader verify` again",
         )
-
-
-def file_checksum(path: str) -> str:
-    """The xxh3-64 of a whole file. Raises: ReadError."""
-    checksum = xxhash.xxh3_64()
-    with opened(path) as descriptor:
-        while data := os.read(descriptor, 1 << 22):
-            checksum.update(data)
-    return checksum.hexdigest()

@@ -14,7 +14,6 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
 from conceptloader.format.tools.derived import new_directory, warn_of_roots
-from conceptloader.format.tools.verify import file_checksum
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
@@ -25,6 +24,7 @@ from conceptloader.ingest.adopt.source import TokenFile, last_token, noted_token
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.layouts.find import files_below
 from conceptloader.storage.durable import Spool
+from conceptloader.storage.sample import file_checksum
 
 
 class Kind(NamedTuple):

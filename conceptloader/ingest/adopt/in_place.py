@@ -7,12 +7,12 @@ from typing import Any
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError
-from conceptloader.format.tools.verify import file_checksum
 from conceptloader.ingest.adopt.adopt import adopt, token_files
+from conceptloader.ingest.adopt.megatron import count_sequences
 from conceptloader.ingest.adopt.source import IndexFile, stat_file
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
-from conceptloader.storage.sample import sample_checksum
+from conceptloader.storage.sample import file_checksum, sample_checksum
 from conceptloader.storage.urls import is_url
 
 Blend = tuple[Sequence[str], Sequence[float] | None]
@@ -52,6 +52,15 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
             roots |= {os.path.dirname(place) for file in found for place in (file, os.path.realpath(file))}
             datasets[name] = {"path": _adopted(path, home, name, found, roots), "weight": weight}
     return {"datasets": datasets, "allowed_roots": sorted(roots)}
+
+
+def divided_documents(paths: Sequence[str]) -> tuple[str, int, int] | None:
+    """(index, its sequences, its documents) of the first of Megatron's files whose documents have several sequences."""
+    for index in (file for path in paths for file in token_files(path) if file.endswith(".idx")):
+        sequences, documents = count_sequences(index)
+        if sequences != documents:
+            return index, sequences, documents
+    return None
 
 
 def _name(path: str, paths: Sequence[str]) -> str:

@@ -129,11 +129,11 @@ def drop_from_cache(blend: Blend) -> None:
     tracks = {track for view in blend.views if view is not None for track in view.tracks}
     kinds = {"stream.bin", "documents.bin", *(f"{track}.{part}" for track in tracks for part in FILES)}
     for dataset in blend.datasets.values():
-        local, files = dataset.files.local, dataset.manifest.shards.files
+        files, local = dataset.files, dataset.files.local
         if local is None:
             continue
-        for kind in kinds & files.keys():
-            for shard in np.flatnonzero(files[kind].size > 0).tolist():
-                descriptor = local.open(dataset.files.expected(kind, shard))
+        for kind in files.kinds.keys() - (files.table.files.keys() - kinds):  # with columns that are read
+            for shard in np.flatnonzero(files.kinds[kind].size > 0).tolist():
+                descriptor = local.open(files.expected(kind, shard))
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(descriptor)

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
+from conceptloader.batch.measure import drop_from_cache
+from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.columns.finish import remove
 from conceptloader.columns.from_files import add_column
@@ -46,6 +48,21 @@ def table(path: Path, rows: list[int], key: str = "id", value: str = "t", cut: i
     keys = pa.array([f"doc-{n}" if key == "id" else n for n in rows])
     pq.write_table(pa.table({key: keys, value: column}), path, row_group_size=7)
     return str(path)
+
+
+def test_cold_reads(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of columns that are read leave the cache, too."""
+    add_column(path, "t", [saved(tmp_path, items())])
+    blend = cl.open_blend(
+        {"seq_len": 8, "datasets": {"web": {"path": path}}, "outputs": {"columns": {"t": {"missing": 0}}}}
+    )
+    open_reader(blend)
+    dropped: set[str] = set()
+    known = "/proc/self/fd"
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: dropped.add(os.readlink(f"{known}/{file}")))
+    drop_from_cache(blend)
+    assert any(name.endswith("t.column") for name in dropped)
+    assert any(name.endswith("stream.bin") for name in dropped)
 
 
 @pytest.mark.parametrize("more", [[], ["--in-place"]])

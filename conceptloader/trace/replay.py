@@ -49,6 +49,7 @@ class Report:
         steps: [first, last + 1) of the run.
         samples: Compared, repeated ones included.
         repeated: How many were re-run after a restart, and count there.
+        by_tokens: How many were compared by input_ids and labels alone, as their lines have no SHA-256.
         incomplete: Steps at the very end that not all ranks had recorded.
     """
 
@@ -56,6 +57,7 @@ class Report:
     steps: tuple[int, int]
     samples: int
     repeated: int
+    by_tokens: int
     incomplete: list[int]
     difference: Difference | None
 
@@ -91,6 +93,7 @@ def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report
         steps=(first, last + 1),
         samples=sum(len(line.samples) for _, line in lines),
         repeated=sum(len(line.samples) for counts, line in lines if not counts),
+        by_tokens=0 if digests else sum(len(line.samples) for _, line in lines if SHA256 not in line.more),
         incomplete=incomplete,
         difference=min(differences, key=lambda one: (one.step, one.launch), default=None),
     )

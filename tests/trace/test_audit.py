@@ -51,6 +51,7 @@ def test_a_faithful_record_passes(run: Run, record: Path) -> None:
     report = audit(run, launches)
     assert report.difference is None
     assert (report.launches, report.steps, report.incomplete) == (3, (0, 21), [20])
+    assert report.by_tokens == report.samples
     assert report.repeated == (9 - 7) * 8 + (14 - 12) * 8
     assert report.samples == 9 * 8 + (14 - 7) * 8 + (20 - 12) * 12 + 4
 
@@ -185,3 +186,4 @@ def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path
     assert [(one.step, one.consumed) for one in checkpoints] == [(steps, len({*trained}))]
     report = audit(logged, read_record(tmp_path / "conceptloader_batches"))
     assert (report.difference, report.incomplete, report.samples) == (None, [], len(trained))
+    assert report.by_tokens == 0

@@ -316,7 +316,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
             )
         _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
         return having
-    bare = [key for key, track in tracks.items() if track.concepts.scores is None]
+    bare = [view.name for view in having if view.dataset.files.concepts(name).scores is None]
     if 0 < len(bare) < len(tracks):
         raise ConfigError(
             where,
@@ -357,7 +357,7 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
         cut_spans=options.overflow != "error" and options.max_spans is not None,
         cut_concepts=options.overflow != "error" and options.max_concepts is not None,
         mark=options.overflow == "mark",
-        scored=track.codec == "concepts" and not decoded and track.concepts.scores is not None,
+        scored=track.codec == "concepts" and not decoded and having[0].dataset.files.concepts(name).scores is not None,
     )
 
 
@@ -371,7 +371,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     # Manifests know windows; of a pack, each part may be cut out of the place that has most.
     claims = {"max_spans": seq_len if view.member.packing else min(min(track.spans_in(seq_len), runs) + cut, seq_len)}
     if track.codec == "concepts" or (track.codec == "numpy" and track.max_items is not None):
-        items = int(table.files[f"{name}.data"].size.max(initial=0)) // track.item
+        items = int(table.files[f"{name}.data"].size.max(initial=0)) // view.dataset.files.item(name)
         claims["max_concepts"] = min(track.max_items or 0, items)
     return claims
 

@@ -308,7 +308,7 @@ class PlainReader:
         spans = view.dataset.spans(source, start, stop)
         item = track.item.itemsize
         if track.holds_concepts:
-            item = view.dataset.tracks[source].concepts.item
+            item = view.dataset.files.concepts(source).item
         sizes = np.array([len(record) for record in spans.records], np.int64)
         single = track.single
         if (sizes % item).any() or (single and (sizes != item).any()):
@@ -364,7 +364,7 @@ class PlainReader:
         if not track.holds_concepts:
             return [np.frombuffer(record, track.item, n) for record, n in kept], []
         entry = view.dataset.tracks[name]
-        codec, limit = entry.concepts, entry.num_ids
+        codec, limit = view.dataset.files.concepts(name), entry.num_ids
         try:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []

@@ -84,10 +84,7 @@ class Ranges:
                 "a codec that executes no code",
                 "pass allow_pickle=True if you trust the dataset, or omit this track from tracks",
             )
-        codec = get_codec(entry.codec, entry.parameters, f"{self.path}: track {track!r}")
-        if isinstance(codec, ConceptsCodec):
-            codec = entry.concepts
-        self._codecs[track] = codec
+        codec = self._codecs[track] = self.files.codec(track)
         return codec
 
     def vocabulary(self, track: str) -> list[str] | None:

@@ -235,7 +235,8 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"dataset {view.name}",
             f"a field {LOSS_FIELD} of type {', '.join(map(str, types))}",
             "u1",
-            f"build it with --field {LOSS_FIELD}:u1, or under another name, which outputs.{LOSS_WEIGHT} may give",
+            f"build the dataset again with --field {LOSS_FIELD}:u1, or, for weights, with --field NAME:f4 and "
+            f"outputs.{LOSS_WEIGHT}: NAME",
         )
     masked = {
         "excluded documents, spans or ranges of tokens": any(len(mask.at) for mask in (view.mask, *view.holes)),
@@ -279,9 +280,12 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     where = f"tracks.{name}"
     having = [view for view in views if name in view.tracks]
     if not having:
-        known = sorted({track for view in views for track in view.tracks})
+        known = ", ".join(sorted({track for view in views for track in view.tracks})) or "none"
         raise ConfigError(
-            where, f"this track is read from no dataset, expected one of {known}", fix=f"correct or omit {where}"
+            where,
+            "a track that no dataset has",
+            f"one of the tracks of the datasets: {known}",
+            f"correct or omit {where}",
         )
     if options.layout == "records":
         if options.max_concepts is not None:
@@ -300,9 +304,9 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     if odd is not None:
         raise ConfigError(
             where,
-            f"dataset {odd} has codec {tracks[odd].codec}, and arrays are made of tracks of codec concepts, or of "
-            "codec numpy, in all datasets",
-            fix="set layout: records, which yields the records themselves",
+            f"codec {tracks[odd].codec} in dataset {odd}",
+            "codec concepts, or codec numpy, in all datasets: arrays are made of these",
+            f"set {where}.layout: records, which yields the records themselves",
         )
     if kind == "numpy":
         single = all(track.max_items is None for track in tracks.values())

@@ -153,7 +153,7 @@ def _open(arguments: argparse.Namespace) -> Blend:
         config = load_config(path)
     else:
         raise ConfigError(
-            path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)", "check the path"
+            path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)", f"run `ls {path}`"
         )
     if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
         raise ConfigError(

@@ -314,7 +314,7 @@ class PlainReader:
         if (sizes % item).any() or (single and (sizes != item).any()):
             expected = "a single number" if single else "lists of items"
             raise FormatError(
-                f"track {source}",
+                f"{view.dataset.path}: track {source}",
                 f"records of {sizes} bytes",
                 f"{expected} of {item} bytes",
                 DAMAGED,
@@ -325,7 +325,7 @@ class PlainReader:
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
-                f"track {source}",
+                f"{view.dataset.path}: track {source}",
                 f"{before + len(spans)} spans and up to {most} concepts in one",
                 f"at most {track.max_spans} and {track.max_concepts}",
                 DAMAGED,
@@ -369,11 +369,7 @@ class PlainReader:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            raise FormatError(
-                f"track {name}",
-                str(error),
-                fix=DAMAGED,
-            ) from error
+            raise FormatError.saying(f"{view.dataset.path}: track {name}", f"{error}; {DAMAGED}") from error
         for ids in values:
             if ids.max(initial=0) >= limit and len(ids):
                 raise FormatError(

@@ -31,7 +31,8 @@ def open_log(log: str | os.PathLike[str]) -> RunLog:
     if name == FILE_NAME:
         return RunLog(folder or ".")
     if os.path.isfile(log):
-        raise ConfigError("run log", str(log), f"a directory, or its {FILE_NAME}", "move it there")
+        found, fix = f"the file {log}", f"pass --run-log DIR, or rename the file to {FILE_NAME}"
+        raise ConfigError("run log", found, f"a directory with a file {FILE_NAME}, or this file", fix)
     return RunLog(log)
 
 
@@ -66,7 +67,7 @@ def open_run(
             return Run(blend=open_blend(load_config(config)))
     runs = open_log(log)
     if not runs.starts:
-        raise ConfigError(runs.path, "no start of a run", "the run log of a training", "check the path")
+        raise ConfigError(runs.path, "no start of a run", "the run log of a training", "pass the folder of the run log")
     last = runs.history.segments[-1].start
     given = None if config is None else load_config(config, defaults=defaults_of(runs.spec(last), last.seq_len))
     if planned:

@@ -12,7 +12,7 @@ from conceptloader.format.read.bulk import check_tokens, documents_of, items_of,
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
-from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
+from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.columns import Ints, Numbers, offsets_of
 from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.viewfile import Runs

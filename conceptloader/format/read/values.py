@@ -83,7 +83,7 @@ class Spans(Tabular):
         try:
             self.codec.check_ids(values)
         except ValueError as error:
-            raise FormatError(self.where, str(error), fix=DAMAGED) from error
+            raise FormatError.saying(self.where, f"{error}; {DAMAGED}") from error
         return values
 
     def _columns(self, names: Sequence[str] | None = None) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import Reads, Rule, convert, within
@@ -253,8 +251,9 @@ def _check(manifest: Manifest) -> None:
     if not 1 <= len(shards) <= fmt.MAX_SHARDS:
         raise ConfigError("shards.path", f"{len(shards)} shards", f"1 to {fmt.MAX_SHARDS}")
     check_shards(shards, manifest.layouts, sorted(tracks), manifest.block_tokens)
-    if mode == "document" and (shards.files["documents.bin"].size < 0).any():
-        raise ConfigError("shards", "a shard without documents.bin", "documents.bin in each shard in mode document")
+    if mode == "document" and (bare := shards.files["documents.bin"].size < 0).any():
+        where = f"shards.files.documents.bin[{int(bare.argmax())}]"
+        raise ConfigError(where, "no file", "documents.bin in each shard in mode document")
 
 
 def _check_layouts(layouts: Sequence[StreamLayout], tracks: Sequence[str]) -> None:

@@ -142,7 +142,7 @@ class TrackWriter:
                         where,
                         f"record number {record}",
                         f"the number of one of the {self.records} records added so far",
-                        "add the record first",
+                        "call add_record(track, record) first, and pass the number that it returns",
                     )
                 places.append((start, end, int(record) - self.records))
             else:
@@ -172,7 +172,7 @@ class TrackWriter:
             else:
                 data = self._codec.encode(record)
         except ValueError as error:
-            raise InputError(where, f"record: {error}") from error
+            raise InputError.saying(f"{where}: record", str(error)) from error
         if len(data) > fmt.MAX_RECORD_BYTES:
             raise InputError(
                 where,

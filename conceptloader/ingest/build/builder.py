@@ -169,8 +169,8 @@ def build_dataset(
         raise InputError(
             f"{sources[0].path} (of {len(sources)} files)",
             "an empty corpus",
-            "records",
-            "pass other INPUTs",
+            "at least one record",
+            "pass INPUTs of which one has a record",
         )
     content = format_options(options)
     if overwrite:
@@ -264,7 +264,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
             f"pass --special-tokens {RULES[0]}, or another of these",
         )
     if options.spelled != TEXT and options.columns.text is None and options.chat is None:
-        raise ConfigError("special_tokens", f"{options.spelled!r} for tokens as input", "text", "omit --special-tokens")
+        found, expected = f"{options.spelled!r} for token ids as input", "text as input, which alone spells such tokens"
+        raise ConfigError("special_tokens", found, expected, "omit --special-tokens")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:
@@ -442,4 +443,6 @@ def _write_shards(
     remedy = f"fix the input or the options and {remedy}"
     if kind is BadRecord:
         remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
-    raise kind(f"{errors[0]}{others}; {kept}: {remedy}")
+    error = errors[0]
+    fix = "; ".join(part for part in (error.fix, f"{kept}: {remedy}") if part)
+    raise kind(error.path, f"{error.found}{others}", error.expected, fix)

@@ -79,13 +79,11 @@ WORDS = {
     ),
     # place: entry of the table. limit: of what is read, its first token, or the one after its last
     kinds.BEGINS_LATE: Words(
-        "token {value} as the place where entry {place} begins, which is looked up for tokens from {limit} on",
-        "a token from 0 to {limit}",
+        "position {value} in entry {place} for tokens from {limit} on", "a position from 0 to {limit}"
     ),
     kinds.FALLS: Words("position {value} in entry {place} after {other}", "{ascending} positions in [0, {limit}]"),
     kinds.ENDS_EARLY: Words(
-        "token {value} as the place where entry {place} begins, which is looked up for tokens up to {limit}",
-        "a token from {limit} on",
+        "position {value} in entry {place} for tokens up to {limit}", "a position of {limit} or more"
     ),
     # place: token of the shard where the span begins, or what is read of it
     kinds.NO_SUCH_RECORD: Words(
@@ -123,17 +121,17 @@ WORDS = {
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(
-        "document {place} of {value} tokens while packing.overflow is error",
+        "document {place} of {value} tokens while overflow is error",
         "at most {limit}, the seq_len",
         FIT,
-        "{dataset}",
+        "{dataset}: packing",
         ConfigError,
     ),
     kinds.NO_PLACE: Words(
-        "document {place} of {value} tokens while packing.overflow is error",
+        "document {place} of {value} tokens while overflow is error",
         "room for it in a pack of its block",
         FIT_BLOCK,
-        "{dataset}",
+        "{dataset}: packing",
         ConfigError,
     ),
 }

@@ -264,7 +264,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
             f"pass --special-tokens {RULES[0]}, or another of these",
         )
     if options.spelled != TEXT and options.columns.text is None and options.chat is None:
-        found, expected = f"{options.spelled!r} for token ids as input", "text as input, which alone spells such tokens"
+        found, expected = f"{options.spelled!r} for tokens as input", "text as input, which alone spells such tokens"
         raise ConfigError("special_tokens", found, expected, "omit --special-tokens")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
@@ -401,7 +401,8 @@ def _write_shards(
             room_of(build.path, trial, sum(sizes)).check()
         except BadRecord as error:
             remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
-            raise InputError(f"{error}; no shard was begun: {remedy}") from error
+            fix = "; ".join(part for part in (error.fix, f"no shard was begun: {remedy}") if part)
+            raise InputError(error.path, error.found, error.expected, fix) from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
     done, told, bad = Progress(), set[str](), 0

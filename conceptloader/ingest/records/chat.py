@@ -218,7 +218,7 @@ class ChatParser:
         of_table = not isinstance(rows, list)
         if of_table:
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
-            rows = objects_of(rows.to_struct_array(), "record", lambda row: without_null(plain(row)))
+            rows = objects_of(rows.to_struct_array(), "", lambda row: without_null(plain(row)))
 
         def add(row: Any) -> None:
             # A table cannot say whether a key is null or not there: so neither may JSON, but in a column of Json.

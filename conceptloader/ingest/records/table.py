@@ -131,9 +131,10 @@ def read_row_groups(
                 raise InputError.saying(path, error.problem) from error
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
-                    path,
-                    f"row group {group}, from row {row} on: cannot be read ({error})",
-                    fix=f"copy {path} again, or write it again with pyarrow",
+                    f"{path}: row group {group}, from row {row} on",
+                    f"what pyarrow cannot read ({error})",
+                    "whole rows",
+                    f"copy {path} again, or write it again with pyarrow",
                 ) from error
 
 
@@ -174,13 +175,14 @@ class TableParser:
 
 
 def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None) -> list[Any]:
-    """The values of a column, of this name. Raises: BadRow for what Python cannot read, or would truncate.
+    """The values of a column, without a name of records. Raises: BadRow for what Python cannot read or would cut.
 
     clean: applied to each, before JSON in them is decoded.
     """
+    where = f"column {name!r}: " if name else ""
     if "time64[ns]" in str(column.type):
         expected = "whole microseconds, as nanoseconds would be lost; cast it to time64[us] or text, or omit it"
-        raise BadRow(-1, f"column {name!r}: found {column.type}, expected {expected} (--ignore-column)")
+        raise BadRow(-1, f"{where}found {column.type}, expected {expected} (--ignore-column)")
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
@@ -190,12 +192,12 @@ def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None
             except UnicodeDecodeError as error:
                 raise BadRow(
                     row,
-                    f"column {name!r}: found bytes that are not UTF-8 ({error}), expected UTF-8; "
+                    f"{where}found bytes that are not UTF-8 ({error}), expected UTF-8; "
                     "convert the text, or skip it: --bad-records FILE",
                 ) from error
             except (ValueError, OverflowError) as error:  # as for times that Python does not have
-                fix = f"cast {name!r} to text, or skip such rows: --bad-records FILE"
-                found = f"column {name!r}: found what cannot be read ({error})"
+                fix = f"cast {name or 'it'} to text, or skip such rows: --bad-records FILE"
+                found = f"{where}found what cannot be read ({error})"
                 raise BadRow(row, f"{found}, expected a value that Python can hold; {fix}") from error
         raise
     has_json = holds_json(column.type)

@@ -160,11 +160,8 @@ class PlainReader:
             try:
                 found.append([dataset.codec(track.name).decode(record) for record in records])
             except (ValueError, RecursionError) as error:
-                raise FormatError(
-                    f"track {track.name}",
-                    f"found a record that is not of its codec: {error}",
-                    fix=DAMAGED,
-                ) from error
+                where = f"{dataset.path}: track {track.name}: a record that is not of its codec"
+                raise FormatError.saying(where, f"{error}; {DAMAGED}") from error
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:

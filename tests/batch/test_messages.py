@@ -64,7 +64,8 @@ CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
         "ascending numbers below 3",
     ),
     "begins late": (
-        "spans", "documents.bin", INDEX * 0, "u8", 5, "position 5 in entry 0 for tokens from 4 on", "a position from 0 to 4",
+        "spans", "documents.bin", INDEX * 0, "u8", 5, "position 5 in entry 0 for tokens from 4 on",
+        "a position from 0 to 4",
     ),
     "unsigned": (
         "spans", "documents.bin", INDEX * 0, "u8", 2**64 - 2, f"position {2**64 - 2} in entry 0 for tokens from 4 on",
@@ -78,7 +79,8 @@ CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
         "spans", "t.spans", 12 * 2, "u8", 3, "position 3 in entry 2 after 3", "ascending positions in [0, 16]",
     ),
     "ends early": (
-        "spans", "documents.bin", TABLE + 8 * 3, "u8", 0, "position 6 in entry 1 for tokens up to 10", "a position of 10 or more",
+        "spans", "documents.bin", TABLE + 8 * 3, "u8", 0, "position 6 in entry 1 for tokens up to 10",
+        "a position of 10 or more",
     ),
     "record": (
         "spans", "t.spans", 12 + 8, "u4", 77, "record 77 of track t at token 20 of the dataset", "numbers below 6",

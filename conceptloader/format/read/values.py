@@ -38,11 +38,8 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
     try:
         return [codec.decode(record) for record in records]
     except (ValueError, RecursionError) as error:
-        raise FormatError(
-            where,
-            f"found a record that its codec cannot decode: {error}",
-            fix="pass register_codec a codec that reads these records, or restore the file from a copy",
-        ) from error
+        fix = "pass register_codec a codec that reads these records, or restore the file from a copy"
+        raise FormatError.saying(f"{where}: a record that its codec cannot decode", f"{error}; {fix}") from error
 
 
 @dataclass(frozen=True, eq=False)

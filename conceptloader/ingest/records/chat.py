@@ -80,9 +80,15 @@ def load_rules(
 ) -> ChatRules:
     """The rules of a transformers folder, or of a template file. Raises: ConfigError, InputError if there are none."""
     try:
+        templates = {} if template is None else {"default": Path(template).read_text("utf-8-sig")}
+    except (OSError, ValueError) as error:
+        found = f"a file that cannot be read ({getattr(error, 'strerror', None) or error})"
+        where, fix = f"--chat-template {template}", f"run `ls -l {template}`, and save it as UTF-8"
+        raise ConfigError(where, found, "a Jinja template in UTF-8", fix) from error
+    try:
         folder = TokenizerFolder(fetched(tokenizer, "model", TOKENIZER_FILES))
-        templates = {} if template is not None else folder.templates()
-        text = templates.get("default", "") if template is None else Path(template).read_text("utf-8-sig")
+        templates = templates or folder.templates()
+        text = templates.get("default", "")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             "--chat", f"cannot read the template: {error}", fix="pass a file that can be read: --chat-template FILE"

@@ -50,7 +50,8 @@ def batch_layout(blend: Blend) -> BatchLayout:
     Raises ConfigError if `seq_len` is missing, or a track does not fit the shapes asked for.
     """
     config = blend.config
-    layout = decide_layout(blend.views, config.needed_seq_len, config.outputs, config.tracks)
+    with config.named():
+        layout = decide_layout(blend.views, config.needed_seq_len, config.outputs, config.tracks)
     return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 

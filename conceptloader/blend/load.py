@@ -45,7 +45,7 @@ def load_config(
     path, data = Path(source), read_yaml(source)
     try:
         config = _checked(data, defaults)
-        return _resolved(config, Path(base_dir) if base_dir is not None else path.parent)
+        return _resolved(config, Path(base_dir) if base_dir is not None else path.parent).read_from(str(path))
     except ConfigError as error:
         raise error.within(path) from error
 

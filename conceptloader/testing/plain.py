@@ -160,8 +160,9 @@ class PlainReader:
             try:
                 found.append([dataset.codec(track.name).decode(record) for record in records])
             except (ValueError, RecursionError) as error:
-                where = f"{dataset.path}: track {track.name}: a record that is not of its codec"
-                raise FormatError.saying(where, f"{error}; {DAMAGED}") from error
+                found = f"a record that its codec cannot decode ({error})"
+                where = f"{dataset.path}: track {track.name}"
+                raise FormatError(where, found, "a record of its codec", DAMAGED) from error
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:

@@ -39,7 +39,8 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
         return [codec.decode(record) for record in records]
     except (ValueError, RecursionError) as error:
         fix = "pass register_codec a codec that reads these records, or restore the file from a copy"
-        raise FormatError.saying(f"{where}: a record that its codec cannot decode", f"{error}; {fix}") from error
+        found = f"a record that its codec cannot decode ({error})"
+        raise FormatError(where, found, "a record of its codec", fix) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,7 @@ class _Finishing:
             "a value for each token that does not begin a document",
             "write the batches of which has(batch) is False; the last "
             f"{tail:,} tokens, where these fill no window, are read in mode document or with packing; or call "
-            f"finish(partial=True), and set columns.{self.name}.missing in the configuration",
+            f"finish(partial=True), and set outputs.columns.{self.name}.missing",
         )
 
     def _items(self, shard: int, files: ItemFiles, partial: bool) -> bool:

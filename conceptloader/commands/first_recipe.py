@@ -188,7 +188,7 @@ def _vocabularies(
             "--vocabulary",
             f"track {unknown[0]!r}",
             f"one of {', '.join(found.named) or 'none'}",
-            "correct the name of the track",
+            "pass --vocabulary TRACK=FILE with one of these tracks",
         )
     for track in (name for name in found.named if name not in files):
         path = f"{os.path.splitext(arguments.out)[0]}.{track}.txt"

@@ -131,7 +131,7 @@ def saved_rows(kind: type[R], state: Any, names: Iterable[str], rule: str) -> tu
             "mixing",
             f"numbers for {', '.join(found.datasets)} in the state",
             f"numbers for {', '.join(sorted(expected))}, the datasets of the configuration",
-            "restore `datasets`, or pass new_stage=True to load_state_dict: the mixture then learns anew",
+            "restore `datasets`, or pass new_stage=True to load_state_dict, which begins the mixture again",
         )
     columns = zip(*(found.datasets[name] for name in expected), strict=True)
     return found, [dict(zip(expected, column, strict=True)) for column in columns]

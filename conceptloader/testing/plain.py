@@ -160,9 +160,8 @@ class PlainReader:
             try:
                 found.append([dataset.codec(track.name).decode(record) for record in records])
             except (ValueError, RecursionError) as error:
-                found = f"a record that its codec cannot decode ({error})"
-                where = f"{dataset.path}: track {track.name}"
-                raise FormatError(where, found, "a record of its codec", DAMAGED) from error
+                where, what = f"{dataset.path}: track {track.name}", f"a record that its codec cannot decode ({error})"
+                raise FormatError(where, what, "a record of its codec", DAMAGED) from error
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:

@@ -213,7 +213,7 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
                     rows[name] = table[name].to_numpy()
         except (arrow.ArrowException, KeyError) as error:
             raise FormatError(
-                path, f"a file that cannot be read ({error})", "a part of a loss log", "move it away"
+                path, f"a file that cannot be read ({error})", "a part of a loss log", f"move {path} out of the folder"
             ) from error
         found.append(rows[(rows["step"] >= first) & (rows["step"] < stop)])
     rows = np.concatenate(found)[::-1]  # the latest first

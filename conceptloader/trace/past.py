@@ -61,7 +61,10 @@ def open_run(
     if log is None or planned:
         if config is None:
             raise ConfigError(
-                "run", "no configuration", "CONFIG, the YAML file of the run, or its run log", "name one of these"
+                "run",
+                "no configuration",
+                "CONFIG, the YAML file of the run, or its run log",
+                "pass CONFIG, or --run-log DIR",
             )
         if log is None:
             return Run(blend=open_blend(load_config(config)))
@@ -140,7 +143,9 @@ class _Past:
             config = self._config(one)
             if config is not None and config.loader.batch_log and replace(one, time="") not in known:
                 found = f"no batch log of the launch at step {one.step} ({one.time})"
-                raise ConfigError(self.runs.path, found, "one of each launch, as written", "restore its files")
+                raise ConfigError(
+                    self.runs.path, found, "a batch log of each launch, as written", "restore conceptloader_batches"
+                )
 
     def _holds(self, launch: RunStart, loop: RunStart) -> bool:
         """Whether a loop that began so can be one of a launch: of the same sizes, on its steps, in an order logged."""

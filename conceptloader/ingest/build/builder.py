@@ -444,6 +444,6 @@ def _write_shards(
     remedy = f"fix the input or the options and {remedy}"
     if kind is BadRecord:
         remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
-    error = errors[0]
-    fix = "; ".join(part for part in (error.fix, f"{kept}: {remedy}") if part)
-    raise kind(error.path, f"{error.found}{others}", error.expected, fix)
+    first = errors[0]
+    fix = "; ".join(part for part in (first.fix, f"{kept}: {remedy}") if part)
+    raise kind(first.path, f"{first.found}{others}", first.expected, fix)

@@ -168,7 +168,7 @@ class Outputs(Section):
                 "outputs.loss_mask",
                 "false, but mask_document_boundaries, loss_on_eos: false and ignore_index need it",
                 "true",
-                "omit outputs.loss_mask, or those three",
+                "set it to true",
             )
         if self.shared_labels and self.ignore_index is not None:
             raise ConfigError(

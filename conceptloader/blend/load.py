@@ -74,6 +74,7 @@ def _value(key: str, found: re.Match[str]) -> str:
     value = os.environ.get(found[1] or "")
     if not value:  # with an empty one "${DATA}/web" would be another directory, /web
         wrong = f"{found[0]}, an environment variable that is {'unset' if value is None else 'empty'} here"
-        fix = f"run `export {found[1]}=...` on every node, or write ${found[0]} if the path itself has {found[0]} in it"
+        name = found[1] or "NAME"
+        fix = f"run `export {name}=...` on every node, or write ${found[0]} for a path that has {found[0]} in it"
         raise ConfigError(key, wrong, "a variable with a value", fix)
     return value

@@ -1,7 +1,7 @@
 """Figures of one run of the benchmarks, written into the pages: python benchmarks/figures.py [--check]
 
 Blocks between `<!-- bench:NAME -->` and `<!-- /bench -->` of README.md and docs/ are made of bench-output/results.json,
-so that no figure stands in two places with two values.
+so that no figure stands in two places with two values. What is written by hand stands outside of them.
 """
 
 import argparse

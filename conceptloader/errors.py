@@ -57,6 +57,16 @@ class ConceptloaderError(Exception):
         error._set(f"{place}{joint}{self.path}" if self.path else str(place), self.found, self.expected, self.fix)
         return error
 
+    @classmethod
+    def saying(cls: type[E], path: object, text: str) -> E:
+        """The error at `path` that a sentence of this form says, cut into its parts; other text is what happened."""
+        head, cut, rest = text.rpartition(", expected ")
+        place, mark, found = ("", "found ", head[6:]) if head.startswith("found ") else head.partition(": found ")
+        if not cut or not mark:
+            return cls(path, text)
+        expected, _, fix = rest.partition("; ")
+        return cls(": ".join(part for part in (str(path), place) if part), found, expected, fix)
+
     def __str__(self) -> str:
         what = f"found {self.found}, expected {self.expected}" if self.expected else self.found
         text = "; ".join(part for part in (what, self.fix) if part)

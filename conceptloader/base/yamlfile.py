@@ -98,7 +98,7 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
             f"line {_line(node)}",
             f"more than {MAX_VALUES:,} values, aliases counted as what they repeat",
             f"at most {MAX_VALUES:,}",
-            "write fewer aliases, or check the path",
+            "write fewer values, or pass the path of a configuration",
         )
     sizes[id(node)] = size
     return size

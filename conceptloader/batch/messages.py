@@ -12,7 +12,7 @@ import numpy as np
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.blend import View
-from conceptloader.blend.packing import FIT
+from conceptloader.blend.packing import FIT, FIT_BLOCK
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records as kinds
@@ -79,11 +79,11 @@ WORDS = {
     ),
     # place: entry of the table. limit: of what is read, its first token, or the one after its last
     kinds.BEGINS_LATE: Words(
-        "position {value} in entry {place} for tokens from {limit} on", "a position that is not after them"
+        "position {value} in entry {place} for tokens from {limit} on", "a position from 0 to {limit}"
     ),
     kinds.FALLS: Words("position {value} in entry {place} after {other}", "{ascending} positions in [0, {limit}]"),
     kinds.ENDS_EARLY: Words(
-        "position {value} in entry {place} for tokens up to {limit}", "a position that is not before their end"
+        "position {value} in entry {place} for tokens up to {limit}", "a position of {limit} or more"
     ),
     # place: token of the shard where the span begins, or what is read of it
     kinds.NO_SUCH_RECORD: Words(
@@ -121,17 +121,17 @@ WORDS = {
     ),
     # place: document of the dataset
     kinds.LONG_DOCUMENT: Words(
-        "error, while document {place} has {value} tokens",
+        "document {place} of {value} tokens while overflow is error",
         "at most {limit}, the seq_len",
         FIT,
-        "{dataset}: packing.overflow",
+        "{dataset}: packing",
         ConfigError,
     ),
     kinds.NO_PLACE: Words(
-        "error, while document {place} has {value} tokens",
+        "document {place} of {value} tokens while overflow is error",
         "room for it in a pack of its block",
-        FIT,
-        "{dataset}: packing.overflow",
+        FIT_BLOCK,
+        "{dataset}: packing",
         ConfigError,
     ),
 }
@@ -160,5 +160,5 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
             "items": "numbers" if track and track.numbers is not None else "concepts",
             "field": next((field.field for field in layout.fields[other:]), ""),
         }
-    text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"
-    return words.error(text.format(**facts))
+    parts = f"{{who}}: {words.where}", words.found, words.expected, words.remedy
+    return words.error(*(part.format(**facts) for part in parts))

@@ -50,7 +50,8 @@ def batch_layout(blend: Blend) -> BatchLayout:
     Raises ConfigError if `seq_len` is missing, or a track does not fit the shapes asked for.
     """
     config = blend.config
-    layout = decide_layout(blend.views, config.needed_seq_len, config.outputs, config.tracks)
+    with config.named():
+        layout = decide_layout(blend.views, config.needed_seq_len, config.outputs, config.tracks)
     return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 
@@ -235,7 +236,8 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"dataset {view.name}",
             f"a field {LOSS_FIELD} of type {', '.join(map(str, types))}",
             "u1",
-            f"build it with --field {LOSS_FIELD}:u1, or under another name, which outputs.{LOSS_WEIGHT} may give",
+            f"build the dataset again with --field {LOSS_FIELD}:u1, or, for weights, with --field NAME:f4 and "
+            f"outputs.{LOSS_WEIGHT}: NAME",
         )
     masked = {
         "excluded documents, spans or ranges of tokens": any(len(mask.at) for mask in (view.mask, *view.holes)),
@@ -279,9 +281,12 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     where = f"tracks.{name}"
     having = [view for view in views if name in view.tracks]
     if not having:
-        known = sorted({track for view in views for track in view.tracks})
+        known = ", ".join(sorted({track for view in views for track in view.tracks})) or "none"
         raise ConfigError(
-            where, f"this track is read from no dataset, expected one of {known}", fix=f"correct or omit {where}"
+            where,
+            "a track that no dataset has",
+            f"one of the tracks of the datasets: {known}",
+            f"correct or omit {where}",
         )
     if options.layout == "records":
         if options.max_concepts is not None:
@@ -300,9 +305,9 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
     if odd is not None:
         raise ConfigError(
             where,
-            f"dataset {odd} has codec {tracks[odd].codec}, and arrays are made of tracks of codec concepts, or of "
-            "codec numpy, in all datasets",
-            fix="set layout: records, which yields the records themselves",
+            f"codec {tracks[odd].codec} in dataset {odd}",
+            "codec concepts, or codec numpy, in all datasets: arrays are made of these",
+            f"set {where}.layout: records, which yields the records themselves",
         )
     if kind == "numpy":
         single = all(track.max_items is None for track in tracks.values())
@@ -316,7 +321,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
             )
         _one_type(where, {key: track.parameters["dtype"] for key, track in tracks.items()})
         return having
-    bare = [key for key, track in tracks.items() if track.concepts.scores is None]
+    bare = [view.name for view in having if view.dataset.files.concepts(name).scores is None]
     if 0 < len(bare) < len(tracks):
         raise ConfigError(
             where,
@@ -357,7 +362,7 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
         cut_spans=options.overflow != "error" and options.max_spans is not None,
         cut_concepts=options.overflow != "error" and options.max_concepts is not None,
         mark=options.overflow == "mark",
-        scored=track.codec == "concepts" and not decoded and track.concepts.scores is not None,
+        scored=track.codec == "concepts" and not decoded and having[0].dataset.files.concepts(name).scores is not None,
     )
 
 
@@ -371,7 +376,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     # Manifests know windows; of a pack, each part may be cut out of the place that has most.
     claims = {"max_spans": seq_len if view.member.packing else min(min(track.spans_in(seq_len), runs) + cut, seq_len)}
     if track.codec == "concepts" or (track.codec == "numpy" and track.max_items is not None):
-        items = int(table.files[f"{name}.data"].size.max(initial=0)) // track.item
+        items = int(table.files[f"{name}.data"].size.max(initial=0)) // view.dataset.files.item(name)
         claims["max_concepts"] = min(track.max_items or 0, items)
     return claims
 

@@ -194,7 +194,7 @@ def _track_rows(view: View, layouts_of: Sequence[TrackLayout]) -> Array:
         track["data_size"] = table.files[f"{name}.data"].size
         track["top_concept"] = view.dataset.tracks[name].num_ids - 1
         if layout.holds_concepts:
-            codec = view.dataset.tracks[name].concepts
+            codec = view.dataset.files.concepts(name)
             track["id_bytes"], track["score_bytes"] = codec.ids.itemsize, codec.item - codec.ids.itemsize
             track["id_code"] = CODES[codec.ids.str[1:]]
             track["score_code"] = CODES[codec.scores.str[1:]] if codec.scores is not None else 0

@@ -19,7 +19,7 @@ from conceptloader.blend.packing import Packing, Packs
 from conceptloader.blend.replayed import as_set_live, replayed_phases
 from conceptloader.blend.schema import Config, MegatronOrder
 from conceptloader.blend.vocabulary import check_concepts
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture
@@ -266,8 +266,12 @@ def open_blend(
                 "omit datasets, or pass the configuration of the Blend",
             )
         return config
-    if not isinstance(config, Config):
-        config = load_config(config)
+    config = config if isinstance(config, Config) else load_config(config)
+    with config.named():
+        return _open(config, datasets, some_tracks)
+
+
+def _open(config: Config, datasets: Mapping[str, Dataset] | None, some_tracks: bool) -> Blend:
     if isinstance(config.order, MegatronOrder):
         raise ConfigError(
             "order",
@@ -331,15 +335,19 @@ def open_datasets(config: Config) -> dict[str, Dataset]:
     Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
     """
     opened: dict[tuple[str, bool], Dataset] = {}
-    for entry in config.datasets.values():
+    for name, entry in config.datasets.items():
         key = entry.path, entry.allow_pickle
-        if key not in opened:
+        if key in opened:
+            continue
+        try:
             opened[key] = open_dataset(
                 entry.path,
                 roots=with_default(entry.path, config.allowed_roots),
                 allow_pickle=entry.allow_pickle,
                 verify_files=config.loader.verify_files,
             )
+        except (ConfigError, FormatError) as error:
+            raise error.within(f"datasets.{name}") from error
     same: dict[tuple[str, ...], Dataset] = {}
     for dataset in opened.values():
         dataset.share_files(same.setdefault((dataset.source, *dataset.source_fingerprints), dataset))

@@ -45,7 +45,7 @@ def load_config(
     path, data = Path(source), read_yaml(source)
     try:
         config = _checked(data, defaults)
-        return _resolved(config, Path(base_dir) if base_dir is not None else path.parent)
+        return _resolved(config, Path(base_dir) if base_dir is not None else path.parent).read_from(str(path))
     except ConfigError as error:
         raise error.within(path) from error
 
@@ -61,7 +61,7 @@ def _resolved(config: Config, base: Path) -> Config:
     def absolute(path: str, key: str) -> str:
         path = _VARIABLE.sub(partial(_value, key), path)
         if "\0" in path:
-            raise ConfigError(key, repr(path), "a path, which holds no byte 0")
+            raise ConfigError(key, repr(path), "a path, which holds no byte 0", f"remove the byte 0 from {key}")
         return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
 
     return config.with_paths(absolute)
@@ -73,6 +73,8 @@ def _value(key: str, found: re.Match[str]) -> str:
         return found[0][1:]
     value = os.environ.get(found[1] or "")
     if not value:  # with an empty one "${DATA}/web" would be another directory, /web
-        wrong = f"found {found[0]}, an environment variable that is {'unset' if value is None else 'empty'} here"
-        raise ConfigError(key, wrong, fix="set it on every node, or write $${ for a ${ that is in the path")
+        wrong = f"{found[0]}, an environment variable that is {'unset' if value is None else 'empty'} here"
+        name = found[1] or "NAME"
+        fix = f"run `export {name}=...` on every node, or write ${found[0]} for a path that has {found[0]} in it"
+        raise ConfigError(key, wrong, "a variable with a value", fix)
     return value

@@ -18,7 +18,8 @@ from conceptloader.order.progress.spec import Overflow
 
 MAX_BLOCK_TOKENS = 1 << 27
 OVERFLOWS = get_args(Overflow)
-FIT = "set packing.overflow: split or truncate, raise packing.bins, or exclude the document"
+FIT = "set packing.overflow: split or truncate, or read a subset without such documents (conceptloader subset)"
+FIT_BLOCK = f"lower packing.bins, which leaves more room in a block, or {FIT}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class Packing:
             raise ConfigError(
                 "packing.bins",
                 str(self.bins),
-                "2 or more: one of them is room to choose",
-                "set packing.bins to 2 or more: one of them is room to choose",
+                "2 or more: the documents of (bins - 1) * seq_len tokens are spread over so many packs",
+                "set packing.bins to 2 or more, or omit it",
             )
         if self.block_tokens > MAX_BLOCK_TOKENS:
             raise ConfigError(
@@ -87,7 +88,7 @@ def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, 
     size, split = packing.seq_len, packing.overflow == "split"
     for number, start, end in documents:
         if packing.overflow == "refuse" and end - start > size:
-            raise _refused(number, end - start, f"at most {size}, the seq_len")
+            raise _refused(number, end - start, f"at most {size}, the seq_len", FIT)
         before = max(0, -(-(first - start) // size))  # pieces of the blocks before
         for at in range(start + before * size, min(end, last), size):
             if at == start or split:
@@ -112,7 +113,7 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
         if fitting:
             put(min(fitting, key=lambda b: (room[b], b)), piece, piece.start, piece.tokens)
         elif packing.overflow == "refuse":
-            raise _refused(piece.document, piece.tokens, "room for it in a pack of its block")
+            raise _refused(piece.document, piece.tokens, "room for it in a pack of its block", FIT_BLOCK)
         else:
             left.append(piece)
     for piece in left:
@@ -132,13 +133,8 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
     return found
 
 
-def _refused(document: int, tokens: int, expected: str) -> ConfigError:
-    return ConfigError(
-        "packing.overflow",
-        f"error, while document {document} has {tokens} tokens",
-        expected,
-        FIT,
-    )
+def _refused(document: int, tokens: int, expected: str, fix: str) -> ConfigError:
+    return ConfigError("packing", f"document {document} of {tokens} tokens while overflow is error", expected, fix)
 
 
 class Packs:

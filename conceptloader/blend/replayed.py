@@ -37,8 +37,8 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
     if drawn != config.names:
         raise ConfigError(
             where,
-            f"a run of {', '.join(drawn)} in {log.path}",
-            f"one of the datasets here: {', '.join(config.names)}",
+            f"a run of the datasets {', '.join(drawn)} in {log.path}",
+            f"a run of the datasets of this configuration: {', '.join(config.names)}",
             "rename the datasets as in that run, or set replay to another run",
         )
     return phases

@@ -1,13 +1,14 @@
 """The configuration, one schema for every framework. docs/configuration.md has all keys, and agrees with this."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import falls
 from conceptloader.base.strict import Count, Natural, Positive, Rule, Section, plain, unknown, within
 from conceptloader.blend.add_ons import ADD_ONS, add_on
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels.arrays import LossWeight as LossWeight
 from conceptloader.kernels.arrays import Outputs
 from conceptloader.order.mixture import MAX_BLOCK
@@ -180,6 +181,8 @@ class Config(Section):
         "batch_size": "the trainer says it, as micro_batch_size of make_dataloader; omit it",
     }
 
+    file: ClassVar[str] = ""  # that it was read from, for messages; no key, since plain data have none
+
     version: Literal[1] = 1
     seed: int = 1234
     seq_len: Count | None = None
@@ -263,7 +266,22 @@ class Config(Section):
                 f"{seq_len}, the sequence length of the trainer",
                 "omit seq_len",
             )
-        return dataclasses.replace(self, seq_len=seq_len)
+        return dataclasses.replace(self, seq_len=seq_len).read_from(self.file)
+
+    def read_from(self, file: str) -> "Config":
+        """This configuration, which was read from a file."""
+        object.__setattr__(self, "file", file)
+        return self
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors of the block say which file the key stands in, if it was read from one."""
+        try:
+            yield
+        except (ConfigError, FormatError) as error:
+            if not self.file:
+                raise
+            raise error.within(self.file) from error
 
     def with_paths(self, change: Callable[[str, str], str]) -> "Config":
         """This configuration with change(path, its key) in place of each path."""

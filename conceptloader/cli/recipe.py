@@ -126,7 +126,9 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
         try:
             command._get_values(action, [str(item)])
         except argparse.ArgumentError as error:
-            raise ConfigError(path, error.message) from error
+            others = f"one of {', '.join(map(str, action.choices))}" if action.choices else "an integer"
+            expected = ConfigError.saying("", error.message).expected or others  # of our own types, or of argparse's
+            raise ConfigError(path, repr(str(item)), expected, f"correct {key} in {file}") from error
         yield f"--{key}={item}"
 
 

@@ -147,11 +147,12 @@ class _Finishing:
         shard = int(np.searchsorted(self.boundaries, first, side="right")) - 1
         raise ConfigError(
             f"{self.unfinished.path}",
-            f"{missing:,} of {tokens:,} tokens without a value: {starts:,} begin documents, which may; the last "
-            f"{tail:,} of the dataset; token {first - self.boundaries[shard]:,} of shard {shard}, for one",
+            f"{missing:,} of {tokens:,} tokens without a value ({starts:,} begin documents, and need none), the first "
+            f"of them token {first - self.boundaries[shard]:,} of shard {shard}",
             "a value for each token that does not begin a document",
-            "write the rest, of which `has` knows what is there. The end that fills no window is in samples of "
-            "documents and packs alone (mode document, packing). Or finish(partial=True): readers then need `missing`",
+            "write the batches of which has(batch) is False; the last "
+            f"{tail:,} tokens, where these fill no window, are read in mode document or with packing; or call "
+            f"finish(partial=True), and set outputs.columns.{self.name}.missing",
         )
 
     def _items(self, shard: int, files: ItemFiles, partial: bool) -> bool:

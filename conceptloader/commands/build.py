@@ -102,7 +102,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if (done := other_builds.other_build(arguments, output)) is not None:
         return done
     if not arguments.inputs:
-        raise ConfigError("build", "no INPUT", "files, or directories of files", "name them after the options")
+        raise ConfigError(
+            "build", "no INPUT", "files, or directories of files", "pass files or directories after the options"
+        )
     building.check_tokens("build", arguments)
     if arguments.tokenizer is not None:  # once for all who read it
         arguments.tokenizer = fetched(arguments.tokenizer, "model", TOKENIZER_FILES)

@@ -153,7 +153,7 @@ def _open(arguments: argparse.Namespace) -> Blend:
         config = load_config(path)
     else:
         raise ConfigError(
-            path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)", "check the path"
+            path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)", f"run `ls {path}`"
         )
     if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
         raise ConfigError(
@@ -169,10 +169,9 @@ def _open(arguments: argparse.Namespace) -> Blend:
         config = replace(config, order="shuffled", weights="by_size")
     seed = random.getrandbits(32) if arguments.seed is None else arguments.seed
     seq_len = arguments.seq_len or config.seq_len or _SEQ_LEN
-    return open_blend(
-        replace(config, seq_len=seq_len, seed=seed, skip=(), allowed_roots=arguments.root or config.allowed_roots),
-        datasets,
-    )
+    roots = arguments.root or config.allowed_roots
+    changed = replace(config, seq_len=seq_len, seed=seed, skip=(), allowed_roots=roots)
+    return open_blend(changed.read_from(config.file), datasets)
 
 
 def _as_it_is(arguments: argparse.Namespace, shuffled: Blend) -> Blend:

@@ -157,9 +157,9 @@ def _surveyed(
     found_rows = ((source, row) for source in sources for _, row in surveyed(source, MAX_LINE_BYTES, None, bad.append))
     held = [*islice(found_rows, int(min(arguments.rows or ROWS, _HELD)))]
     if not held and bad:
-        raise InputError(found=bad[0])
+        raise InputError.saying("", bad[0])
     if not held:
-        raise InputError(sources[0].path, "no rows", "at least one record", "check the inputs")
+        raise InputError(sources[0].path, "no rows", "at least one record", "pass INPUTs of which one has a record")
     rows, first = [row for _, row in held], held[0][0]
     found = look(rows)
     if not found.roles:
@@ -188,7 +188,7 @@ def _vocabularies(
             "--vocabulary",
             f"track {unknown[0]!r}",
             f"one of {', '.join(found.named) or 'none'}",
-            "correct the name of the track",
+            "pass --vocabulary TRACK=FILE with one of these tracks",
         )
     for track in (name for name in found.named if name not in files):
         path = f"{os.path.splitext(arguments.out)[0]}.{track}.txt"

@@ -75,7 +75,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         raise ConfigError(f"--out {arguments.out}", "an existing file", "a new file", "to replace it, pass --overwrite")
     if not os.path.isdir(os.path.dirname(out)):
         raise ConfigError(
-            f"--out {arguments.out}", f"no directory {os.path.dirname(out)}", "an existing directory", "create it"
+            f"--out {arguments.out}",
+            f"no directory {os.path.dirname(out)}",
+            "an existing directory",
+            f"run `mkdir -p {os.path.dirname(out)}`",
         )
     arguments.inputs = [one for path in arguments.inputs for one in _matching(path)]
     raw = [path for path in arguments.inputs if _is_raw(path)]

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     refuse_without("--random", arguments, *_OF_RANDOM)
     refuse_without("--search", arguments, *_OF_CONCEPTS)
     if (arguments.window is None) != (arguments.seq_len is None):
-        raise ConfigError("inspect", "one of --window and --seq-len", "the two together", "add the other one")
+        raise ConfigError("inspect", "one of --window and --seq-len", "the two together", "pass --window and --seq-len")
     return _show_place(arguments, output)
 
 
@@ -117,7 +117,10 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
         windows = dataset.windows(arguments.seq_len, tracks=[])
         if not 0 <= arguments.window < len(windows):
             raise ConfigError(
-                "--window", str(arguments.window), f"a number from 0 to {len(windows) - 1}", "correct --window"
+                "--window",
+                str(arguments.window),
+                f"a number from 0 to {len(windows) - 1}",
+                "pass --window with such a number",
             )
         return [windows.token_range(arguments.window)]
     if arguments.document is not None:
@@ -127,7 +130,7 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
                 "--document",
                 f"no document {arguments.document!r} in {dataset.path}",
                 "an id of the input",
-                "check the id",
+                "pass --document with an id as the input has it",
             )
         return [dataset.document_range(number) for number in numbers]
     if arguments.document_number is not None:
@@ -136,7 +139,10 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
         start, _, stop = arguments.tokens.partition(":")
         if not (start.isdecimal() and stop.isdecimal() and int(start) <= int(stop) <= dataset.num_tokens):
             raise ConfigError(
-                "--tokens", repr(arguments.tokens), f"A:B with A <= B <= {dataset.num_tokens}", "correct the range"
+                "--tokens",
+                repr(arguments.tokens),
+                f"A:B with A <= B <= {dataset.num_tokens}",
+                "pass --tokens with such a range",
             )
         return [(int(start), int(stop))]
     return None
@@ -172,7 +178,10 @@ def _show_concepts(arguments: argparse.Namespace, output: Output) -> None:
         tracks = arguments.track or named
         if not tracks:
             raise ConfigError(
-                dataset.path, "no track with a vocabulary", "a track with a vocabulary", "its concepts are ids"
+                dataset.path,
+                "no track with a vocabulary",
+                "a track with a vocabulary",
+                "build with --vocabulary FILE: concepts are ids here",
             )
         value: dict[str, Any] = {"dataset": dataset.path, "tracks": {}}
         for track in tracks:

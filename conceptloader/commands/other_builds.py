@@ -43,7 +43,7 @@ def other_build(arguments: argparse.Namespace, output: Output) -> int | None:
         if getattr(arguments, option.removeprefix("--").replace("-", "_")):
             if not arguments.inputs and option in ("--preset", "--vocabulary-only"):
                 raise ConfigError(
-                    "build", f"{option} and no INPUT", "files, or a directory", "name them after the options"
+                    "build", f"{option} and no INPUT", "files, or a directory", f"pass the files after {option}"
                 )
             return way(arguments, output)
     refuse_without("--vocabulary-only", arguments, "min_count")

@@ -35,7 +35,7 @@ def write_parquet(batches: Iterable[Any], path: str, row_group: int = _ROW_GROUP
     for batch in chain(batches, [None]):
         kept += [] if batch is None else [batch]
         if not kept and writer is None:
-            raise ConfigError("", "no row", "at least one row", "pass at least one row: nothing was written")
+            raise ConfigError(path, "no record batch", "at least one record batch", "pass a record batch in `batches`")
         writer = writer or parquet.ParquetWriter(path, kept[0].schema, compression="zstd", **options)
         held = sum(some.num_rows for some in kept)
         if held >= row_group or batch is None:

@@ -129,9 +129,9 @@ def saved_rows(kind: type[R], state: Any, names: Iterable[str], rule: str) -> tu
     if sorted(found.datasets) != sorted(expected):
         raise ResumeError(
             "mixing",
-            ", ".join(found.datasets),
-            f"numbers for {', '.join(sorted(expected))}",
-            "begin a stage of data with other datasets (new_stage): a mixture learns over those that it began with",
+            f"numbers for {', '.join(found.datasets)} in the state",
+            f"numbers for {', '.join(sorted(expected))}, the datasets of the configuration",
+            "restore `datasets`, or pass new_stage=True to load_state_dict, which begins the mixture again",
         )
     columns = zip(*(found.datasets[name] for name in expected), strict=True)
     return found, [dict(zip(expected, column, strict=True)) for column in columns]

@@ -26,7 +26,10 @@ from conceptloader.order.weights import exact_weights
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
 PHASES = 1024  # that stay laid out for kernels
-FORGOTTEN = "pass the run log (--run-log): weights were set live since, of which the state keeps those in force"
+FORGOTTEN = (
+    "pass the run log, which has all weights (--run-log DIR): some were set while the run was running, and a "
+    "checkpoint keeps only the last ones"
+)
 
 
 class Mixture(Shown):
@@ -262,9 +265,9 @@ class Mixture(Shown):
             raise ConfigError(
                 "window",
                 f"dataset {dataset}, epoch {epoch}, window {window}",
-                f"one of {len(self.sizes)} datasets, epoch >= 0, and a window of the dataset; sizes are "
-                f"{self.sizes[:20]}",
-                f"pass a window of these sizes: {self.sizes[:20]}",
+                f"a dataset from 0 to {len(self.sizes) - 1}, an epoch of 0 or more, and a window below the number of "
+                f"windows of its dataset: {self.sizes[:20]}",
+                "pass numbers in these ranges",
             )
         size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:

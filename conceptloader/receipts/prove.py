@@ -240,8 +240,10 @@ def _proof(dataset: Dataset, number: int) -> dict[str, Any]:
     found, expected = merkle.root_of(leaves).hex(), shards[shard][24:].hex()
     if found != expected:
         where = dataset.files.path("stream.bin", shard)
-        fix = "run `conceptloader verify DATASET --full`, and restore the files it names, or that one"
-        raise FormatError(f"{where}: the tree of the documents", found, f"{expected} as {FILE} says", fix)
+        fix = f"run `conceptloader verify DATASET --full`, and restore the files that it names, or else {FILE}"
+        raise FormatError(
+            where, f"documents whose hash tree has the root {found}", f"the root {expected}, as {FILE} says", fix
+        )
     return {
         "document": {**_numbers(entry, "first", "tokens"), "sha256": entry[16:48].hex(), "id": entry[48:].decode()},
         "path": _path(leaves, place),

@@ -87,8 +87,9 @@ class DocumentTest:
             if value is not None and self._kind(value) != self._keys[name]:
                 wanted = next(word for kind, word in _KINDS.items() if self._kind(kind()) == self._keys[name])
                 track, _, key = name.partition(".")
-                fix = f"or compare text: {track}->>'$.{key}'"
-                raise ConfigError(f"where: {name}", f"{value!r:.100} in a document", wanted, fix)
+                fix = f"compare it as text: {track}->>'$.{key}'"
+                expected = f"{wanted}, as in the first document that has this key"
+                raise ConfigError(f"where: {name}", f"{value!r:.100} in a document", expected, fix)
         whole = all(value is None or (type(value) is int and abs(value) < 1 << 63) for value in values)
         number = self._keys[name] == self._arrow.float64()
         return self._arrow.array(values, self._arrow.int64() if number and whole else self._keys[name])

@@ -160,11 +160,8 @@ class PlainReader:
             try:
                 found.append([dataset.codec(track.name).decode(record) for record in records])
             except (ValueError, RecursionError) as error:
-                raise FormatError(
-                    f"track {track.name}",
-                    f"found a record that is not of its codec: {error}",
-                    fix=DAMAGED,
-                ) from error
+                where, what = f"{dataset.path}: track {track.name}", f"a record that its codec cannot decode ({error})"
+                raise FormatError(where, what, "a record of its codec", DAMAGED) from error
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:
@@ -308,13 +305,13 @@ class PlainReader:
         spans = view.dataset.spans(source, start, stop)
         item = track.item.itemsize
         if track.holds_concepts:
-            item = view.dataset.tracks[source].concepts.item
+            item = view.dataset.files.concepts(source).item
         sizes = np.array([len(record) for record in spans.records], np.int64)
         single = track.single
         if (sizes % item).any() or (single and (sizes != item).any()):
             expected = "a single number" if single else "lists of items"
             raise FormatError(
-                f"track {source}",
+                f"{view.dataset.path}: track {source}",
                 f"records of {sizes} bytes",
                 f"{expected} of {item} bytes",
                 DAMAGED,
@@ -325,7 +322,7 @@ class PlainReader:
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
-                f"track {source}",
+                f"{view.dataset.path}: track {source}",
                 f"{before + len(spans)} spans and up to {most} concepts in one",
                 f"at most {track.max_spans} and {track.max_concepts}",
                 DAMAGED,
@@ -364,16 +361,12 @@ class PlainReader:
         if not track.holds_concepts:
             return [np.frombuffer(record, track.item, n) for record, n in kept], []
         entry = view.dataset.tracks[name]
-        codec, limit = entry.concepts, entry.num_ids
+        codec, limit = view.dataset.files.concepts(name), entry.num_ids
         try:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            raise FormatError(
-                f"track {name}",
-                str(error),
-                fix=DAMAGED,
-            ) from error
+            raise FormatError.saying(f"{view.dataset.path}: track {name}", f"{error}; {DAMAGED}") from error
         for ids in values:
             if ids.max(initial=0) >= limit and len(ids):
                 raise FormatError(

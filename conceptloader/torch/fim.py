@@ -83,12 +83,13 @@ class FillInMiddle:
                     "a number from 0 to 1",
                     f"pass {name} in this range",
                 )
-        if (self.decode is None) != (self.encode is None) or (self.no_prefix is not None and self.decode is None):
+        given = [name for name in ("decode", "encode", "no_prefix") if getattr(self, name) is not None]
+        if given and given[:2] != ["decode", "encode"]:
             raise ConfigError(
                 "fim",
-                "one of decode and encode, or no_prefix without both",
-                "decode and encode together",
-                "pass decode and encode",
+                f"{' and '.join(given)} alone",
+                "decode and encode together, and no_prefix only with both",
+                f"pass decode and encode, or omit {' and '.join(given)}",
             )
         if (self.split is None) != (self.fragment_rate is None):
             raise ConfigError(

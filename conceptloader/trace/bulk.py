@@ -47,7 +47,12 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     """
     need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
     if not 0 <= first < stop:
-        raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end", "correct the range")
+        raise ConfigError(
+            "steps",
+            f"{first}:{stop}",
+            "first:end with first below end",
+            "pass steps of which the first is below the end",
+        )
     run.at_step(first)
     ranges = list(sample_ranges(run, first, stop))
     members = [member for *_, era in ranges for member in era.members if member is not None]

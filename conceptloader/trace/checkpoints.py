@@ -58,7 +58,7 @@ def find_checkpoints(
         paths = sorted(path for path in Path(directory).iterdir() if path.name != FILE_NAME)
     except OSError as error:
         raise ConfigError(
-            "checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints", "check the path"
+            "checkpoints", f"{directory}: {error.strerror}", "the directory of checkpoints", f"run `ls -ld {directory}`"
         ) from error
     found, skipped = list[Checkpoint](), dict[str, str]()
     for path in paths:
@@ -95,7 +95,7 @@ def check_continuous(run: Run) -> None:
                 f"a start at sample {consumed}",
                 f"sample {expected}, where the launch before it ends: samples were repeated or passed "
                 "over, the log was edited, or two runs share it",
-                "put the log back from a copy; without a run log the answer is in samples alone",
+                "put the log back from a copy, or omit --run-log: the answer then names samples, and no steps",
             )
 
 

@@ -145,12 +145,18 @@ class DocumentColumns:
         twice = sorted(set(table.column_names) & set(self.types) - {"id"})
         if twice:
             raise ConfigError(
-                where, f"the columns {', '.join(twice)}, which the dataset has too", "new names", "rename them"
+                where,
+                f"the columns {', '.join(twice)}, which the dataset has too",
+                "new names",
+                f"rename {', '.join(twice)} in the table",
             )
         kind = getattr(table["id"].type, "value_type", table["id"].type)  # of a dictionary, too
         if not any(getattr(self._arrow.types, f"is_{name}")(kind) for name in _ID_TYPES):
             raise ConfigError(
-                where, f"ids of type {kind}", "strings or integers, as in the input", "convert the column"
+                where,
+                f"ids of type {kind}",
+                "strings or integers, as in the input",
+                "cast the column of ids to strings",
             )
         table = table.filter(table["id"].is_valid())
         ids = table["id"].cast(self._arrow.large_string())

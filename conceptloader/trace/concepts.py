@@ -100,7 +100,7 @@ def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
         if not of:
             known = ", ".join(sorted({name for ds in datasets.values() for name in ds.concept_tracks})) or "none"
             raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
-        if test.compare and any(ds.tracks[test.name].concepts.scores is None for ds in having.values()):
+        if test.compare and any(ds.files.concepts(test.name).scores is None for ds in having.values()):
             raise test.wrong(f"the track {test.name!r} without scores", "one that has some")
         ids[test] = {key: _id_of(ds, test) for key, ds in of.items()}
         if max(ids[test].values()) < 0:

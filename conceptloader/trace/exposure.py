@@ -163,7 +163,10 @@ class Exposure:
                 tables.append(self._concept_table(name, some, source, track))
         if not tables:
             raise ConfigError(
-                "track", f"{track!r}", "a track of concepts of a dataset of the run", "correct the name (--track)"
+                "track",
+                f"{track!r}",
+                "a track of concepts of a dataset of the run",
+                "pass a track of `conceptloader inspect DATASET` (--track)",
             )
         return self._arrow.concat_tables(tables)
 
@@ -221,7 +224,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
             "exposure",
             f"{'neither' if until is None else 'both'} of until and num_samples",
             "until, a step, or else num_samples, without a run log",
-            "give one of them",
+            "pass until with a run log, or num_samples without one",
         )
     windows: dict[tuple[int, int], Windows] = {}
     for low, high, plan, era in _ranges(run, until, num_samples):

@@ -131,7 +131,7 @@ def _searched(run: Run, dataset: str | None, num_samples: int | None) -> list[tu
     found = [(era, index) for era, index, name in names if dataset in (None, name)]
     if not found:
         known = sorted({name for era, _, name in names if era is eras[-1]})
-        raise ConfigError("dataset", repr(dataset), f"one of {known}", "correct the name")
+        raise ConfigError("dataset", repr(dataset), f"one of {known}", "pass one of these datasets (--dataset)")
     return found
 
 

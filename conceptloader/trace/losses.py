@@ -199,7 +199,7 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
     arrow, parquet = need("pyarrow", _NO_ARROW), need("pyarrow.parquet", _NO_ARROW)
     paths = sorted(p for p in Path(directory).glob("*.*") if p.suffix in (".journal", ".parquet") and p.name[0] != ".")
     if not paths:
-        raise ReadError(f"{directory}", "no loss log", "the directory that a LossLog writes to", "check the path")
+        raise ReadError(f"{directory}", "no loss log", "the directory that a LossLog writes to", "pass that directory")
     found = [np.zeros(0, LOSS)]
     for path in paths:
         try:
@@ -213,7 +213,7 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
                     rows[name] = table[name].to_numpy()
         except (arrow.ArrowException, KeyError) as error:
             raise FormatError(
-                path, f"a file that cannot be read ({error})", "a part of a loss log", "move it away"
+                path, f"a file that cannot be read ({error})", "a part of a loss log", f"move {path} out of the folder"
             ) from error
         found.append(rows[(rows["step"] >= first) & (rows["step"] < stop)])
     rows = np.concatenate(found)[::-1]  # the latest first

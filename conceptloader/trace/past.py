@@ -31,7 +31,8 @@ def open_log(log: str | os.PathLike[str]) -> RunLog:
     if name == FILE_NAME:
         return RunLog(folder or ".")
     if os.path.isfile(log):
-        raise ConfigError("run log", str(log), f"a directory, or its {FILE_NAME}", "move it there")
+        found, fix = f"the file {log}", f"pass --run-log DIR, or rename the file to {FILE_NAME}"
+        raise ConfigError("run log", found, f"a directory with a file {FILE_NAME}, or this file", fix)
     return RunLog(log)
 
 
@@ -60,13 +61,16 @@ def open_run(
     if log is None or planned:
         if config is None:
             raise ConfigError(
-                "run", "no configuration", "CONFIG, the YAML file of the run, or its run log", "name one of these"
+                "run",
+                "no configuration",
+                "CONFIG, the YAML file of the run, or its run log",
+                "pass CONFIG, or --run-log DIR",
             )
         if log is None:
             return Run(blend=open_blend(load_config(config)))
     runs = open_log(log)
     if not runs.starts:
-        raise ConfigError(runs.path, "no start of a run", "the run log of a training", "check the path")
+        raise ConfigError(runs.path, "no start of a run", "the run log of a training", "pass the folder of the run log")
     last = runs.history.segments[-1].start
     given = None if config is None else load_config(config, defaults=defaults_of(runs.spec(last), last.seq_len))
     if planned:
@@ -139,7 +143,9 @@ class _Past:
             config = self._config(one)
             if config is not None and config.loader.batch_log and replace(one, time="") not in known:
                 found = f"no batch log of the launch at step {one.step} ({one.time})"
-                raise ConfigError(self.runs.path, found, "one of each launch, as written", "restore its files")
+                raise ConfigError(
+                    self.runs.path, found, "a batch log of each launch, as written", "restore conceptloader_batches"
+                )
 
     def _holds(self, launch: RunStart, loop: RunStart) -> bool:
         """Whether a loop that began so can be one of a launch: of the same sizes, on its steps, in an order logged."""

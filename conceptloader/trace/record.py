@@ -70,9 +70,9 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
     if not paths:
         raise ReadError(
             f"{directory}",
-            "no record (<launch>.<dp_rank>.jsonl)",
-            "the records that the ranks of a run wrote",
-            "check the path",
+            "no file <launch>.<dp_rank>.jsonl",
+            "the batch log that the ranks of a run wrote",
+            "pass the directory that BatchRecorder writes to",
         )
     for path in paths:
         found = _read_file(path)
@@ -115,7 +115,7 @@ def _read_file(path: Path) -> Iterator[Any]:
         data = path.read_bytes()
     except OSError as error:
         raise ReadError(
-            f"{path}", f"cannot read the record: {error}", fix="check the path and its permissions"
+            f"{path}", f"cannot read the record: {error}", fix=f"run `chmod u+r {path}`, or check its disk or mount"
         ) from error
     dp_rank = -1
     for number, line in enumerate(data.split(b"\n")[:-1], 1):  # without what a kill left unfinished

@@ -130,7 +130,7 @@ def _view(sample: Mapping[str, Any], views: Mapping[int, View]) -> View:
     facts = {(view.dataset.tokenizer, *(t.vocabulary for t in view.dataset.tracks.values())) for view in views.values()}
     if len(facts) > 1:
         raise ConfigError(
-            "outputs.dataset_id", "false, and the datasets have different names", "true", "set it to true"
+            "outputs.dataset_id", "false, and the datasets have different names", "true", "omit outputs.dataset_id"
         )
     return next(iter(views.values()))
 

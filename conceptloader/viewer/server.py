@@ -51,7 +51,10 @@ class Server(ThreadingHTTPServer):
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as error:
             raise ConfigError(
-                f"{host}:{port}", f"cannot listen there: {error}", fix="choose another --port or --host"
+                f"{host}:{port}",
+                f"an address that cannot be listened at ({error})",
+                "a free port of an address of this machine",
+                "pass another --port or --host",
             ) from error
         self.local = is_loopback(host)
         self.names = {"localhost", host.lower(), *([] if self.local else [socket.gethostname().lower()])}

@@ -40,7 +40,10 @@ def document(looked: Looked, query: Query) -> dict[str, Any]:
         numbers = dataset.find_document(query.text("id"))
         if not numbers:
             raise ConfigError(
-                "document", f"no {query.text('id')!r} in {source.name}", "an id of the input", "correct the id"
+                "document",
+                f"no {query.text('id')!r} in {source.name}",
+                "an id of the input",
+                "look for an id as the input has it",
             )
     elif not dataset.num_documents:
         raise ConfigError(source.name, "no table of documents", "a table of documents", "look at its windows")

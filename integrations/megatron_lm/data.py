@@ -212,8 +212,9 @@ class MegatronData:
             embedding: Rows of it, None if not known.
         """
         eod, remedy = getattr(self.dataset_config.tokenizer, "eod", None), "start with the tokenizer of the data"
+        larger = f"raise --vocab-size, or {remedy}"
         for split in (self.train, *self.valid, *self.test):
-            check_vocabulary(split.datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)
+            check_vocabulary(split.datasets, embedding, "the model's embedding (--vocab-size, padded)", larger)
             for name, dataset in split.datasets.items():
                 ours = dataset.tokenizer
                 if ours is None or None in (eod, ours.eos_id) or eod == ours.eos_id or TOKENIZER in self._accept:

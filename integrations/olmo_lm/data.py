@@ -106,10 +106,9 @@ class ConceptDataLoader(TextDataLoaderBase):
             if name not in rows:
                 raise ConfigError(
                     "model_inputs",
-                    f"{name} without a row for each window",
-                    "rows, by which OLMo-core cuts batches into micro batches",
-                    f"set layout: padded for concepts, or omit {name} from model_inputs: OLMo-core cuts "
-                    "batches by rows",
+                    f"{name}, an array without a row for each window",
+                    "arrays with a row for each window, since OLMo-core cuts batches into micro batches by rows",
+                    f"set tracks.NAME.layout: padded for concepts, or omit {name} from model_inputs",
                 )
 
     def _windows(self, tokens: int) -> int:

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
             {"quality": {"layout": "ragged"}},
         ),
         (r"tracks\.quality: found layout padded and max_concepts 2", {}, {"quality": {"max_concepts": 2}}),
-        (r"tracks\.notes: dataset a has codec json, .* set layout: records", {}, {"notes": {}}),
+        (r"tracks\.notes: found codec json in dataset a, .* set tracks.notes.layout: records", {}, {"notes": {}}),
         (r"tracks\.notes\.max_concepts: found", {}, {"notes": {"layout": "records", "max_concepts": 1}}),
     ]
     for message, outputs, tracks in wrong:

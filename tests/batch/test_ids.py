@@ -156,7 +156,7 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
     spans = cl.open_dataset(path, verify_files=False).spans("concepts", 80, 84)
     with raises(FormatError, found="concept id 4294967295, expected ids below 3"):
         spans.decode()
-    with raises(FormatError, found="concept id 4294967295, expected ids below 3"):
+    with raises(FormatError, found="concept id 4294967295", expected="ids below 3"):
         spans.values  # noqa: B018
 
 

@@ -64,11 +64,12 @@ CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
         "ascending numbers below 3",
     ),
     "begins late": (
-        "spans", "documents.bin", INDEX * 0, "u8", 5, "position 5 in entry 0 for tokens from 4 on", "not after",
+        "spans", "documents.bin", INDEX * 0, "u8", 5, "position 5 in entry 0 for tokens from 4 on",
+        "a position from 0 to 4",
     ),
     "unsigned": (
         "spans", "documents.bin", INDEX * 0, "u8", 2**64 - 2, f"position {2**64 - 2} in entry 0 for tokens from 4 on",
-        "not after",
+        "a position from 0 to 4",
     ),
     "falls": (
         "spans", "documents.bin", INDEX * 2, "u8", 3, "position 3 in entry 2 after 6",
@@ -78,7 +79,8 @@ CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
         "spans", "t.spans", 12 * 2, "u8", 3, "position 3 in entry 2 after 3", "ascending positions in [0, 16]",
     ),
     "ends early": (
-        "spans", "documents.bin", TABLE + 8 * 3, "u8", 0, "position 6 in entry 1 for tokens up to 10", "not before",
+        "spans", "documents.bin", TABLE + 8 * 3, "u8", 0, "position 6 in entry 1 for tokens up to 10",
+        "a position of 10 or more",
     ),
     "record": (
         "spans", "t.spans", 12 + 8, "u4", 77, "record 77 of track t at token 20 of the dataset", "numbers below 6",
@@ -141,8 +143,8 @@ def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
     view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
     reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
-    found = "found error, while document 3 has 5 tokens, expected room for it in a pack of its block; set packing"
-    with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing.overflow: {found}"):
+    found = "found document 3 of 5 tokens while overflow is error, expected room for it in a pack of its block; lower"
+    with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing: {found}"):
         reader.read(zero, picked=(zero.astype(np.int64), zero))
 
 

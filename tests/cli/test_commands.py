@@ -146,7 +146,7 @@ def test_a_recipe_says_what_the_command_line_would(
         ("- a", "r.yaml: found list, expected options"),
         ("out: a\nout: b", "found the key 'out' twice"),
         ("workers: 0", "r.yaml: workers: found '0', expected an integer of 1 or more"),
-        ("encoding: odd", "r.yaml: encoding: invalid choice: 'odd' (choose from"),
+        ("encoding: odd", "r.yaml: encoding: found 'odd', expected one of auto"),
         ("column: {text: ''}", "r.yaml: column: found 'text='"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import get_args, get_origin, get_type_hints
 import pytest
 import yaml
 
+from conceptloader import build
 from conceptloader.blend import Config, DatasetConfig, load_config, open_blend, schema
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels.arrays import ColumnOptions
@@ -452,3 +453,19 @@ def test_a_path_that_is_no_dataset(tmp_path: Path, kind: str, check: bool) -> No
         (ConfigError, FormatError), match=f"{path}: found {found}, expected .*`conceptloader build` of text"
     ):
         open_blend(config)
+
+
+@pytest.mark.parametrize(
+    ("more", "where"), [({}, "datasets.web: {}/web"), ({"tracks": {"none": {}}, "datasets": {}}, "tracks.none")]
+)
+def test_what_does_not_fit_the_data_is_said_with_the_file(tmp_path, more, where):
+    (tmp_path / "in.jsonl").write_text('{"text": "a cat and a dog"}')
+    build(tmp_path / "in.jsonl", tmp_path / "code", tokenizer="bytes")
+    data = {"datasets": {"code": {"path": "code"}, **more.get("datasets", {"web": {"path": "web"}})}, "seq_len": 4}
+    data = {"weights": "by_size", **more, **data}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(data))
+    where = where.format(tmp_path)
+    with raises(ConfigError, f"{tmp_path}/run.yaml: {where}"):
+        open_blend(load_config(tmp_path / "run.yaml").with_seq_len(4))
+    with pytest.raises(ConfigError, match=f"^{re.escape(where)}: "):
+        open_blend(load_config(data, base_dir=tmp_path))

@@ -130,8 +130,11 @@ def test_unknown_parameters_of_a_codec_are_a_problem(path: Path, codec: str, par
     found = messages(cl.verify(path, full=full))
     assert "tracks: concepts: " in found
     assert f"found parameters {parameters}" in found
-    with raises(ConfigError, found="parameters"):
+    where = f"{path / 'manifest.json'}: track 'concepts': codec {codec}"
+    with raises(ConfigError, where, "parameters", fix="parameters"):
         cl.open_dataset(path).spans("concepts", 0, 4)
+    with raises(ConfigError, where):
+        cl.open_dataset(path).files.item("concepts")  # what reads in bulk asks for
     file = path / "00001.concepts.index"
     file.write_bytes(bytes(file.stat().st_size))
     assert len(cl.verify(path, full=True)) > 1, "the rest is checked all the same"

@@ -168,7 +168,7 @@ def test_pickle_needs_permission(tmp_path: Path) -> None:
         ("numpy", {}, r"codec numpy: found parameters \{\}, expected"),
         ("numpy", {"dtype": "O"}, "codec numpy: found parameters"),
         ("numpy", {"dtype": "f4", "shape": 2}, "codec numpy: found parameters"),
-        ("json", {"indent": 1}, "found parameters .* expected none for codec json"),
+        ("json", {"indent": 1}, "found parameters .* expected no parameters"),
     ],
 )
 def test_wrong_parameters(tmp_path: Path, codec: str, parameters: dict[str, Any], message: str) -> None:

@@ -244,7 +244,7 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
 def test_a_number_that_becomes_infinite_in_a_field(tmp_path: Path) -> None:
     build = cl.writing.create_writer(tmp_path / "weights", cl.writing.BuildOptions(fields={"weight": "f4"}))
     with build.shard(0) as writer:
-        with raises(InputError, found="field weight: found values that float32 cannot hold"):
+        with raises(InputError, path="field weight", found="values that float32 cannot hold"):
             writer.add_document([1, 2], fields={"weight": [0.5, 1e39]})
         writer.add_document([1, 2], fields={"weight": [0.5, np.inf]})
     cl.writing.finalize(tmp_path / "weights")

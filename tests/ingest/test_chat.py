@@ -270,6 +270,8 @@ def test_csv_has_prompts_and_completions(tmp_path: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert "b.csv: line 2: messages: found 'hello', expected messages" in told
     assert "prompt and completion" in told
+    assert main(["build", *map(str, (tmp_path / "b.csv", "--out", out, *more[:-3], tmp_path / "no.jinja"))]) == 2
+    assert f"--chat-template {tmp_path / 'no.jinja'}: found a file that cannot be read" in capsys.readouterr().err
     chat = load_rules("bytes", str(tmp_path / "t.jinja"), None)
     assert cl.build(tmp_path / "a.csv", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2
     same = cl.open_dataset(tmp_path / "python").manifest

@@ -148,3 +148,14 @@ def test_a_table_of_text_that_may_be_cut_off(
     for _ in range(2):
         assert len([*module.read_csv(str(tmp_path / "in.csv"), None, 1 << 20)]) == 1
     assert caplog.text.count("in.csv: line 3 has no end") == said
+
+
+@pytest.mark.parametrize(("kind", "compress"), [("gz", gzip.compress), ("zst", zstandard.ZstdCompressor().compress)])
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.tsv"])
+def test_no_part_of_a_compressed_file_is_read_as_all_of_it(tmp_path: Path, kind: str, compress: Any, name: str) -> None:
+    path = tmp_path / f"{name}.{kind}"
+    data = compress(b"id\n" + b"7\n" * 40)
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with raises(InputError, str(path), "corrupt or truncated", "a complete file"):
+            list(module.read_blocks(str(path), kind, 100))

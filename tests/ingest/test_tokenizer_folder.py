@@ -229,5 +229,10 @@ def test_a_guess_with_another_use_is_none(tmp_path: Path, role: str) -> None:
 def test_a_folder_of_other_things(names: list[str], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).write_text("{}")
-    with raises(ConfigError, f"tokenizer {tmp_path}", "a folder without a tokenizer", fix="check the path"):
+    with raises(
+        ConfigError,
+        f"tokenizer {tmp_path}",
+        "a folder without a tokenizer",
+        fix="pass the folder or file of a tokenizer",
+    ):
         load_tokenizer(str(tmp_path))

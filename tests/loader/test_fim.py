@@ -174,8 +174,8 @@ def test_masked_documents_stay_and_bad_input_is_refused() -> None:
     assert found.inputs[10] == PREFIX
     for wrong, said in [
         ({"rate": 1.5}, "fim rate: found 1.5, expected a number from 0 to 1"),
-        ({"no_prefix": "x"}, "no_prefix without both"),
-        ({"decode": str}, "one of decode and encode"),
+        ({"no_prefix": "x"}, "no_prefix alone"),
+        ({"decode": str}, "decode alone"),
         ({"split": 3}, "one of split and fragment_rate"),
     ]:
         with pytest.raises(ConfigError, match=said):

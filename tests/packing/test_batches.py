@@ -34,7 +34,9 @@ def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
     layout = decide_layout([view], 8, Outputs())
     zero = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint64)
     for reader in (PlainReader, BatchReader):
-        with pytest.raises(ConfigError, match=r"found error, while document 1 has 9 tokens, expected at most 8"):
+        with pytest.raises(
+            ConfigError, match=r"packing: found document 1 of 9 tokens while overflow is error, expected at most 8"
+        ):
             reader(None, [view], layout).read(zero[2], picked=zero[:2])
 
 

@@ -129,7 +129,7 @@ def test_crop_keeps_the_beginning_and_refuse_refuses_just_what_would_be_split(
             with raises(ConfigError, found="document"):
                 pack(pieces, count, refuse)
     if is_split:
-        with pytest.raises(ConfigError, match=r"packing\.overflow: found error, while document \d+ has \d+ tokens"):
+        with pytest.raises(ConfigError, match=r"packing: found document \d+ of \d+ tokens while overflow is error"):
             [pack(pieces, count, refuse) for count, pieces in blocks_of(lengths, refuse)]
     else:
         found = [pack(pieces, count, refuse) for count, pieces in blocks_of(lengths, refuse)]

@@ -284,7 +284,7 @@ def test_the_same_tokens_with_other_boundaries(made: Made, copied: Path) -> None
 def test_files_that_are_not_those_of_the_hashes(copied: Path) -> None:
     file = copied / "data/web" / FILE
     edit(file, document_roots=["0" * 64, *json.loads(file.read_text())["document_roots"][1:]])
-    with raises(FormatError, "the tree of the documents", fix="conceptloader verify"):
+    with raises(FormatError, found="documents whose hash tree has the root", fix="conceptloader verify"):
         make_receipt(stated_in(copied), "web-1")
 
 

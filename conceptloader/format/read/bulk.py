@@ -212,7 +212,7 @@ def records_of(reader: ShardReader, shard: int, track: str, numbers: Ints) -> li
 
 def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_ids: int) -> tuple[Ints, Ints]:
     """Concept ids of records of codec "concepts": (offsets [n + 1], ids), those of record i at [offsets[i], ...)."""
-    files, codec = reader.files, reader.manifest.tracks[track].concepts
+    files, codec = reader.files, reader.files.concepts(track)
     begin, end = _record_places(reader, shard, track, records, codec.item)
     counts = (end - begin) // codec.item
     if codec.scores is None:
@@ -228,7 +228,7 @@ def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_
 
 def scores_of(reader: ShardReader, shard: int, track: str, records: Ints) -> NDArray[np.float64]:
     """The scores of the ids that `concepts_of` returns for the same records, of a track that has them."""
-    codec = reader.manifest.tracks[track].concepts
+    codec = reader.files.concepts(track)
     assert codec.scores is not None
     begin, end = _record_places(reader, shard, track, records, codec.item)
     first = begin + (end - begin) // codec.item * codec.ids.itemsize

@@ -13,6 +13,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.read.columns import Columns
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
+from conceptloader.format.spec.codecs import Codec, ConceptsCodec, NumpyCodec, get_codec
 from conceptloader.format.spec.jsonfile import JsonFile, seal_of
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
@@ -138,6 +139,25 @@ class Files:
 
     def path(self, kind: str, shard: int) -> str:
         return self.expected(kind, shard).path
+
+    def codec(self, track: str) -> Codec:
+        """The codec of a track. Raises: ConfigError for its parameters, FormatError for one that is not known."""
+        entry = self.manifest.tracks[track]
+        where = f"{self.roots.resolve(fmt.MANIFEST)}: track {track!r}"
+        codec = get_codec(entry.codec, entry.parameters, where)
+        return ConceptsCodec(entry.parameters, entry.num_ids) if isinstance(codec, ConceptsCodec) else codec
+
+    def concepts(self, track: str) -> ConceptsCodec:
+        """The codec of a track of concepts."""
+        codec = self.codec(track)
+        assert isinstance(codec, ConceptsCodec)
+        return codec
+
+    def item(self, track: str) -> int:
+        """Bytes of a concept, or a number, in a record."""
+        codec = self.codec(track)
+        assert isinstance(codec, (ConceptsCodec, NumpyCodec))
+        return codec.item
 
     def expected(self, kind: str, shard: int) -> Expected:
         """What the manifest says of a file."""

@@ -12,7 +12,7 @@ from conceptloader.format.read.bulk import check_tokens, documents_of, items_of,
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
-from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
+from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.columns import Ints, Numbers, offsets_of
 from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.viewfile import Runs
@@ -84,10 +84,7 @@ class Ranges:
                 "a codec that executes no code",
                 "pass allow_pickle=True if you trust the dataset, or omit this track from tracks",
             )
-        codec = get_codec(entry.codec, entry.parameters, f"{self.path}: track {track!r}")
-        if isinstance(codec, ConceptsCodec):
-            codec = entry.concepts
-        self._codecs[track] = codec
+        codec = self._codecs[track] = self.files.codec(track)
         return codec
 
     def vocabulary(self, track: str) -> list[str] | None:

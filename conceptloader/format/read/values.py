@@ -38,11 +38,9 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
     try:
         return [codec.decode(record) for record in records]
     except (ValueError, RecursionError) as error:
-        raise FormatError(
-            where,
-            f"found a record that its codec cannot decode: {error}",
-            fix="pass register_codec a codec that reads these records, or restore the file from a copy",
-        ) from error
+        fix = "pass register_codec a codec that reads these records, or restore the file from a copy"
+        found = f"a record that its codec cannot decode ({error})"
+        raise FormatError(where, found, "a record of its codec", fix) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +81,7 @@ class Spans(Tabular):
         try:
             self.codec.check_ids(values)
         except ValueError as error:
-            raise FormatError(self.where, str(error), fix=DAMAGED) from error
+            raise FormatError.saying(self.where, f"{error}; {DAMAGED}") from error
         return values
 
     def _columns(self, names: Sequence[str] | None = None) -> dict[str, Any]:

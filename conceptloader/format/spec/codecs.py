@@ -157,6 +157,7 @@ class NumpyCodec:
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.dtype = np.dtype(f"<{parameters['dtype']}")
+        self.item = self.dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
@@ -393,23 +394,23 @@ def get_codec(name: str, parameters: Mapping[str, Any], where: str) -> Codec:
         )
     problem = parameter_problem(name, parameters)
     if problem:
-        raise ConfigError(where, str(problem))
+        raise problem.within(where)
     codec: Codec = _WITH_PARAMETERS[name](parameters) if name in _WITH_PARAMETERS else _PLAIN[name]()
     return codec
 
 
-def parameter_problem(name: str, parameters: Mapping[str, Any]) -> str | None:
+def parameter_problem(name: str, parameters: Mapping[str, Any]) -> ConfigError | None:
     """What is wrong with the parameters of a built-in codec."""
+    where, found = f"codec {name}", f"parameters {dict(parameters)!r:.200}"
     if name == "concepts":
         known = {"ids": ("u2", "u4"), "scores": ("f2", "f4")}
         if all(key in known and value in known[key] for key, value in parameters.items()):
             return None
         expected = '{"ids": "u2" or "u4", "scores": "f2" or "f4"}, both optional'
-        return f"codec concepts: found parameters {dict(parameters)!r:.200}, expected {expected}"
+        return ConfigError(where, found, expected, "pass parameters of this form, or none")
     if name != "numpy":
-        found = f"found parameters {dict(parameters)!r:.200}, expected none for codec {name}; remove them"
-        return found if parameters else None
+        return ConfigError(where, found, "no parameters", "omit parameters") if parameters else None
     if set(parameters) == {"dtype"} and parameters["dtype"] in FIELD_TYPES:
         return None
     expected = f"{{'dtype': t}} with t one of {', '.join(FIELD_TYPES)}"
-    return f"codec numpy: found parameters {dict(parameters)!r:.200}, expected {expected}"
+    return ConfigError(where, found, expected, "pass parameters of this form")

@@ -168,7 +168,7 @@ class ColumnFile:
     def check(self, name: str, manifest: Manifest) -> None:
         """Whether it can be the column `name` of a dataset. Raises: ConfigError."""
         if problem := column_problem(name, manifest):
-            raise ConfigError("", f"a column called {name!r}", problem, "rename it")
+            raise ConfigError("", f"a column called {name!r}", problem, "pass another NAME for the column")
         tokens = manifest.shards.tokens
         for key, files in (("files", self.files), ("holes", self.holes)):
             for column, values in vars(files).items() if files else ():

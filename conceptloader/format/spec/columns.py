@@ -63,7 +63,7 @@ def as_field(values: NDArray[Any], dtype: "np.dtype[Any]") -> NDArray[Any]:
         column = values.astype(dtype)
     endless = np.isinf(column)
     if not (np.array_equal(column, values) if dtype.kind in "iu" else np.isinf(values[endless]).all()):
-        raise ValueError(f"found values that {dtype} cannot hold; use another type")
+        raise ValueError(f"found values that {dtype} cannot hold, expected values in its range; use another type")
     return column
 
 

@@ -4,15 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import Reads, Rule, convert, within
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import ConceptsCodec, parameter_problem
 from conceptloader.format.spec.columns import Ints, total
 from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json, load_sealed
 from conceptloader.format.spec.layout import StreamLayout
@@ -83,19 +80,6 @@ class Track:
     def num_ids(self) -> int:
         """Concept ids are below this: the size of the vocabulary, or 2**32 without one."""
         return self.vocabulary.count if self.vocabulary else 1 << 32
-
-    @property
-    def concepts(self) -> ConceptsCodec:
-        """The codec of a track of concepts. Raises: ConfigError for its parameters."""
-        problem = parameter_problem(self.codec, self.parameters)
-        if problem:
-            raise ConfigError("", problem)
-        return ConceptsCodec(self.parameters, self.num_ids)
-
-    @property
-    def item(self) -> int:
-        """Bytes of a concept, or a number, in a record."""
-        return self.concepts.item if self.codec == "concepts" else np.dtype(f"<{self.parameters['dtype']}").itemsize
 
     def spans_in(self, tokens: int) -> int:
         """A bound on the number of spans that a window of `tokens` tokens touches; exact for 2**k up to 2**20.
@@ -267,8 +251,9 @@ def _check(manifest: Manifest) -> None:
     if not 1 <= len(shards) <= fmt.MAX_SHARDS:
         raise ConfigError("shards.path", f"{len(shards)} shards", f"1 to {fmt.MAX_SHARDS}")
     check_shards(shards, manifest.layouts, sorted(tracks), manifest.block_tokens)
-    if mode == "document" and (shards.files["documents.bin"].size < 0).any():
-        raise ConfigError("shards", "a shard without documents.bin", "documents.bin in each shard in mode document")
+    if mode == "document" and (bare := shards.files["documents.bin"].size < 0).any():
+        where = f"shards.files.documents.bin[{int(bare.argmax())}]"
+        raise ConfigError(where, "no file", "documents.bin in each shard in mode document")
 
 
 def _check_layouts(layouts: Sequence[StreamLayout], tracks: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """What a build is asked to do. Stored in build.json and hashed, so that a restart cannot mix two builds."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -51,11 +52,12 @@ class TrackOptions:
                     'omit vocabulary, or pass codec="concepts"',
                 )
             if len(set(self.vocabulary)) != len(self.vocabulary):
+                twice = Counter(self.vocabulary).most_common(1)[0][0]
                 raise ConfigError(
                     f"tracks: {name}: vocabulary",
-                    "repeated names",
+                    f"the name {twice!r:.100} twice",
                     "each name once",
-                    "remove the repeated names from the vocabulary",
+                    f"remove one {twice!r:.100}",
                 )
             if self.parameters.get("ids") == "u2" and len(self.vocabulary) > 1 << 16:
                 raise ConfigError(
@@ -63,7 +65,9 @@ class TrackOptions:
                 )
         count = len(self.vocabulary or ())
         if problem := groups_problem(self.groups, count):
-            raise ConfigError(f"tracks: {name}: groups", f"{list(self.groups)!r:.200}", problem)
+            raise ConfigError(
+                f"tracks: {name}: groups", f"{list(self.groups)!r:.200}", problem, "pass such groups, or none"
+            )
         if self.details is not None and len(self.details) != count:
             raise ConfigError(
                 f"tracks: {name}: details",

@@ -205,7 +205,7 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
         if name not in kinds:
             raise unknown(f"shards.files.{name}", name, kinds)
     if set(table.tracks) != set(tracks):
-        raise ConfigError("shards.tracks", f"the tracks {sorted(table.tracks)}", f"the tracks above, {list(tracks)}")
+        raise ConfigError("shards.tracks", f"{sorted(table.tracks)}", f"{list(tracks)}, as under `tracks` in this file")
     for name, values in _columns(table):
         if len(values) != count:
             raise ConfigError(f"shards.{name}", f"{len(values)} elements", f"{count}, one per shard")

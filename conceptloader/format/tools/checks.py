@@ -249,11 +249,7 @@ def _check_each(codec: Codec, base: int, data: bytes, offsets: NDArray[np.int64]
         try:
             codec.check(view[a:b])
         except ValueError as error:
-            raise FormatError(
-                f"record {n}",
-                str(error),
-                fix=DAMAGED,
-            ) from error
+            raise FormatError.saying(f"record {n}", f"{error}; {DAMAGED}") from error
 
 
 def _items(file: FileCheck) -> None:

@@ -56,7 +56,7 @@ def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | 
         )
     manifest = _assemble(build, [report for report in reports if report is not None])
     if not manifest.num_tokens:
-        raise InputError(build.path, "no token in any shard", "at least one token", "pass other INPUTs")
+        raise InputError(build.path, "no token in any shard", "at least one token", "pass INPUTs of which one has text")
     _check_files(build, manifest)
     if also is not None:
         also(manifest)

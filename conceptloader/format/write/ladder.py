@@ -87,7 +87,7 @@ def count_spans(ranges: Ranges, track: str, each: Callable[..., Iterable[list[in
 
 def count_items(files: Files, track: str) -> int:
     """The largest number of concepts, or of numbers, in a record."""
-    most, item = 0, files.manifest.tracks[track].item
+    most, item = 0, files.item(track)
     for shard, records in enumerate(files.table.tracks[track].records.tolist()):
         for i in range(0, records, _RECORDS):
             stop = min(_RECORDS, records - i) + i + 1

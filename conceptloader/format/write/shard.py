@@ -241,7 +241,7 @@ class ShardWriter:
             try:
                 columns[field] = as_field(array, dtype)
             except ValueError as error:
-                raise InputError(where, f"field {field}: {error}") from error
+                raise InputError.saying(f"{where}: field {field}", str(error)) from error
         return columns
 
     def finish(self) -> None:

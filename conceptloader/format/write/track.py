@@ -104,7 +104,7 @@ class TrackWriter:
         self._concepts = len(options.vocabulary) if options.vocabulary is not None else 1 << 32
         self._item = 0  # bytes of an item, of records that consist of some
         if isinstance(codec, (ConceptsCodec, NumpyCodec)):
-            self._item = codec.item if isinstance(codec, ConceptsCodec) else codec.dtype.itemsize
+            self._item = codec.item
         self._fewest, self._most = fmt.MAX_RECORD_BYTES, 0  # of these in a record
         self._end = 0  # first token that has no entry yet
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
@@ -142,7 +142,7 @@ class TrackWriter:
                         where,
                         f"record number {record}",
                         f"the number of one of the {self.records} records added so far",
-                        "add the record first",
+                        "call add_record(track, record) first, and pass the number that it returns",
                     )
                 places.append((start, end, int(record) - self.records))
             else:
@@ -172,7 +172,7 @@ class TrackWriter:
             else:
                 data = self._codec.encode(record)
         except ValueError as error:
-            raise InputError(where, f"record: {error}") from error
+            raise InputError.saying(f"{where}: record", str(error)) from error
         if len(data) > fmt.MAX_RECORD_BYTES:
             raise InputError(
                 where,

@@ -103,7 +103,7 @@ def adopt(
             files[0].path,
             f"no token in {counted(len(files), 'file')}",
             "at least one token",
-            "pass other FILEs",
+            "pass FILEs of which one has tokens",
         )
     found = [look(file, tokenizer is not None) for file in files]
     for file, ids in zip(files, found, strict=True):

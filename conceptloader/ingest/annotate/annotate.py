@@ -297,7 +297,7 @@ class _Rows:
 
     def _skip(self, source: Source, number: int, problem: str) -> None:
         if self._on_bad is None:
-            raise InputError(source.row_name(number), problem)
+            raise InputError.saying(source.row_name(number), problem)
         self._on_bad(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
         self.bad += 1
 
@@ -334,7 +334,7 @@ def _check_found(annotations: Annotations, sources: Sequence[Source], parser: Ba
             sources[0].path,
             f"no annotation in {counted(len(sources), 'file')}",
             "at least one annotation",
-            "pass other files, or name the columns of these: --column OURS=THEIRS",
+            "pass files with annotations, or name the columns of these: --column OURS=THEIRS",
         )
 
 

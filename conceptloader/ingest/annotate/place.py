@@ -104,7 +104,7 @@ class Placer:
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
             where = self.where(items, int(np.argmax(row == error.row)))
-            raise InputError(where, str(error.problem)) from error
+            raise InputError.saying(where, error.problem) from error
         self.losses.note(batch, lost, lambda at: f"document {documents[at]}", self.rules.span_unit)
         offsets = read.offsets + offsets_of(read.eos)
         for name, found in placed.items():

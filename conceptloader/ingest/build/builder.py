@@ -169,8 +169,8 @@ def build_dataset(
         raise InputError(
             f"{sources[0].path} (of {len(sources)} files)",
             "an empty corpus",
-            "records",
-            "pass other INPUTs",
+            "at least one record",
+            "pass INPUTs of which one has a record",
         )
     content = format_options(options)
     if overwrite:
@@ -264,7 +264,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
             f"pass --special-tokens {RULES[0]}, or another of these",
         )
     if options.spelled != TEXT and options.columns.text is None and options.chat is None:
-        raise ConfigError("special_tokens", f"{options.spelled!r} for tokens as input", "text", "omit --special-tokens")
+        found, expected = f"{options.spelled!r} for tokens as input", "text as input, which alone spells such tokens"
+        raise ConfigError("special_tokens", found, expected, "omit --special-tokens")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None:
@@ -400,7 +401,8 @@ def _write_shards(
             room_of(build.path, trial, sum(sizes)).check()
         except BadRecord as error:
             remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
-            raise InputError(f"{error}; no shard was begun: {remedy}") from error
+            fix = "; ".join(part for part in (error.fix, f"no shard was begun: {remedy}") if part)
+            raise InputError(error.path, error.found, error.expected, fix) from error
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
     done, told, bad = Progress(), set[str](), 0
@@ -442,4 +444,6 @@ def _write_shards(
     remedy = f"fix the input or the options and {remedy}"
     if kind is BadRecord:
         remedy, kind = f"run again with --bad-records FILE to leave such records out, or {remedy}", InputError
-    raise kind(f"{errors[0]}{others}; {kept}: {remedy}")
+    first = errors[0]
+    fix = "; ".join(part for part in (first.fix, f"{kept}: {remedy}") if part)
+    raise kind(first.path, f"{first.found}{others}", first.expected, fix)

@@ -182,7 +182,7 @@ class ShardFiller:
             except BadRow as error:
                 if not self.skip_bad:
                     where = f"{rows.path}: {rows.name(rows.numbers[error.row])}"
-                    raise self._kind(rows, error)(f"{where}: {error.problem}") from error
+                    raise self._kind(rows, error).saying(where, error.problem) from error
                 found = self._bad(some) if bad else _named(error)
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
@@ -251,7 +251,7 @@ class ShardFiller:
             return progress, batch, *self._place_batch(batch, progress)
         except BadRow as error:
             if error.row < 0:
-                raise InputError(rows.path, str(error.problem)) from error
+                raise InputError.saying(rows.path, error.problem) from error
             raise
 
     def _place_batch(self, batch: RowBatch, progress: Progress) -> tuple[Ragged, Placed]:

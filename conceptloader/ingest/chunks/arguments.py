@@ -50,7 +50,12 @@ def _read_documents(arguments: argparse.Namespace) -> Documents:
     names = dict(arguments.column)
     for name in names:
         if name not in CONTENT or len(names) > 1:
-            raise ConfigError("--column", f"{', '.join(names)} with chunks", "text or tokens", "omit the others")
+            raise ConfigError(
+                "--column",
+                f"{', '.join(names)} with chunks",
+                "text or tokens",
+                "pass --column with text or tokens only",
+            )
     tokens, content = next(((name == "tokens", column) for name, column in names.items()), (False, "text"))
     files, keep = parquet_files(arguments.inputs, arguments.split), getattr(arguments, "metadata_column", ())
     prefix = getattr(arguments, "prefix", None)

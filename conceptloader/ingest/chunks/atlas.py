@@ -22,7 +22,9 @@ def atlas(directory: str | os.PathLike[str]) -> tuple[Documents, dict[str, Any]]
     documents, chunks = (parquet_files([os.path.join(directory, name)]) for name in (DOCUMENTS, CHUNKS))
     table = ConceptTable(path=os.path.join(directory, CONCEPTS), kind="concept_type")
     if not os.path.exists(table.path):
-        raise ConfigError(table.path, "no such file", "the table of the concepts", "check the path")
+        raise ConfigError(
+            table.path, "no such file", "the table of the concepts", f"copy it into {os.fspath(directory)}"
+        )
     labels = {kind: f"{kind}_ids" for kind in KINDS}
     return Documents(files=documents, content="document_text"), {
         "files": chunks, "join": "doc_int_id", "labels": labels, "concepts": table, "starts": "chunk_char_starts",
@@ -39,7 +41,7 @@ def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, 
             wrong[0] if wrong else ", ".join(paths),
             "no parquet file",
             "a parquet file, or a directory of parquet files",
-            "check the path",
+            "pass files that end in .parquet, or write these as parquet",
         )
     for file in found:
         if file.columns:

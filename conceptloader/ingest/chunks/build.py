@@ -162,7 +162,10 @@ def annotate_chunked(
     library, chunks, documents = chunked.library, chunked.chunks, chunked.documents
     if options.codec != "concepts" or options.vocabulary is not None:
         raise ConfigError(
-            "chunks", "a codec or a vocabulary", "neither: both are those of the concept table", "omit both"
+            "chunks",
+            "a codec or a vocabulary",
+            "neither: both are those of the concept table",
+            "omit --codec and --vocabulary",
         )
     with chunked.joined() as joined:
         options = replace(

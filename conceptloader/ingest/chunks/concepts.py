@@ -42,7 +42,12 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
     names = column_types(table.path)
     for column in filter(None, (table.key, table.kind, table.name)):
         if column not in names:
-            raise InputError(table.path, f"columns {', '.join(names)}", repr(column), "name the column")
+            raise InputError(
+                table.path,
+                f"columns {', '.join(names)}",
+                repr(column),
+                "name the columns of the table: key, kind and name of chunks.concepts in the recipe",
+            )
     rows = [row for _, row in read_objects(table.path)]
     seen: dict[Any, int] = {}
     for number, row in enumerate(rows):

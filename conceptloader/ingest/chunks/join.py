@@ -145,7 +145,9 @@ def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
     check_columns(chunks, documents.files, wanted)
     if not os.path.exists(os.path.join(path, PLAN)) and _visible(path):
-        raise ConfigError(path, f"files but no {PLAN}", "an empty directory for the join", "move them")
+        raise ConfigError(
+            path, f"files but no {PLAN}", "an empty directory for the join", f"move the files out of {path}"
+        )
 
 
 def _visible(path: str) -> list[str]:
@@ -205,7 +207,7 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
                     path,
                     "the join of other files or options",
                     "a join of the same files and options",
-                    "remove it, or choose another one",
+                    f"run `rm -r {path}`, or pass another --out",
                 )
 
 

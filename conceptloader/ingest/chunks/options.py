@@ -85,14 +85,14 @@ class Chunks(Section):
                 "chunks",
                 f"labels of {', '.join(self.labels)}, but no column with the kind of a concept",
                 "a column with the kind",
-                "name it",
+                "set kind under chunks.concepts in the recipe",
             )
         if self.scores and self.scores.keys() != self.labels.keys():
             raise ConfigError(
                 "chunks",
                 f"scores of {', '.join(self.scores)} and labels of {', '.join(self.labels)}",
                 "scores of all kinds of labels, or of none",
-                "add the others, or omit scores",
+                "add the other kinds to scores under chunks in the recipe, or omit scores",
             )
         for path in [*self.files, self.concepts.path]:
             check_path(path)
@@ -145,7 +145,7 @@ def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str
                     f"{file}: column {chunks.join!r}",
                     str(types[chunks.join]),
                     "ids: text or integers",
-                    "convert the column",
+                    f"cast {chunks.join!r} to text or integers",
                 )
             for column in chunks.labels.values() if kind == "chunks" else ():
                 value = getattr(types[column], "value_type", None)
@@ -161,5 +161,5 @@ def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str
                 value = getattr(types[column], "value_type", None)
                 if value is None or not (pa.types.is_floating(value) or pa.types.is_integer(value)):
                     raise InputError(
-                        f"{file}: column {column!r}", str(types[column]), "a list of numbers", "convert the column"
+                        f"{file}: column {column!r}", str(types[column]), "a list of numbers", f"cast {column!r}"
                     )

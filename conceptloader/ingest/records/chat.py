@@ -80,9 +80,15 @@ def load_rules(
 ) -> ChatRules:
     """The rules of a transformers folder, or of a template file. Raises: ConfigError, InputError if there are none."""
     try:
+        templates = {} if template is None else {"default": Path(template).read_text("utf-8-sig")}
+    except (OSError, ValueError) as error:
+        found = f"a file that cannot be read ({getattr(error, 'strerror', None) or error})"
+        where, fix = f"--chat-template {template}", f"run `ls -l {template}`, and save it as UTF-8"
+        raise ConfigError(where, found, "a Jinja template in UTF-8", fix) from error
+    try:
         folder = TokenizerFolder(fetched(tokenizer, "model", TOKENIZER_FILES))
-        templates = {} if template is not None else folder.templates()
-        text = templates.get("default", "") if template is None else Path(template).read_text("utf-8-sig")
+        templates = templates or folder.templates()
+        text = templates.get("default", "")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             "--chat", f"cannot read the template: {error}", fix="pass a file that can be read: --chat-template FILE"
@@ -218,7 +224,7 @@ class ChatParser:
         of_table = not isinstance(rows, list)
         if of_table:
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
-            rows = objects_of(rows.to_struct_array(), lambda row: without_null(plain(row)))
+            rows = objects_of(rows.to_struct_array(), "", lambda row: without_null(plain(row)))
 
         def add(row: Any) -> None:
             # A table cannot say whether a key is null or not there: so neither may JSON, but in a column of Json.

@@ -90,7 +90,7 @@ def detect_columns(
         log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None
     if problem:
-        raise InputError(path, f"the first records: {problem}")
+        raise InputError.saying(f"{path}: the first records", problem)
     return result
 
 
@@ -133,10 +133,10 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
                 try:
                     names |= read_record(row).keys()
                 except ValueError as error:  # reading the shard says it, or leaves the record out
-                    problem = problem or InputError(source.row_name(number), str(error))
+                    problem = problem or InputError.saying(source.row_name(number), str(error))
             if names:
                 return source.path, names | source.columns.keys()
             if problem is not None:
                 raise problem
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
-    raise InputError(shown, "an empty corpus", "at least one record", "pass other INPUTs")
+    raise InputError(shown, "an empty corpus", "at least one record", "pass INPUTs of which one has a record")

@@ -100,7 +100,7 @@ def read_rows(
             try:
                 yield number, with_values(record, source.columns) if source.columns else record
             except ValueError as error:
-                raise InputError(source.row_name(number), str(error)) from error
+                raise InputError.saying(source.row_name(number), str(error)) from error
         return
     for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
         for number, row in zip(numbers, rows, strict=True):
@@ -108,7 +108,7 @@ def read_rows(
                 record = read_record(PlacedRow(row, source.columns) if source.columns else row)
             except ValueError as error:
                 if on_bad is None:
-                    raise InputError(source.row_name(number), str(error)) from error
+                    raise InputError.saying(source.row_name(number), str(error)) from error
                 on_bad(number, str(error))
                 continue
             yield number, record
@@ -125,7 +125,8 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = N
         named = ", ".join(os.fspath(one) for one in inputs)
         skipped = "; ".join(skipped_files(inputs)) or "no file is there"
         expected = f"files that end in {EXPECTED}"
-        raise InputError(f"inputs {named}", f"an empty corpus ({skipped})", expected, "pass other INPUTs")
+        fix = "pass files with such names, or a directory that holds some"
+        raise InputError(f"inputs {named}", f"an empty corpus ({skipped})", expected, fix)
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:

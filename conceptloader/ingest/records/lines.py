@@ -147,7 +147,7 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
         elif not "".join(names).isprintable():
             expected = "names that can be printed, in UTF-8; convert the file"
         if expected:
-            raise InputError(f"{path}: line {begun}", f"columns {', '.join(names)!a}", expected)
+            raise InputError.saying(f"{path}: line {begun}", f"found columns {', '.join(names)!a}, expected {expected}")
         rows, sent = [], 0
         for values in reader:
             if values:

@@ -151,12 +151,14 @@ def parse_json(line: bytes) -> dict[str, Any]:
             raise json.JSONDecodeError("Extra data", text, end)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"found broken JSON ({error.msg} at character {error.pos}), expected one object per line"
+            f"found broken JSON ({error.msg} at character {error.pos}), expected one object per line; correct the line"
         ) from error
     except RecursionError as error:
-        raise ValueError("found JSON nested too deeply, expected one object with the content of a document") from error
+        raise ValueError(
+            "found JSON nested too deeply, expected one object with the content of a document; correct the line"
+        ) from error
     if not isinstance(record, dict):
-        raise ValueError(f"found a JSON {type(record).__name__}, expected one object per line")
+        raise ValueError(f"found a JSON {type(record).__name__}, expected one object per line; correct the line")
     return record
 
 

@@ -21,6 +21,7 @@ from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
+_OTHER = "write it with this type, or name another column: --column OURS=THEIRS"
 
 
 def column_types(path: str) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
 
     for name in columns:
         if name in table.schema.names:
-            for value in objects_of(table.column(name).unique()):
+            for value in objects_of(table.column(name).unique(), name):
                 try:
                     check_same(name, value, columns[name])
                 except ValueError as error:
@@ -110,7 +111,7 @@ def read_row_groups(
         names = file.schema_arrow.names
         problem = columns.problem({*names, *more}) if columns is not None else None
         if problem:
-            raise InputError(path, str(problem))
+            raise InputError.saying(path, problem)
         asked = columns.wanted() if columns is not None else [name for name in names if name not in ignored]
         wanted = [name for name in asked if name in names]
         features = features_of(path, file.schema_arrow)
@@ -127,12 +128,13 @@ def read_row_groups(
                     yield with_columns(table, more), row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
             except BadRow as error:
-                raise InputError(path, error.problem) from error
+                raise InputError.saying(path, error.problem) from error
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
-                    path,
-                    f"row group {group}, from row {row} on: cannot be read ({error})",
-                    fix=f"copy {path} again, or write it again with pyarrow",
+                    f"{path}: row group {group}, from row {row} on",
+                    f"what pyarrow cannot read ({error})",
+                    "whole rows",
+                    f"copy {path} again, or write it again with pyarrow",
                 ) from error
 
 
@@ -154,7 +156,7 @@ class TableParser:
                 raise BadRow(row, f"{columns.tokens}: found null, expected a list; skip such rows: --bad-records FILE")
             values, offsets = _lists(column, columns.tokens, "a list of integers")
             tokens = Ragged(_numbers(values, columns.tokens, offsets), offsets)
-        objects = {name: objects_of(given[name]) for name in columns.objects() if name in given}
+        objects = {name: objects_of(given[name], name) for name in columns.objects() if name in given}
         documents = Documents(columns)
         rows = zip(*objects.values(), strict=True) if objects else repeat((), table.num_rows)
         each((dict(zip(objects, row, strict=True)) for row in rows), documents.add)
@@ -172,14 +174,15 @@ class TableParser:
         return as_trained(documents.batch(tokens, spans, fields), columns)
 
 
-def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[Any]:
-    """The values of a column. Raises: BadRow for what Python cannot read, or would truncate.
+def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None) -> list[Any]:
+    """The values of a column, without a name of records. Raises: BadRow for what Python cannot read or would cut.
 
     clean: applied to each, before JSON in them is decoded.
     """
+    where = f"column {name!r}: " if name else ""
     if "time64[ns]" in str(column.type):
-        expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or omit it"
-        raise BadRow(-1, f"found {column.type}, expected {expected}")
+        expected = "whole microseconds, as nanoseconds would be lost; cast it to time64[us] or text, or omit it"
+        raise BadRow(-1, f"{where}found {column.type}, expected {expected} (--ignore-column)")
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
@@ -189,11 +192,13 @@ def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[A
             except UnicodeDecodeError as error:
                 raise BadRow(
                     row,
-                    f"found bytes that are not UTF-8 ({error}), expected UTF-8; "
+                    f"{where}found bytes that are not UTF-8 ({error}), expected UTF-8; "
                     "convert the text, or skip it: --bad-records FILE",
                 ) from error
             except (ValueError, OverflowError) as error:  # as for times that Python does not have
-                raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
+                fix = f"cast {name or 'it'} to text, or skip such rows: --bad-records FILE"
+                found = f"{where}found what cannot be read ({error})"
+                raise BadRow(row, f"{found}, expected a value that Python can hold; {fix}") from error
         raise
     has_json = holds_json(column.type)
     for row, value in enumerate(values) if has_json or clean is not None else ():
@@ -208,7 +213,7 @@ def objects_of(column: Any, clean: Callable[[Any], Any] | None = None) -> list[A
 def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:
     """(values of all lists, offsets of each list)."""
     if not is_list(column.type):
-        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}; {_OTHER}")
     return list_parts(column)
 
 
@@ -233,7 +238,7 @@ def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArra
     array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     if array.dtype.kind not in kinds:
         expected = "integers" if kinds == "iu" else "numbers"
-        raise BadRow(-1, f"column {name!r}: found type {values.type}, expected {expected}")
+        raise BadRow(-1, f"column {name!r}: found type {values.type}, expected {expected}; {_OTHER}")
     return array
 
 
@@ -265,7 +270,7 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
     text = own_text(keys, concepts.keys)
     if keys - {text} != concepts.keys:
         expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
-        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}; {_OTHER}")
     if len(names) - names.count(None) > len(keys):
         raise BadRow(
             -1,
@@ -290,7 +295,7 @@ def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawS
             f"{name}: found [{start[i]}, {end[i]}), expected start <= end; "
             "correct the span, or skip such rows: --bad-records FILE",
         )
-    own = None if text is None else objects_of(parts[text])
+    own = None if text is None else objects_of(parts[text], f"{name}.{text}")
     for i, value in enumerate(own or ()):
         try:
             check_own(value, f"{name}.{text}")
@@ -335,7 +340,7 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
         return np.empty(0, np.uint32)
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     table = []
-    for i, value in enumerate(objects_of(coded.dictionary)):
+    for i, value in enumerate(objects_of(coded.dictionary, f"{name}.concepts")):
         try:
             table.append(concepts.id(value))
         except ValueError as error:

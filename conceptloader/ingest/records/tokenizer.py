@@ -415,7 +415,9 @@ def _convert(folder: str) -> bytes:
     """The tokenizer.json of a folder that has none, by transformers."""
     if not TokenizerFolder(folder).says and not any(name.endswith(".model") for name in os.listdir(folder)):
         expected = "tokenizer.json, or what transformers saves for others"
-        raise ConfigError(f"tokenizer {folder}", "a folder without a tokenizer", expected, "check the path")
+        raise ConfigError(
+            f"tokenizer {folder}", "a folder without a tokenizer", expected, "pass the folder or file of a tokenizer"
+        )
     try:
         transformers: Any = import_module("transformers")
     except ImportError as error:

@@ -22,7 +22,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """
     file = os.fspath(path)
     if os.path.isdir(file) or not os.path.exists(file):
-        fix = "check the path (--vocabulary)"
+        fix = f"run `ls {file}`, and pass --vocabulary [TRACK=]FILE"
         raise ConfigError(f"vocabulary {file}", "no such file", "names, one per line or a JSON list", fix)
     data = read_file(file, 1 << 30)
     try:

@@ -19,7 +19,9 @@ def show_comparison(arguments: argparse.Namespace, output: Output) -> None:
     checkpoints, skipped = checkpoints_of(asked, arguments)
     stop = arguments.until or (checkpoints[-1].step if checkpoints else None)
     if stop is None:
-        raise ConfigError("--compare", "no end of the run", "--until or --checkpoints", "add one of these")
+        raise ConfigError(
+            "--compare", "no end of the run", "--until or --checkpoints", "add --until STEP, or --checkpoints DIR"
+        )
     other = open_other(asked, arguments.compare)
     steps = list(differing_steps(asked, other, stop))
     value: dict[str, Any] = {"steps": steps, "until": stop}

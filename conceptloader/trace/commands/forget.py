@@ -107,7 +107,12 @@ def _end(asked: Run, arguments: argparse.Namespace, checkpoints: list[Checkpoint
     if arguments.until is not None:
         return asked.steps.range_of(arguments.until)[0]
     if arguments.samples is None and not checkpoints:
-        raise ConfigError("forget", "no end of the run", "--until, --samples or --checkpoints", "add one of these")
+        raise ConfigError(
+            "forget",
+            "no end of the run",
+            "--until, --samples or --checkpoints",
+            "add --until STEP, --samples N or --checkpoints DIR",
+        )
     return arguments.samples or checkpoints[-1].consumed
 
 

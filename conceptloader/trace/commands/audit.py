@@ -29,7 +29,9 @@ def show_audit(arguments: argparse.Namespace, output: Output) -> int:
         f"{report.repeated:,} of them were trained again after a restart"
     ]
     if report.by_tokens:
-        lines.append(f"{report.by_tokens:,} of them were compared by input_ids and labels alone: no SHA-256 is recorded")
+        lines.append(
+            f"{report.by_tokens:,} of them were compared by input_ids and labels alone: no SHA-256 is recorded"
+        )
     if report.incomplete:
         lines.append(f"step {report.incomplete[0]} is incomplete: the run ended in it, or is still running")
     difference = report.difference

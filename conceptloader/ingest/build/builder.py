@@ -32,7 +32,7 @@ from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.build.spelled import read_spelled
+from conceptloader.ingest.build.spelled import check_rule, read_spelled
 from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
@@ -185,14 +185,14 @@ def build_dataset(
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
-        read_spelled(build, options.spelled)
+        number, tasks = task or (0, 1)
+        mine = range(number, build.num_shards, tasks)
+        check_rule(build, options.spelled, mine)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
         for line in _dropped(options):
             log.warning(line)
-        number, tasks = task or (0, 1)
-        mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
         did, bad = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
         counts = did.documents, did.tokens, did.losses.lost, did.losses, bad, 0.0, did.truncated

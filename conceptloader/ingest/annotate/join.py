@@ -138,6 +138,8 @@ class Annotations:
         chosen += ["record", *sorted(self._varied & {"content", "own"})]
         query = f"SELECT {', '.join(chosen)} FROM annotations"
         if self._named:  # joined first: DuckDB keeps to its memory in a join and in a sort, but not in both at once
+            # The table is what is hashed: DuckDB, which does not know the number of the rows, would hash these.
+            self._database.execute("SET disabled_optimizers = 'build_side_probe_side'")
             joined = self._query(self._database, f"{query} LEFT JOIN named USING (id)")
             with need("pyarrow", PROBLEM).RecordBatchReader.from_stream(joined) as batches:
                 self._keep(batches.schema, self._found(_read(batches), ds, sources))

@@ -394,16 +394,20 @@ def _write_shards(
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
-    if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
-        try:
-            trial = try_rows(job, build.options)
-            room_of(build.path, trial, sum(sizes)).check()
-        except BadRecord as error:
-            remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
-            raise InputError(f"{error}; no shard was begun: {remedy}") from error
-    update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
+    update: Watch | None = None
     done, told, bad = Progress(), set[str](), 0
+
+    def before() -> None:
+        nonlocal update
+        if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
+            try:
+                trial = try_rows(job, build.options)
+                room_of(build.path, trial, sum(sizes)).check()
+            except BadRecord as error:
+                remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
+                raise InputError(f"{error}; no shard was begun: {remedy}") from error
+        update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
 
     def on_news(_: int, progress: Progress) -> None:
         nonlocal bad
@@ -429,7 +433,7 @@ def _write_shards(
                 log.error("shard %s: %s", build.shard_name(missing[i]), error)
             errors.append(error)
 
-    run_tasks(write_shard, jobs, workers, on_news, on_end)
+    run_tasks(write_shard, jobs, workers, on_news, on_end, before)
     if not errors:
         return done, bad
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""

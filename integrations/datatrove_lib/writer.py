@@ -16,7 +16,7 @@ from conceptloader.ingest.align.rules import check_fraction
 from conceptloader.ingest.build.builder import IngestOptions, format_options
 from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.shard import Rows, ShardFiller
-from conceptloader.ingest.build.spelled import read_spelled
+from conceptloader.ingest.build.spelled import check_rule
 from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
@@ -103,7 +103,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             **self.rules,
         )
         build = self._build(options, world_size)
-        read_spelled(build, options.spelled)
+        check_rule(build, options.spelled, [rank])
         if build.is_finished(rank):
             self.stat_update("finished before")
             return

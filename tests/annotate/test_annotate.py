@@ -198,6 +198,10 @@ BAD: list[tuple[Rows, int, str]] = [
     ([{"document": 0, "id": "d0", "concepts": [1]}], 1, "id 'd0' and document 0"),
     ([{"concepts": [1]}], 1, "id None and document None"),
     ([{"id": "twice", "concepts": [1]}], 1, "id 'twice', which several documents have"),
+    # As many as documents: all ids are read.
+    ([*[{"id": "d0", "concepts": [1]}] * 4, {"id": "dx", "concepts": [1]}], 5, "id 'dx'"),
+    ([*[{"id": "d1", "concepts": [1]}] * 4, {"id": "twice", "concepts": [1]}], 5, "id 'twice', which several"),
+    ([{"id": "d0", "concepts": [1]}, {"document": 4, "concepts": [1]}], 2, "document 4"),
     ([{"id": "d0", "start": 1, "end": 4, "concepts": [1]}], 1, "[1, 4)"),
     ([{"id": "d0", "start": 2, "end": 2, "concepts": [1]}], 1, "[2, 2)"),
     ([{"id": "d0", "start": -1, "end": 2, "concepts": [1]}], 1, "[-1, 2)"),

@@ -55,7 +55,7 @@ def found(corpus: Chunked, joined: Joined) -> dict[int, Any]:
 @pytest.mark.parametrize("own", [False, True])
 def test_equals_a_loop(tmp_path: Path, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by two processes that have little memory, and with the spans of few documents at a time."""
-    monkeypatch.setattr(joining, "_ROWS", 7)
+    monkeypatch.setattr(joining, "_LABELS" if own else "_ROWS", 7)
     corpus = make(tmp_path, np.random.default_rng(own), documents=80).write()
     if own:
         monkeypatch.setattr(sql, "MEMORY", "64MB")
@@ -69,6 +69,13 @@ def test_equals_a_loop(tmp_path: Path, own: bool, monkeypatch: pytest.MonkeyPatc
     assert (joined.chunks, joined.annotated, joined.missing) == (len(corpus.chunks), annotated, 0)
     assert joined.by_status == {"skipped": len(corpus.chunks) - annotated}
     assert not joined.wrong
+
+
+def test_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "MEMORY", "1MB")
+    with raises(InputError, found="cannot be joined: Out of Memory", fix="as several files, of fewer rows each"):
+        corpus = make(tmp_path, np.random.default_rng(0), documents=80).write()
+        join(corpus, options(corpus))
 
 
 def test_concepts_are_dense_and_by_kind(tmp_path: Path) -> None:

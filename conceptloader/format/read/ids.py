@@ -87,13 +87,28 @@ def _candidates(reader: ShardReader, shard: int, hashes: NDArray[np.uint64]) -> 
             yield table["ordinal"][found].astype(np.int64), some[at[found]]
 
 
+def each_id(ds: Ranges) -> Iterator[tuple[int, Ints, NDArray[np.uint8]]]:
+    """(number of the first, offsets of their ids, these end to end) of some documents after others; "" is none."""
+    for shard in _shards(ds.reader):
+        first, documents = int(ds.first_documents[shard]), int(ds.reader.table.documents[shard])
+        for start in range(0, documents, _READ):
+            ordinals = np.arange(start, min(start + _READ, documents))
+            yield first + start, *_stored(ds.reader, shard, ordinals)
+
+
 def _texts(reader: ShardReader, shard: int, ordinals: Ints) -> list[bytes]:
     """External ids of documents."""
+    offsets, data = _stored(reader, shard, ordinals)
+    text = data.tobytes()
+    return [text[a:b] for a, b in pairwise(offsets.tolist())]
+
+
+def _stored(reader: ShardReader, shard: int, ordinals: Ints) -> tuple[Ints, NDArray[np.uint8]]:
+    """(offsets, bytes end to end) of the external ids of documents."""
     base = 8 * (int(reader.table.documents[shard]) + 1)
     total = int(reader.table.files["documents.ids"].size[shard]) - base
     offsets = gather(reader.files, "documents.ids", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
     low, high = offsets[::2], offsets[1::2]
     if (high < low).any() or (high > total).any():
         raise reader.bad("documents.ids", shard, "descending offsets", f"ascending ones up to {total}")
-    text = gather(reader.files, "documents.ids", shard, "u1", low, high, base).tobytes()
-    return [text[a:b] for a, b in pairwise(offsets_of(high - low).tolist())]
+    return offsets_of(high - low), gather(reader.files, "documents.ids", shard, "u1", low, high, base)

@@ -153,6 +153,11 @@ def dump_json(value: dict[str, Any]) -> bytes:
     return seal(("{\n" + ",\n".join(lines)).encode("ascii"))
 
 
+def seal_in(data: bytes) -> tuple[int, str]:
+    """See JsonFile: of what `dump_json` wrote."""
+    return len(data), data[-20:-4].decode("ascii")
+
+
 def seal(head: bytes) -> bytes:
     """Close a JSON object, which is open at its end, with its checksum."""
     return head + _seal(xxhash.xxh3_64_hexdigest(head))

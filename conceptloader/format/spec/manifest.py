@@ -11,7 +11,7 @@ from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, total
-from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json, load_sealed
+from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json, seal_in
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.shardtable import ShardTable, check_shards
 from conceptloader.format.spec.vocabulary import Vocabulary, groups_problem
@@ -184,7 +184,7 @@ class Manifest:
     @lazy
     def seal(self) -> tuple[int, str]:
         """Of manifest.json, see JsonFile: that which was read, or will be written."""
-        return load_sealed(self.dump(), "").seal
+        return seal_in(self.dump())
 
     @property
     def identity(self) -> str:

@@ -34,6 +34,8 @@ class Ladder:
     def add(self, starts: Ints, ends: Ints) -> None:
         """Count the runs [start, end), int64 [n] each, in order and disjoint. Overlapping calls are harmless."""
         n = len(starts)
+        if n and ends[-1] - starts[0] < 1 << 31:  # half the time for half the bytes
+            starts, ends = ((places - starts[0]).astype(np.int32) for places in (starts, ends))
 
         def fits(count: int, window: int) -> bool:
             if count == 1:

@@ -248,39 +248,50 @@ class ShardWriter:
         """Complete, sync and name all files, then declare the shard finished."""
         self._open = False
         with self._spools:  # ends with them: working files, after an error everything that has no final name
-            self._check_whole()
-            block = self.options.block_tokens
-            encodings = {name: writer.encoding(self.tokens, block) for name, writer in self._tracks.items()}
-            dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
-            layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
-            token_checksum = self._stream.checksum
-            stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
-            stream.path = self._path("stream.bin")
-            files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
-            self._starts.write(np.array([self.tokens], fmt.OFFSET))
-            self._blocks.finish(self.tokens, self._starts)
-            if self._ids is not None:
-                files.update({kind: self._spool(kind) for kind in ("documents.ids", "documents.hash")})
-                self._ids.finish(files["documents.ids"], files["documents.hash"])
-            facts = {}
-            for name, writer in self._tracks.items():
-                facts[name] = writer.finish(self.tokens, encodings[name])
-                files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
+            files, facts = self._complete()
             for spool in files.values():
                 spool.commit()
             sync_directory(self._directory)
-            report = {
-                "format": "conceptstream-shard",
-                **self._identity,
-                "tokens": self.tokens,
-                "layout": [list(pair) for pair in layout.fields],
-                "documents": self.documents,
-                "token_checksum": token_checksum,
-                "files": {kind: files[kind].facts() for kind in sorted(files)},
-                "tracks": facts,
-                **({"notes": self.notes} if self.notes else {}),
-            }
+            facts["files"] = {kind: files[kind].facts() for kind in sorted(files)}
+            report = {"format": "conceptstream-shard", **self._identity, **facts}
             write_file(self._path("shard.json"), dump_json(report))
+
+    def weigh(self) -> int:
+        """The bytes of the files that `finish` would leave; all of them are removed."""
+        self._open = False
+        with self._spools:
+            return sum(spool.size for spool in self._complete()[0].values())
+
+    def _complete(self) -> tuple[dict[str, Spool], dict[str, Any]]:
+        """The files by kind, which are not synced, and what the shard's report says."""
+        self._check_whole()
+        block = self.options.block_tokens
+        encodings = {name: writer.encoding(self.tokens, block) for name, writer in self._tracks.items()}
+        dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
+        layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
+        token_checksum = self._stream.checksum
+        stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
+        stream.path = self._path("stream.bin")
+        files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
+        self._starts.write(np.array([self.tokens], fmt.OFFSET))
+        self._blocks.finish(self.tokens, self._starts)
+        if self._ids is not None:
+            files.update({kind: self._spool(kind) for kind in ("documents.ids", "documents.hash")})
+            self._ids.finish(files["documents.ids"], files["documents.hash"])
+        tracks = {}
+        for name, writer in self._tracks.items():
+            tracks[name] = writer.finish(self.tokens, encodings[name])
+            files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
+        facts = {
+            "tokens": self.tokens,
+            "layout": [list(pair) for pair in layout.fields],
+            "documents": self.documents,
+            "token_checksum": token_checksum,
+            "files": {},
+            "tracks": tracks,
+            **({"notes": self.notes} if self.notes else {}),
+        }
+        return files, facts
 
     def _interleave(self, layout: StreamLayout, dense: Sequence[str]) -> Spool:
         """The structured stream from its columns, a piece at a time."""

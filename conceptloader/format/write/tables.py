@@ -76,13 +76,21 @@ class Runs:
 
     def ladder(self, tokens: int) -> Ladder:
         """Counts for windows within this shard, from all entries in pieces with those of the next REACH tokens."""
+
+        def first(entry: int) -> int:
+            return int(self.spool.array(fmt.ENTRY, entry, entry + 1)["first"][0]) if entry < self.count else tokens
+
         ladder = Ladder()
         for i in range(0, self.count, _CHUNK):
-            entries = self.spool.array(fmt.ENTRY, i, i + _CHUNK + REACH + 1)
+            stop = i + _CHUNK
+            border = first(stop) + REACH
+            while stop < self.count and first(stop) < border:
+                stop += _CHUNK // 16 + 1
+            entries = self.spool.array(fmt.ENTRY, i, stop + 1)
             starts = entries["first"].astype(np.int64)
             ends = np.append(starts[1:], tokens)
             some = entries["record"] != fmt.NO_RECORD
-            some[np.searchsorted(starts, ends[min(_CHUNK, len(ends)) - 1] + REACH) :] = False
+            some[np.searchsorted(starts, border) :] = False
             ladder.add(starts[some], ends[some])
         return ladder
 

@@ -166,7 +166,9 @@ def place_spans(
         some = start < end
         lost[track] = np.flatnonzero(~some)
         lost[track] = lost[track][np.argsort(raw.row[lost[track]], kind="stable")]
-        placed = RawSpans(raw.row, start, end, raw.concepts).take(np.flatnonzero(some))
+        placed = RawSpans(raw.row, start, end, raw.concepts)
+        if not some.all():
+            placed = placed.take(np.flatnonzero(some))
         resolved = resolve(placed, rules.overlap, rules.levels)
         last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
         for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):

@@ -32,7 +32,7 @@ from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.build.spelled import read_spelled
+from conceptloader.ingest.build.spelled import check_rule, read_spelled
 from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
@@ -185,14 +185,14 @@ def build_dataset(
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options)
         build = _begin(path, sources, content, plan, alone=task is None)
-        read_spelled(build, options.spelled)
+        number, tasks = task or (0, 1)
+        mine = range(number, build.num_shards, tasks)
+        check_rule(build, options.spelled, mine)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
         for line in _dropped(options):
             log.warning(line)
-        number, tasks = task or (0, 1)
-        mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
         did, bad = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
         counts = did.documents, did.tokens, did.losses.lost, did.losses, bad, 0.0, did.truncated
@@ -395,17 +395,21 @@ def _write_shards(
     job = shard_job(sources, options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
-    if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
-        try:
-            trial = try_rows(job, build.options)
-            room_of(build.path, trial, sum(sizes)).check()
-        except BadRecord as error:
-            remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
-            fix = "; ".join(part for part in (error.fix, f"no shard was begun: {remedy}") if part)
-            raise InputError(error.path, error.found, error.expected, fix) from error
-    update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
+    update: Watch | None = None
     done, told, bad = Progress(), set[str](), 0
+
+    def before() -> None:
+        nonlocal update
+        if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
+            try:
+                trial = try_rows(job, build.options)
+                room_of(build.path, trial, sum(sizes)).check()
+            except BadRecord as error:
+                remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
+                fix = "; ".join(part for part in (error.fix, f"no shard was begun: {remedy}") if part)
+                raise InputError(error.path, error.found, error.expected, fix) from error
+        update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
 
     def on_news(_: int, progress: Progress) -> None:
         nonlocal bad
@@ -431,7 +435,7 @@ def _write_shards(
                 log.error("shard %s: %s", build.shard_name(missing[i]), error)
             errors.append(error)
 
-    run_tasks(write_shard, jobs, workers, on_news, on_end)
+    run_tasks(write_shard, jobs, workers, on_news, on_end, before)
     if not errors:
         return done, bad
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""

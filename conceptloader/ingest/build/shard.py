@@ -30,7 +30,7 @@ from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, rea
 from conceptloader.ingest.records.records import PlacedRow, RecordParser
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
-from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
+from conceptloader.ingest.records.tokenizer import BytesTokenizer, TextTokenizer, loaded_tokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
 
 
@@ -107,7 +107,7 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
         return BytesTokenizer()
     if multiprocessing.parent_process() is not None:  # one of several workers: one thread each
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return FileTokenizer(definition, "tokenizer", eos)
+    return loaded_tokenizer(definition, eos)
 
 
 @lru_cache(maxsize=1)

@@ -1,13 +1,14 @@
 """Special tokens that text spells: counted by shard, with the rule that a whole dataset shares."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.write.build import Build
 
 NOTE = "special_tokens"  # the note of a shard's record, where there are any
+_FIRST = 64  # shards that each of many tasks looks at
 
 
 def note(rule: str, names: Mapping[str, int]) -> dict[str, Any]:
@@ -15,13 +16,19 @@ def note(rule: str, names: Mapping[str, int]) -> dict[str, Any]:
     return {"rule": rule, "names": dict(names)}
 
 
-def read_spelled(build: Build, rule: str | None) -> Counter[str]:
+def check_rule(build: Build, rule: str, shards: Iterable[int]) -> None:
+    """The finished ones of `shards`, a task's own, and of the first ones are by this rule. The last step asks all."""
+    read_spelled(build, rule, sorted({*shards, *range(min(_FIRST, build.num_shards))}))
+
+
+def read_spelled(build: Build, rule: str | None, shards: Iterable[int] | None = None) -> Counter[str]:
     """How often text of the finished shards spells each special token. rule: None for that of the first of them.
 
+    shards: only these.
     Raises: ConfigError for a shard by another rule, FormatError for a record of a shard that is corrupt.
     """
     found, written = Counter[str](), rule is None
-    for shard in range(build.num_shards):
+    for shard in range(build.num_shards) if shards is None else shards:
         report = build.report(shard)
         kept = report.notes.get(NOTE) if report else None
         if kept is None:

@@ -1,6 +1,5 @@
 """Some rows of some inputs, placed as a build would place them: what most rows have wrong shows in seconds."""
 
-import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,11 +56,11 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
     last = len(job.sources) - 1
     numbers = sorted({0, (last + 1) // 2, last}) if rows is None else [*range(last + 1)]
     trial, doubled = Trial(), Doubled(job.asked)
-    place = partial(_place, job, options, doubled)
     for number in numbers:
         piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
-            build = create_writer(directory, options)  # for the options; what is written is in one for each block
+            build = create_writer(directory, options)
+            place = partial(_place, job, build, doubled)
             first, begun = Trial(), 0
             for block, (some, consumed) in enumerate(read_piece(job, build, piece)):
                 if rows is None and block and (consumed or block == _BLOCKS):
@@ -114,14 +113,11 @@ def _try_place(job: ShardJob, place: Callable[..., None], build: Build, piece: P
     return trial
 
 
-def _place(job: ShardJob, options: BuildOptions, doubled: Doubled, rows: Rows, consumed: int, trial: Trial) -> None:
-    """One block, which is added to `trial`."""
-    with TemporaryDirectory() as directory:
-        with create_writer(directory, options).shard(0) as writer:
-            done = filler_of(job, writer, doubled).add(rows, consumed)
-        shard = f"{writer.name}."  # not what there is once: vocabularies, for instance
-        trial.written += sum(file.stat().st_size for file in os.scandir(directory) if file.name.startswith(shard))
-    trial.done.add(done)
+def _place(job: ShardJob, build: Build, doubled: Doubled, rows: Rows, consumed: int, trial: Trial) -> None:
+    """One block, which is added to `trial`, as a shard of `build` that is removed."""
+    with build.shard(0) as writer:
+        trial.done.add(filler_of(job, writer, doubled).add(rows, consumed))
+        trial.written += writer.weigh()
 
 
 def whole(sources: Sequence[Source], number: int) -> Piece:

@@ -30,7 +30,7 @@ from conceptloader.storage.durable import completed, make_directories, write_fil
 
 PLAN = "plan.json"
 _LIBRARY = "concepts.parquet"
-_ROWS = 1 << 16  # documents that get their spans at a time
+_ROWS, _LABELS = 1 << 16, 1 << 21  # documents that get their spans at a time, and about how many labels of them
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,8 @@ def run_task(task: Task, tell: Tell) -> None:
 
     def failed(problem: str) -> InputError:
         fix = "check the types of the columns, and the disk"
+        if problem.startswith("Out of Memory"):
+            fix = f"write {task.file} as several files, of fewer rows each"
         return InputError(task.file, f"cannot be joined: {problem}", fix=fix)
 
     with database(task.directory, sql.MEMORY, failed) as opened:
@@ -288,8 +290,10 @@ def _join(task: Task, opened: Any) -> dict[str, Any]:
     (rows,) = opened.execute(f"{count} read_parquet({sql.text(path)})").fetchone()
     opened.execute("SET preserve_insertion_order = true")
     # Some rows after the others: in its memory DuckDB can neither sort a large file nor gather the lists of all of it.
-    for first in range(0, max(1, rows), _ROWS):
-        found = sql.spans(columns, path, bool(chunks.scores), first, first + _ROWS)
+    (labels,) = opened.execute(f"{count} labels").fetchone()
+    step = max(1, min(_ROWS, rows * _LABELS // max(1, labels)))
+    for first in range(0, max(1, rows), step):
+        found = sql.spans(columns, path, bool(chunks.scores), first, first + step)
         opened.execute(f"INSERT INTO joined {found}" if first else f"CREATE TEMP TABLE joined AS {found}")
     _copy(opened, "FROM joined", target)
     by_status = opened.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()

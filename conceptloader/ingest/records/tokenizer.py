@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from importlib import import_module
 from itertools import chain
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,13 +147,12 @@ class FileTokenizer:
             encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
             each = [array("I", one.ids) for one in encoded]  # a third of the time that NumPy takes for a list
         offsets = offsets_of([len(ids) for ids in each])
-        values = np.empty(offsets[-1], np.uint32)
+        values = np.concatenate([np.empty(0, np.uint32), *each])
         found = np.zeros((offsets[-1], 2), np.int64)
-        for i, ids in enumerate(each):
+        for i in np.flatnonzero(places).tolist():
             part = slice(offsets[i], offsets[i + 1])
-            values[part] = ids
-            if places[i] and not self._place(values[part], texts[i], found[part]):
-                one = fast.compare(texts[i], ids) if isinstance(fast, Fast) else encoded[i]
+            if not self._place(values[part], texts[i], found[part]):
+                one = fast.compare(texts[i], each[i]) if isinstance(fast, Fast) else encoded[i]
                 found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
                 if self._byte_of is not None:
                     spread_bytes(self._byte_of[values[part]], found[part])
@@ -292,6 +292,7 @@ def load_tokenizer(
             folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
     elif folder is None and found.definition is not None and adds_to(path, found.definition):
         log.warning("%s: files next to it say more of its tokens, which are not read: give the folder", path)
+    _loaded[found.definition, found.eos_id] = found
     return found
 
 
@@ -318,6 +319,14 @@ def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
     if facts is None or not (facts.name == "bytes" or is_own_name(facts.name)):
         return facts is None or not facts.name.startswith("unnamed-") or tokenizer.vocab_size == facts.vocab_size
     return tokenizer.name == facts.name
+
+
+_loaded: WeakValueDictionary[tuple[bytes | None, int | None], FileTokenizer] = WeakValueDictionary()
+
+
+def loaded_tokenizer(definition: bytes, eos: int | None) -> FileTokenizer:
+    """The one that `load_tokenizer` gave this process, if that is still in use: to load it takes seconds."""
+    return _loaded.get((definition, eos)) or FileTokenizer(definition, "tokenizer", eos)
 
 
 _made = lru_cache(maxsize=1)(FileTokenizer)  # which takes seconds for large vocabularies

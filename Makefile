@@ -17,6 +17,9 @@ MUTANTS ?= 300
 VENV := .venv
 BENCH_VENV := .venv-bench
 
+# Images of containers set it, and then each process of a test compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # py311 for Python 3.11, and so on. An existing .venv keeps the Python that it was made from.
 tag = $(shell $(1) -c 'import sys; print("py%d%d" % sys.version_info[:2])')
 CONSTRAINTS ?= constraints/$(call tag,$(or $(wildcard $(VENV)/bin/python),$(PYTHON))).txt

@@ -31,8 +31,7 @@ settings.load_profile("conceptloader")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Thousands of tests and the frameworks that they import live until the end: no collection of garbage looks at them,
-    now or in a test."""
+    """Thousands of tests, and the frameworks that they import, live until the end: no garbage is looked for there."""
     gc.disable()
     try:
         return (yield)

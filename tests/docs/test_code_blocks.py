@@ -4,10 +4,8 @@ The blocks of a file run in order, in one namespace, one temporary directory and
 run.
 """
 
-import os
 import re
 import shlex
-import traceback
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from conceptloader.cli import main
+from tests.soak.builds import child
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -56,16 +55,7 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         return
     if find_spec(OF_TRAINERS[page.name]) is None:
         pytest.skip(f"{OF_TRAINERS[page.name]} is not installed: `make trainers` has all of them")
-    process, code = os.fork(), 1
-    if not process:
-        try:
-            run_page(page)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(process, 0)[1] == 0
+    assert child(lambda: run_page(page))
 
 
 def run_page(page: Path) -> None:

@@ -17,6 +17,9 @@ MUTANTS ?= 300
 VENV := .venv
 BENCH_VENV := .venv-bench
 
+# Images of containers set it, and then each process of a test compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # py311 for Python 3.11, and so on. An existing .venv keeps the Python that it was made from.
 tag = $(shell $(1) -c 'import sys; print("py%d%d" % sys.version_info[:2])')
 CONSTRAINTS ?= constraints/$(call tag,$(or $(wildcard $(VENV)/bin/python),$(PYTHON))).txt
@@ -32,7 +35,7 @@ ZIG := $(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py)
 LINKER := $(if $(shell for name in cc gcc clang ld; do command -v $$name; done),,$(ZIG))
 FOREIGN := $(if $(filter-out $(shell uname -m),$(TARGET)),zig)
 
-.PHONY: setup kernels wheel zig arm dist browser test soak fuzz mutants lint format demo docs bench trainers constraints clean
+.PHONY: setup kernels wheel zig arm dist browser test soak fuzz mutants lint types rules format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -67,9 +70,14 @@ constraints/py%.txt:
 	$(error there is no $@: use PYTHON=python3.11, or CONSTRAINTS= to install without pins)
 
 lint: setup
+	+$(MAKE) --no-print-directory -O -j2 types rules
+
+types:
+	$(VENV)/bin/mypy
+
+rules:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m tests.house.vocabulary
 	$(VENV)/bin/python -m tests.house.messages
 	$(VENV)/bin/python -m tests.house.size $(BASE)

@@ -1,12 +1,13 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
 import fcntl
+import gc
 import logging
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No deadline: a busy machine is not a failure.
 settings.register_profile("conceptloader", deadline=None)
 settings.load_profile("conceptloader")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Thousands of tests, and the frameworks that they import, live until the end: no garbage is looked for there."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

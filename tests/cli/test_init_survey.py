@@ -106,7 +106,7 @@ def test_many_overlaps_get_levels(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")["recipe"]["overlap"] == "levels"
     assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
     assert main(["init", "data/in", "--out", "run.yaml"]) == 0  # without the level that no span needed
-    assert main(["doctor", "run.yaml"]) == 0
+    assert main(["doctor", "run.yaml", "--seconds", "0.05"]) == 0
 
 
 def test_all_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,6 @@ run.
 
 import re
 import shlex
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from conceptloader.cli import main
+from tests.soak.builds import child
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,7 +33,7 @@ def blocks(text: str) -> list[Block]:
     ]
 
 
-# Trainers set up a process for good: each gets one of its own.
+# Trainers set up a process for good: each gets a fork of this one, which has their imports.
 OF_TRAINERS = {
     "lightning.md": "lightning",
     "transformers.md": "transformers",
@@ -56,12 +55,7 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         return
     if find_spec(OF_TRAINERS[page.name]) is None:
         pytest.skip(f"{OF_TRAINERS[page.name]} is not installed: `make trainers` has all of them")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")
-    script = (
-        f"from pathlib import Path\nfrom tests.docs.test_code_blocks import run_page\nrun_page(Path({str(page)!r}))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert child(lambda: run_page(page))
 
 
 def run_page(page: Path) -> None:

@@ -22,7 +22,7 @@ from tests.hostile.targets import Template, targets
 from tests.scale import scaled
 
 MUTATIONS = 20
-SECONDS = scaled(30, 300)  # in all
+SECONDS = scaled(12, 300)  # in all
 
 
 @pytest.fixture(scope="module")

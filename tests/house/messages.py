@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from conceptloader import errors
@@ -54,15 +55,17 @@ def texts_of(scope: ast.AST, stop: int | None = None) -> dict[str, str]:
     return {name: text for name, text in texts.items() if not text.startswith("{")}
 
 
-def calls() -> Iterator[tuple[str, str, dict[str, str]]]:
+@cache
+def calls() -> list[tuple[str, str, dict[str, str]]]:
     """(file, kind, parts) of each error that the product makes."""
     files = sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py"))
     modules = {file: ast.parse(file.read_text("utf-8")) for file in files}
     constants = {file: texts_of(module) for file, module in modules.items()}
-    shared = {name: text for known in constants.values() for name, text in known.items()}
+    shared, made = {name: text for known in constants.values() for name, text in known.items()}, []
     for file, module in modules.items():
-        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
-        for node in ast.walk(module):
+        nodes = [*ast.walk(module)]
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+        for node in nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
                 parts = dict(zip(PARTS_OF.get(node.func.id, PARTS), map(text_of, node.args), strict=False))
                 if node.func.id == "BadRow" and len(node.args) > 1:  # its second argument is all of the message
@@ -74,7 +77,8 @@ def calls() -> Iterator[tuple[str, str, dict[str, str]]]:
                         known |= texts_of(function, node.lineno)
                 fix = parts.get("fix", "{DAMAGED}" if node.func.id == "Words" else "")
                 parts["fix"] = "".join(known.get(part[1:-1], part) for part in re.split(r"(\{\w+\})", fix))
-                yield str(file.relative_to(ROOT)), node.func.id, parts
+                made.append((str(file.relative_to(ROOT)), node.func.id, parts))
+    return made
 
 
 def parts_of(text: str) -> dict[str, str]:
@@ -95,7 +99,7 @@ def messages() -> Iterator[str]:
 
 def faults() -> Iterator[str]:
     """What is wrong with the form of the messages. Prints how many have each part."""
-    made = list(calls())
+    made = calls()
     for file, kind, parts in made:
         if PRONOUN.search(parts.get("expected", "")):
             yield f"{file} {kind} {parts['path']}: expected {parts['expected']}: say what, by a noun"

@@ -9,6 +9,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,7 @@ LAYOUT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, token
 Sizes = Counter[tuple[str, str]]
 
 
+@cache  # most files are the same in both revisions
 def count(text: str) -> tuple[int, int]:
     """(code lines, tokens) of a file."""
     lines, tokens, begins = set[int](), 0, True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.house.messages import PRONOUN, faults, parts_of
+from tests.house.messages import PRONOUN, parts_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,3 @@ def test_a_noun(expected: str) -> None:
 def test_parts_of_a_whole_message() -> None:
     assert parts_of("t: found 1, expected 2; fix") == {"found": "t: 1", "expected": "2", "fix": "fix"}
     assert parts_of("broken") == {"found": "broken", "expected": "", "fix": ""}
-
-
-def test_no_message_has_a_fault() -> None:
-    assert list(faults()) == []

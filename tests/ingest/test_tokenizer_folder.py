@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,22 @@ transformers = pytest.importorskip("transformers")
 
 TOOL = "<|tool|>"
 TEXTS = ["the red cat", f"a{TOOL}b {END} x", " cafe\u0301  \n\tend 123", f"{TOOL}red"]
+
+
+@pytest.fixture(autouse=True)
+def _compared_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own would import transformers each time. One test here has that, and test_chat.py."""
+
+    def run(_command: list[str], *, input: str, **_options: Any) -> SimpleNamespace:
+        with monkeypatch.context() as patch, redirect_stdout(StringIO()) as out:
+            patch.setattr(tokenizer_folder, "sys", SimpleNamespace(stdin=StringIO(input), modules={}))
+            tokenizer_folder.difference()
+        return SimpleNamespace(returncode=0, stdout=out.getvalue())
+
+    if "another_eos" not in request.node.name:
+        monkeypatch.setattr(tokenizer_folder, "subprocess", SimpleNamespace(run=run))
+
+
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 

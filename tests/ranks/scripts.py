@@ -12,7 +12,10 @@ import torch._dynamo  # which optimizers import; here, once for all launches
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from conceptloader.torch.loader import Loader
+from tests.ranks import loop
 from tests.ranks.launch import record
+
+__all__ = ["loop", "main"]  # one server imports torch for both
 
 
 def main(argv: Sequence[str]) -> None:

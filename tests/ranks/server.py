@@ -17,6 +17,7 @@ import time
 import traceback
 import types
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def run_rank(module: Any, job: dict[str, Any], rank: int) -> int:
     code = 1
     try:
         argument = job["argument"]
-        getattr(module, job["function"])(Launch(**argument).of_rank() if isinstance(argument, dict) else argument)
+        attrgetter(job["function"])(module)(Launch(**argument).of_rank() if isinstance(argument, dict) else argument)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else error.code is not None

@@ -72,7 +72,7 @@ def train(directory: Path, number: int, start: Start, stop: int, save: int, **op
         accumulate=1, steps=stop, save_at=save, options={"batch": RAMP},
     )  # fmt: skip
     return launch(
-        "tests.ranks.loop", one, directory, function="train", ranks=start.ranks, number=number, kill=start.kill,
+        "tests.ranks.scripts", one, directory, function="loop.train", ranks=start.ranks, number=number, kill=start.kill,
         **options,
     )  # fmt: skip
 

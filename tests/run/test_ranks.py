@@ -80,13 +80,14 @@ def differ(rank: int, folder: str, config: Any, case: str) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One group of processes for all cases: that importing torch takes seconds is why."""
+    """One group of processes for all cases."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / HERE).write_text("books: 1\nweb: 1\n")
     for case in CASES:
         (folder / case).mkdir()
     datasets = {name: {"path": str(data / name), "weight": weight} for name, weight in {"books": 1, "web": 3}.items()}
-    mp.spawn(one_differs, (str(folder), {"seq_len": 64, "seed": 3, "datasets": datasets}), RANKS)
+    config = {"seq_len": 64, "seed": 3, "datasets": datasets}
+    mp.start_processes(one_differs, (str(folder), config), nprocs=RANKS, start_method="fork")
     return folder
 
 

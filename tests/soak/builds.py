@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,13 +64,15 @@ def child(action: Callable[[], None], kill_after_s: float | None = None) -> bool
         try:
             action()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     if kill_after_s is not None:
         time.sleep(kill_after_s)
         os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the build failed by itself"
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it failed by itself"
     return not os.WIFSIGNALED(status)
 
 

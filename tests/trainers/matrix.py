@@ -50,9 +50,11 @@ def launches(folder: Path, config: str, specs: list[dict[str, Any]]) -> list[Lau
 
 def run(module: str, chains: list[list[Launch]]) -> str:
     """All launches, from one process that has imported the trainer. Gives what they printed."""
-    output = ""
+    output, before = "", ""
+    if module in ("run_lightning", "run_transformers", "run_accelerate"):
+        module, before = "together", f"{module}."
     for one in (one for chain in chains for one in chain):
-        function = "compare_values" if "values" in one.options else "train"
+        function = f"{before}compare_values" if "values" in one.options else f"{before}train"
         how: Any = {"function": function, "ranks": one.ranks, "number": one.number, "kill": one.kill}
         output += launch(f"tests.trainers.{module}", one, one.path, **how).output
     return output

@@ -94,7 +94,7 @@ def test_ids_beyond_their_type(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2, 3]]])
     for suffix in (".parquet", ".jsonl"):
         rows = write_rows(tmp_path / f"rows{suffix}", [{"id": "d0", "concepts": [70_000]}])
-        with raises(InputError, f"rows{suffix}", "found the concept 70000, expected an id in [0, 2**16)"):
+        with raises(InputError, f"rows{suffix}", "the concept 70000", "an id in [0, 2**16)"):
             annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", parameters={"ids": "u2"}))
 
 

@@ -108,8 +108,10 @@ def environments() -> Iterator[Environment]:
     )  # fmt: skip
     yield Environment(
         name="nanotron-main", group="nanotron", component="nanotron", version="main (2411b022)",
-        packages=("torch==2.13.0", "datasets", "transformers", "datatrove==0.10.1"), checkout="nanotron",
-        variable="NANOTRON_SRC", importable="src",
+        packages=(
+            "torch==2.13.0", "datasets", "transformers", "datatrove==0.10.1", "dacite", "einops", "numba", "psutil",
+        ),
+        checkout="nanotron", variable="NANOTRON_SRC", importable="src",
         tests=("tests/nanotron/test_yaml.py", "tests/nanotron/test_run_train.py", "-k", "yaml or one_rank_instead"),
     )  # fmt: skip
     trainers = ("torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0")

@@ -132,7 +132,7 @@ def environments() -> Iterator[Environment]:
     yield Environment(
         name="trl", group="Trainers", component="TRL's SFTTrainer", package="trl",
         packages=("torch==2.13.0", "trl==1.16.0", "transformers==5.23.0", "peft==0.21.2"),
-        tests=("tests/trainers/test_sft.py", "tests/entries/test_entries.py"),
+        tests=("tests/trainers/test_sft.py", "tests/entries/test_entries.py", "-k", "test_sft or TRL"),
     )  # fmt: skip
     yield Environment(
         name="moves", group="Trainers", component="a run that moves through Lightning, Trainer and Accelerate",

@@ -153,7 +153,8 @@ def environments() -> Iterator[Environment]:
     )  # fmt: skip
     yield Environment(
         name="torchtitan-0.3.0", group="Trainers", component="torchtitan", package="torchtitan",
-        packages=("torch==2.13.0", "torchtitan==0.3.0"), tests=(MATRIX, "-k", "torchtitan"),
+        packages=("torch==2.13.0", "torchtitan==0.3.0"),
+        tests=(MATRIX, "tests/trainers/test_moves.py", "-k", "torchtitan or moves"),
     )  # fmt: skip
     yield Environment(
         name="torchtitan-main", group="Trainers", component="torchtitan", version="main (b5bcd76c)",

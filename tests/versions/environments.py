@@ -94,7 +94,8 @@ def environments() -> Iterator[Environment]:
         )  # fmt: skip
     yield Environment(
         name="megatron-core-0.16.1", group="Megatron-LM", component="megatron-core", package="megatron-core",
-        packages=core, tests=("tests/megatron/test_train_wheel.py", "tests/megatron/test_iterators.py"),
+        packages=(*core, "nanotron==0.4"),
+        tests=("tests/megatron/test_train_wheel.py", "tests/megatron/test_iterators.py"),
     )  # fmt: skip
     yield Environment(
         name="megatron-core-0.19.2", group="Megatron-LM", component="megatron-core", package="megatron-core",

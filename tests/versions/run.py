@@ -32,7 +32,7 @@ VENVS = ROOT / ".venv-trainers"
 def made(environment: Environment) -> Path | None:
     """Its interpreter, with all packages, and this checkout to import from."""
     found = shutil.which(f"python{environment.python}")
-    if found is None or subprocess.run([found, "-V"], capture_output=True).returncode:  # one that pyenv has switched off
+    if found is None or subprocess.run([found, "-V"], capture_output=True).returncode:  # pyenv, without that version
         return None
     venv = VENVS / environment.name
     python = venv / "bin" / "python"

@@ -32,7 +32,8 @@ class Environment:
 
     group, component, version: as the page names them; version "": what was found installed as `package`. tests:
     arguments of pytest. checkout: the folder that `variable` gives the tests, below $CONCEPTLOADER_CHECKOUTS;
-    importable: the folder in it that goes on PYTHONPATH, "" for none. arm: for tests/arm alone. note: for the page.
+    importable: the folder in it that goes on PYTHONPATH, "" for none. arm: for tests/arm alone. soak: in the long form
+    of `make soak`. note: for the page.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Environment:
     packages: tuple[str, ...] = ("torch==2.13.0",)
     tests: tuple[str, ...] = LOADER
     arm: bool = False
+    soak: bool = False
     checkout: str = ""
     variable: str = ""
     importable: str = "."
@@ -75,7 +77,7 @@ def environments() -> Iterator[Environment]:
     )  # fmt: skip
     yield Environment(
         name="numba", group="Python", component="numba", package="numba", packages=("torch==2.13.0", "numba==0.68.1"),
-        tests=KERNELS, note="of the build only",
+        tests=KERNELS, soak=True, note="of the build only",
     )  # fmt: skip
     for name, pins in {
         "numpy1.26": ("numpy==1.26.4", "torch==2.6.0"), "numpy2": ("numpy", "torch==2.13.0"),
@@ -86,7 +88,7 @@ def environments() -> Iterator[Environment]:
         yield Environment(
             name=f"torch{torch or '-newest'}", group="Python", component="torch", package="torch", packages=(pin,)
         )
-    core = ("torch==2.13.0", "triton", "psutil", "einops", "datasets", "megatron-core==0.16.1")
+    core = ("torch==2.13.0", "triton", "psutil", "einops", "six", "datasets", "megatron-core==0.16.1")
     for tag in ("core_v0.16.1", "core_v0.17.1", "core_v0.18.2", "core_v0.19.0", "main", "dev"):
         yield Environment(
             name=f"megatron-{tag}", group="Megatron-LM", component="Megatron-LM", version=tag, packages=core,

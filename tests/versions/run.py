@@ -55,7 +55,7 @@ def installed(package: str) -> str:
 
 def run(environment: Environment) -> bool:
     """Run the tests here, and write the result. False if one has failed."""
-    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "CONCEPTLOADER_SOAK": "1" * environment.soak}
     if environment.checkout:
         checkout = checkout_of(environment)
         assert checkout is not None

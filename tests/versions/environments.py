@@ -88,7 +88,8 @@ def environments() -> Iterator[Environment]:
         yield Environment(
             name=f"torch{torch or '-newest'}", group="Python", component="torch", package="torch", packages=(pin,)
         )
-    core = ("torch==2.13.0", "triton", "psutil", "einops", "six", "datasets", "megatron-core==0.16.1")
+    extra = ("six", "regex", "pydantic")  # what the training of core_v0.16.1 imports of its extra mlm
+    core = ("torch==2.13.0", "triton", "psutil", "einops", "datasets", "megatron-core==0.16.1", *extra)
     for tag in ("core_v0.16.1", "core_v0.17.1", "core_v0.18.2", "core_v0.19.0", "main", "dev"):
         yield Environment(
             name=f"megatron-{tag}", group="Megatron-LM", component="Megatron-LM", version=tag, packages=core,

@@ -89,11 +89,17 @@ class Upstream:
             raise ConfigError(self.name, f"{error} (conceptloader knows {self.seen})", fix=self.otherwise) from error
 
     def original(self, patch: Patch) -> tuple[Any, Any]:
-        """Patch.resolve, checked. Raises ConfigError if this release is not what the patch was written for."""
+        """Patch.resolve, checked. Raises ConfigError if this release is not what the patch was written for.
+
+        An error about a package that the patched one imports, and that is not there, passes through.
+        """
         try:
             owner, original = patch.resolve()
             reason = "" if hasattr(original, _MARK) else patch.refusal(original)
         except (ImportError, AttributeError) as error:
+            package = re.split("[.:]", patch.target)[0]
+            if isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] != package:
+                raise
             reason = str(error)
         if reason:
             raise ConfigError(

@@ -86,6 +86,13 @@ def test_an_unknown_release_is_refused_and_nothing_is_patched(library: Any, chan
     assert library.both(library.Trainer())[0] == ("a", 1)
 
 
+def test_what_a_library_needs_itself_is_no_other_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needing_library.py").write_text("import no_library_of_this_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_library_of_this_name"):
+        LIBRARY.apply([Patch(target="needing_library:load", by=doubled, line="")])
+
+
 def test_names_that_a_release_does_not_have(library: Any) -> None:
     """An adapter's own line that looks for one names the releases; errors of the package itself pass through."""
     adapter = {"__name__": "conceptloader.integrations.some_lm.data", "library": library}

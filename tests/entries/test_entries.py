@@ -5,6 +5,7 @@ import dataclasses
 import re
 import typing
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from conceptloader.batch.loader import BaseLoader
 from conceptloader.batch.source import SampleSource
 from conceptloader.blend.schema import Config
 from tests.entries.corpus import Corpus, write
-from tests.entries.drivers import ENTRIES, Taken, around
+from tests.entries.drivers import ENTRIES, Entry, Taken, around
 from tests.entries.rows import REFUSED, ROWS, SILENT, Runs, drive
 from tests.entries.table import OTHERS, PAGE, expected, page
 
@@ -36,12 +37,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return write(tmp_path_factory.mktemp("entries"))
 
 
-@pytest.fixture(scope="module", params=list(ENTRIES))
-def runs(request: pytest.FixtureRequest, corpus: Corpus) -> Iterator[Runs]:
-    entry = ENTRIES[request.param]
+@contextmanager
+def entered(name: str) -> Iterator[Entry]:
+    entry = ENTRIES[name]
     if entry.needs and find_spec(entry.needs) is None:
         pytest.skip(f"{entry.needs} is not installed: `make trainers` has it")
     with around(entry):
+        yield entry
+
+
+@pytest.fixture(scope="module", params=list(ENTRIES))
+def runs(request: pytest.FixtureRequest, corpus: Corpus) -> Iterator[Runs]:
+    with entered(request.param) as entry:
         yield Runs(entry, corpus)
 
 
@@ -55,8 +62,8 @@ def test_a_cell(runs: Runs, key: str) -> None:
 @pytest.mark.parametrize("name", ["Megatron launcher", "nanotron YAML"])
 def test_weights_that_change_raise_with_workers(corpus: Corpus, name: str, key: str, tmp_path: Path) -> None:
     """Worker processes of the trainer's DataLoader hold the order as it was: at launch, before the first batch."""
-    entry, row = ENTRIES[name], ROWS[key]
-    with around(entry):
+    row = ROWS[key]
+    with entered(name) as entry:
         run = drive(entry, row.configs(corpus)[1], Taken(tmp_path, row.steps, workers=1))
     assert row.refused(run) == REFUSED
 

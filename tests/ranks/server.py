@@ -37,6 +37,7 @@ def run_rank(module: Any, job: dict[str, Any], rank: int) -> int:
     from tests.ranks.launch import Launch
 
     die_with_parent()
+    os.setpgid(0, 0)  # with its helpers, which are ended after it
     for number, (path, flags) in enumerate(
         [("/dev/null", os.O_RDONLY), *[(job["log"], os.O_WRONLY | os.O_APPEND)] * 2]
     ):
@@ -88,7 +89,9 @@ def run(module: Any, job: dict[str, Any]) -> list[int]:
         if pid in alive:
             codes[alive.pop(pid)] = os.waitstatus_to_exitcode(status)
             with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # its helpers, as those of Megatron's checkpoints
+                # Helpers, as those of Megatron's checkpoints. multiprocessing's resource tracker ignores this, cleans
+                # up after them, and ends.
+                os.killpg(pid, signal.SIGTERM)
             end = status != 0
         elif passed > job["timeout"]:
             Path(job["folder"], f"error.{job['number']}.all").write_text("hangs")

@@ -1,5 +1,7 @@
 """A loop of PyTorch, killed and resumed on other ranks: what these recorded is the plan."""
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,3 +154,14 @@ def test_a_sample_of_another_position_is_noticed(tmp_path: Path, data: Path) -> 
     write(directory, {**config, "seed": 1})
     with pytest.raises(AssertionError):
         check(directory, 3)
+
+
+@pytest.mark.timeout(30)
+def test_helpers_end_with_their_rank(tmp_path: Path) -> None:
+    """Those of Megatron's checkpoints would keep 270 MB each until the machine is restarted."""
+    script = "sleep 600 & echo $! > helper"
+    assert launch("subprocess", ["sh", "-c", script], tmp_path, function="call").code == 0
+    command = Path("/proc", (tmp_path / "helper").read_text().strip(), "cmdline")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while command.read_bytes():  # nothing, if nobody has waited for it yet
+            time.sleep(0.01)

@@ -176,11 +176,15 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def there(trainer: str) -> bool:
+    checkout = trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" in os.environ
+    return checkout or find_spec(PACKAGES[trainer]) is not None
+
+
 @pytest.fixture(scope="module", params=list(PACKAGES))
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     trainer: str = request.param
-    checkout = trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" in os.environ
-    if not checkout and find_spec(PACKAGES[trainer]) is None:
+    if not there(trainer):
         pytest.skip(f"{PACKAGES[trainer]} is not installed: `make trainers` has all of them")
     return Runs(trainer, tmp_path_factory.mktemp(trainer))
 

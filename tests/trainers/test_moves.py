@@ -1,9 +1,7 @@
 """A run that moves through all trainers: each takes over from the checkpoint of the last, and resumes from its own."""
 
 import json
-import os
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import yaml
 
 import conceptloader as cl
 from tests.trainers.matrix import BATCH, STEPS, configs, errors, launches, run, seen
-from tests.trainers.test_matrix import PACKAGES
+from tests.trainers.test_matrix import there
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -37,10 +35,8 @@ def test_a_run_moves_through_all_trainers_and_back(tmp_path: Path) -> None:
     plain = cl.make_dataloader(config, micro_batch_size=BATCH)
     at, checkpoint = BEGUN * BATCH, tmp_path / "plain.json"
     checkpoint.write_text(json.dumps(plain.state_dict_at(at)))
-    there = [name for name in CHECKPOINTS if find_spec(PACKAGES[name])]
-    for trainer in there:
-        if trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" not in os.environ:
-            continue
+    trainers = [*filter(there, CHECKPOINTS)]
+    for trainer in trainers:
         moved = Path(config).with_name(f"{trainer}.yaml")
         moved.write_text(yaml.safe_dump({**yaml.safe_load(Path(config).read_text()), "continue_from": str(checkpoint)}))
         made = launches(tmp_path / trainer, str(moved), SIZES)
@@ -50,7 +46,7 @@ def test_a_run_moves_through_all_trainers_and_back(tmp_path: Path) -> None:
         assert min(seen(made[1])) == made[1].first == 3
         assert trained == {k: Counter(range(at + k * BATCH, at + (k + 1) * BATCH)) for k in range(STEPS)}, trainer
         at, checkpoint = at + SAVED * BATCH, tmp_path / trainer / CHECKPOINTS[trainer]
-    assert there
+    assert trainers
     plain.load_state_dict(cl.find_state(checkpoint))
     assert next(iter(plain))["sample_index"].tolist() == list(range(at, at + BATCH))
     plain.close()

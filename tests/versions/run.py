@@ -32,7 +32,7 @@ VENVS = ROOT / ".venv-trainers"
 def made(environment: Environment) -> Path | None:
     """Its interpreter, with all packages, and this checkout to import from."""
     found = shutil.which(f"python{environment.python}")
-    if found is None:
+    if found is None or subprocess.run([found, "-V"], capture_output=True).returncode:  # pyenv, without that version
         return None
     venv = VENVS / environment.name
     python = venv / "bin" / "python"
@@ -55,7 +55,7 @@ def installed(package: str) -> str:
 
 def run(environment: Environment) -> bool:
     """Run the tests here, and write the result. False if one has failed."""
-    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "CONCEPTLOADER_SOAK": "1" * environment.soak}
     if environment.checkout:
         checkout = checkout_of(environment)
         assert checkout is not None

@@ -515,7 +515,7 @@ def test_corrupt_pages_of_parquet(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data.replace(b"bbb", b"bcb", 1))
     assert path.read_bytes() != data
-    with pytest.raises(InputError, match=r"a.parquet: row group 0, from row 0 on: cannot be read .*CRC"):
+    with pytest.raises(InputError, match=r"a.parquet: row group 0, from row 0 on: found what pyarrow.* CRC"):
         cl.build(path, tmp_path / "out", tokenizer="bytes")
 
 

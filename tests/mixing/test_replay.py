@@ -161,7 +161,9 @@ def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.Mon
         cl.open_blend({**config, "replay": str(tmp_path / "nowhere")})
     for names in (("easy", "hard"), ("easy", "hard", "middle", "more")):
         datasets = {name: config["datasets"].get(name, config["datasets"]["easy"]) for name in names}
-        with raises(ConfigError, "replay", "a run of easy, hard, middle", f"here: {', '.join(names)}"):
+        with raises(
+            ConfigError, "replay", "a run of the datasets easy, hard, middle", f"configuration: {', '.join(names)}"
+        ):
             cl.open_blend({**config, "datasets": datasets})
     others = {name: {**entry, "weight": 1 + k} for k, (name, entry) in enumerate(config["datasets"].items())}
     with raises(ConfigError, "replay", "'hard': 1, 'middle': 1}, and the datasets have {'easy': 1, 'hard': 2"):

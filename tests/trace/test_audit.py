@@ -98,7 +98,7 @@ def test_a_rank_that_is_not_in_the_plan(run: Run, record: Path) -> None:
 
 
 def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="found no record"):
+    with pytest.raises(ReadError, match="found no file <launch>"):
         read_record(tmp_path / "nothing")
     with raises(ReadError, fix="chmod u+w"):
         BatchRecorder(record, 1, 0, starts()[0])

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -437,7 +438,9 @@ class RunLog:
 
     def has_grown(self) -> bool:
         """Whether another process has written to it since."""
-        return self.path.exists() and self.path.stat().st_size > self._end
+        with suppress(OSError):  # a checkpoint, which asks, must not be lost for it
+            return self.path.stat().st_size > self._end
+        return False
 
     def _read(self, lines: Iterable[bytes]) -> None:
         self.starts: list[RunStart] = []

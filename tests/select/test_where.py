@@ -165,7 +165,7 @@ def expressions(tests: st.SearchStrategy[Test]) -> st.SearchStrategy[Test]:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(expressions(st.one_of(COLUMNS, CONCEPTS)))
 def test_documents(dataset: cl.Dataset, asked: Test) -> None:
     text, holds = asked
@@ -189,7 +189,7 @@ def test_documents(dataset: cl.Dataset, asked: Test) -> None:
         assert found_rows == expected
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(expressions(CONCEPTS), st.sampled_from([40, 1 << 20]))
 def test_tokens(dataset: cl.Dataset, asked: Test, chunk: int) -> None:
     text, holds = asked

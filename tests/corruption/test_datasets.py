@@ -115,7 +115,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.soak
 @pytest.mark.parametrize("damage", [raw, consistent, manifest], ids=lambda damage: damage.__name__)
 def test_damage_is_found_or_harmless(subject: Subject, damage: Damage, tally: Tally) -> None:
-    outcomes = run(subject, damage, scaled(8, 250), zlib.crc32(f"{subject.variant} {damage.__name__}".encode()))
+    outcomes = run(subject, damage, scaled(12, 250), zlib.crc32(f"{subject.variant} {damage.__name__}".encode()))
     assert sum(outcomes.values()) > 5
     tally(f"damaged datasets, {damage.__name__}", {"mutations": sum(outcomes.values()), **outcomes})
 

@@ -525,7 +525,7 @@ def machine(draw: st.DrawFn) -> Iterator[None]:
 @pytest.mark.soak
 @pytest.mark.timeout(7200 if SOAK else 600)
 @settings(
-    max_examples=scaled(200, 20_000),
+    max_examples=scaled(120, 20_000),
     derandomize=not SOAK,
     database=None,
     print_blob=True,

@@ -123,8 +123,8 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("changes", "most_ahead", "ramps"), [
-    (scaled(1_000, 10_000), 0, {}), (scaled(200, 300), 40, {}), (scaled(200, 400), 3, RAMPS),
-    (scaled(200, 400), 100, RAMPS),
+    (scaled(500, 10_000), 0, {}), (scaled(200, 300), 40, {}), (scaled(100, 400), 3, RAMPS),
+    (scaled(120, 400), 100, RAMPS),
 ])  # fmt: skip
 def test_an_order_of_many_changes_killed_and_resumed(
     tmp_path: Path, changes: int, most_ahead: int, ramps: dict[int, Ramp]

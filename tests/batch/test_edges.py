@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.batch.open import batch_layout
 from conceptloader.batch.workspace import BUFFER_BYTES
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.testing import random_documents, write_dataset
 from tests.corruption.mutations import with_matching_manifest
 from tests.raises import raises
 
@@ -136,3 +137,15 @@ def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
     layout(1 << 8, 1 << 9)  # 1 MiB: files are looked at when they are read
     with raises(ReadError, "t.data"):
         layout(1 << 8, (1 << 9) + 1)
+
+
+@pytest.mark.parametrize("eos", [None, 0])
+def test_no_loss_on_eos_needs_a_tokenizer_that_has_one(tmp_path: Path, eos: int | None) -> None:
+    tokenizer = cl.writing.Tokenizer(name="synthetic", vocab_size=1000, eos_id=eos)
+    path = write_dataset(tmp_path / "ds", random_documents(5), tokenizer=tokenizer)
+    config = {"seq_len": 4, "datasets": {"a": {"path": path}}, "outputs": {"loss_on_eos": False}}
+    if eos is not None:
+        cl.batches(config, micro_batch_size=1).close()
+        return
+    with raises(ConfigError, "outputs.loss_on_eos", "dataset a has no eos token"):
+        cl.batches(config, micro_batch_size=1)

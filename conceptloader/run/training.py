@@ -311,7 +311,7 @@ class TrainingRun:
                 f"mixing.{self.mixing.kind}",
                 f"{late} samples yielded without a call of observe",
                 "losses after each step",
-                "call loader.observe(losses) after each step, or remove `mixing`: docs/mixtures.md",
+                "call loader.observe(losses) after each step, or remove `mixing`: docs/mixing.md",
             )
 
     def yielded_to(self, consumed: int) -> None:

@@ -96,7 +96,7 @@ def mask_of(batch: Mapping[str, Any]) -> torch.Tensor:
 
 
 def loss_of(batch: Mapping[str, Any], factors: Mapping[str, float] | None = None, names: Any = ()) -> float:
-    """The mean loss of a batch, or with a factor for each dataset, that of docs/mixtures.md."""
+    """The mean loss of a batch, or with a factor for each dataset, that of docs/mixing.md."""
     weights = mask_of(batch)
     if factors is not None:
         by_id = torch.tensor([factors[name] for name in names])
@@ -112,7 +112,7 @@ def learns_loss(config: Config) -> bool:
 
 
 def _loop(make: Callable[..., Any]) -> "Driver":
-    """Over a loader of conceptloader's own, as docs/mixtures.md has it."""
+    """Over a loader of conceptloader's own, as docs/mixing.md has it."""
 
     def drive(config: Config, taken: Taken, patch: Patch) -> None:
         loader = make(config, micro_batch_size=BATCH)

@@ -234,8 +234,9 @@ def explain(
 
     loss, usual: the mean over its samples, and over those of the `baseline` steps before (None if none was logged).
     samples, logged: of the step, and how many of them have a loss. documents: the `top` that raised the loss most, by
-    `excess`: their part of the sample, times what its loss is above the usual one, so that all of them sum up to the
-    rise. concepts: likewise by the tokens that they are in, with the mean loss of their spans where that was logged.
+    `excess`: their part of the step, times what the loss of their sample is above the usual one, so that all of them
+    sum up to the rise. concepts: likewise by the tokens that they are in, with the mean loss of their spans where that
+    was logged.
 
     Raises:
         ConfigError: If none of the step's losses was logged, or steps are not known.

@@ -1,5 +1,6 @@
 """The account of a run: its limits, its states, and the checkpoint at which it is continued."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -41,6 +42,19 @@ def test_two_runs_that_live_in_one_folder(config: Config, tmp_path: Path, caplog
     assert "another run" not in caplog.text
     first.state_dict()
     assert "another run was launched in this folder" in caplog.text
+
+
+def test_a_checkpoint_is_saved_where_its_run_log_cannot_be_looked_at(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    loader = cl.batches(config, micro_batch_size=8)
+    loader.log_start(tmp_path, 0)
+    state = loader.state_dict()
+    monkeypatch.setattr(Path, "stat", stale)
+    assert loader.state_dict() == state
 
 
 # max_epochs

@@ -17,7 +17,8 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.format.tools.verify import verify
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 
 DOCUMENTS, EACH, SHARDS = 100_000, 10, 8
 TOTAL = DOCUMENTS * EACH

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from conceptloader.format.tools.reencode import reencode
     from conceptloader.format.tools.verify import verify
     from conceptloader.ingest.adopt.adopt import adopt
-    from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+    from conceptloader.ingest.annotate.annotate import annotate
+    from conceptloader.ingest.annotate.options import AnnotateOptions
     from conceptloader.ingest.build.simple import build
     from conceptloader.order.mixture import Mixture
     from conceptloader.order.phases import Phase
@@ -58,7 +59,8 @@ _HOMES = {
     "format.tools.reencode": "reencode",
     "format.tools.verify": "verify",
     "ingest.adopt.adopt": "adopt",
-    "ingest.annotate.annotate": "AnnotateOptions annotate",
+    "ingest.annotate.annotate": "annotate",
+    "ingest.annotate.options": "AnnotateOptions",
     "ingest.build.simple": "build",
     "order.mixture": "Mixture",
     "order.phases": "Phase",

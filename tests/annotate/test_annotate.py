@@ -20,9 +20,10 @@ from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read import bulk, ids
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate import annotate as annotating
 from conceptloader.ingest.annotate import join as joining
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate import reading
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import database, load
 from conceptloader.ingest.records.tokenizer import BytesTokenizer
 from tests.raises import raises
@@ -95,7 +96,7 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
                  "spans": [{k: row[k] for k in ("start", "end", "concepts")}]} for row in rows]  # fmt: skip
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         folder = Path(directory)
-        patch.setattr(annotating, "_BATCH_BYTES", data.draw(st.sampled_from([1, 500, 1 << 20])))
+        patch.setattr(reading, "_BATCH_BYTES", data.draw(st.sampled_from([1, 500, 1 << 20])))
         patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))

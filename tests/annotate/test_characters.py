@@ -13,7 +13,8 @@ from tokenizers import decoders, normalizers, pre_tokenizers
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import owners, write_rows

@@ -11,7 +11,8 @@ import conceptloader as cl
 from conceptloader.errors import InputError
 from conceptloader.format.read import ids
 from conceptloader.ingest.annotate import rows as parsing
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from tests.annotate.test_annotate import build, owners, write_rows
 from tests.raises import raises
 

@@ -20,7 +20,8 @@ import torch
 import conceptloader as cl
 from conceptloader.format.write.build import Build
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources

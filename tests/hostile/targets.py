@@ -19,7 +19,8 @@ from conceptloader.blend.exclude import read_excluded
 from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.columns import Columns

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources

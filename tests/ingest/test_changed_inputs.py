@@ -13,8 +13,9 @@ import pytest
 
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate import annotate as annotating
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate import reading
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
@@ -137,7 +138,7 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write(source)
     build(source, tmp_path / "ds")
     notes.write_text("".join(f'{{"document": {i}, "start": 0, "end": 1, "concepts": [1]}}\n' for i in range(100)))
-    real = annotating.read_rows
+    real = reading.read_rows
 
     def changing(*arguments: Any) -> Any:
         for i, row in enumerate(real(*arguments)):
@@ -145,7 +146,7 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 truncate(notes)
             yield row
 
-    monkeypatch.setattr(annotating, "read_rows", changing)
+    monkeypatch.setattr(reading, "read_rows", changing)
     with pytest.raises(InputError, match=rf"{notes}: found it changed while it was read"):
         annotate(tmp_path / "ds", [notes], tmp_path / "out", AnnotateOptions(track="new"))
     assert not (tmp_path / "out").exists()

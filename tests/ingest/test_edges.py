@@ -10,7 +10,8 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import InputError
 from conceptloader.ingest.align.spans import check_ids
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.build.plan import default_shard_bytes
 from conceptloader.ingest.records import inputs

@@ -17,7 +17,8 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History

@@ -14,7 +14,8 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.write.build import Build
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build import spelled
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.batch import BadRow

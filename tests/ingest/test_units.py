@@ -15,7 +15,8 @@ from tokenizers import normalizers
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.writing import SpanAlignment

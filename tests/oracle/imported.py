@@ -8,7 +8,8 @@ import numpy as np
 
 from conceptloader.cli import main
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from tests.corpora import chunked
 from tests.corpora.token_files import write_datatrove, write_megatron
 from tests.oracle.corpora import CONCEPTS, EOS, TOKENIZER, VOCAB, Types, random_spans

@@ -120,8 +120,8 @@ class Annotations:
         database.register("annotations", need("pyarrow", PROBLEM).ipc.open_stream(self._file))
         return database.sql(sql)
 
-    def join(self, ds: Ranges, sources: Sequence[Source]) -> Iterator[Items]:
-        """All annotations by document, those of one as they came, and never in two batches.
+    def join(self, ds: Ranges, sources: Sequence[Source]) -> Iterator[Any]:
+        """Tables of `Items`: all annotations by document, those of one as they came, and never in two tables.
 
         Raises: InputError for documents that are not there, and ids that several have.
         """
@@ -147,7 +147,7 @@ class Annotations:
             query = "FROM annotations"
         return self._sorted(self._query(self._database, f"{query} ORDER BY {', '.join(keys)}"))
 
-    def _sorted(self, joined: Any) -> Iterator[Items]:
+    def _sorted(self, joined: Any) -> Iterator[Any]:
         with self._file:
             yield from _by_document(joined)
 
@@ -232,21 +232,22 @@ def _ids(query: Any) -> Iterator[list[str]]:
     return (some["id"].to_pylist() for some in _batches(query, _IDS))
 
 
-def _by_document(query: Any) -> Iterator[Items]:
-    """Batches of a sorted query, cut where a document ends."""
+def _by_document(query: Any) -> Iterator[Any]:
+    """Tables of a sorted query, cut where a document ends."""
     held = None
     for table in _batches(query, 1):
         held = table if held is None else need("pyarrow", PROBLEM).concat_tables([held, table])
         documents = held["document"].to_numpy()
         cut = int(np.searchsorted(documents, documents[-1]))
         if cut:
-            yield _items(held[:cut])
+            yield held[:cut]
         held = held[cut:]
     if held is not None:
-        yield _items(held)
+        yield held
 
 
-def _items(table: Any) -> Items:
+def items_of(table: Any) -> Items:
+    """What a table of `Annotations.join` holds."""
     table = table.combine_chunks()
     none = np.zeros(len(table), np.int64)
     numbers: dict[str, Ints] = {

@@ -26,6 +26,8 @@ from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatc
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.tokenizer import TextTokenizer, kept_tokenizer
 
+_TOKENS = 1 << 18  # of documents that are decoded and encoded together
+
 
 @dataclass(frozen=True, kw_only=True)
 class Placer:
@@ -44,15 +46,16 @@ class Placer:
 
     def place(self, items: Items) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
         """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
-        for shard, part in self._by_shard(items):
-            yield shard, self._place_shard(shard, items[part])
+        for shard, part in self.by_shard(items.document):
+            for some in self._portions(shard, items[part]):
+                yield shard, self._place_shard(shard, some)
 
     def check_unit(self, items: Items) -> None:
         """Offsets in characters could not have been meant as offsets in tokens.
 
         Holds if one of `items` ends after the tokens of its document. Raises: ConfigError.
         """
-        for shard, part in self._by_shard(items):
+        for shard, part in self.by_shard(items.document):
             documents, row = np.unique(items.document[part], return_inverse=True)
             first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
             end = items.stop[part]
@@ -66,13 +69,24 @@ class Placer:
             "say which: --span-unit character, as in build, or --span-unit token",
         )
 
-    def _by_shard(self, items: Items) -> Iterator[tuple[int, slice]]:
-        """(shard, where its items are) for items sorted by document."""
-        shard_of = np.searchsorted(self.ds.first_documents, items.document, "right") - 1
-        borders = [0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(items)]
+    def by_shard(self, documents: Ints) -> Iterator[tuple[int, slice]]:
+        """(shard, where its documents are) for sorted ones."""
+        shard_of = np.searchsorted(self.ds.first_documents, documents, "right") - 1
+        borders = [0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(documents)]
         for first, stop in pairwise(borders):
             if first < stop:
                 yield int(shard_of[first]), slice(first, stop)
+
+    def _portions(self, shard: int, items: Items) -> Iterator[Items]:
+        """The items of a shard, cut between documents so that those whose text is read together are few."""
+        if self.texts is None:
+            yield items
+            return
+        documents, at = np.unique(items.document, return_index=True)
+        first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+        number = offsets_of(stop - first)[1:] // _TOKENS
+        for a, b in pairwise([0, *at[np.flatnonzero(np.diff(number)) + 1].tolist(), len(items)]):
+            yield items[a:b]
 
     def _place_shard(self, shard: int, items: Items) -> dict[str, BulkSpans]:
         documents, row = np.unique(items.document, return_inverse=True)
@@ -93,8 +107,8 @@ class Placer:
                     "annotate them before they are joined, or pass offsets in tokens and --span-unit token",
                 )
             more = np.full(len(documents), int(mark is not None))
-            first, base = first + before + more, self.ds.shard_starts[shard]
-            read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
+            first = first + before + more
+            read = read_texts(self.ds, self.texts, documents, shard, first, stop)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
         spans = self._raw(items, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})

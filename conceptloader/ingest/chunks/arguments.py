@@ -10,7 +10,7 @@ from conceptloader.base.strict import build as convert
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.ingest.annotate.annotate import AnnotateOptions
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.arguments import (
     BadRecords,
     bad_records,

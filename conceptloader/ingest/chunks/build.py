@@ -12,7 +12,8 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.tools.derived import check_new_directory
 from conceptloader.format.write.build import open_writer
-from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
 from conceptloader.ingest.build.complete import Summary, check_replaceable, describe_complete
 from conceptloader.ingest.chunks.concepts import Library, load_library
@@ -180,4 +181,5 @@ def annotate_chunked(
             split=None,  # which the documents were chosen by
             joined=chunked.told(joined.to_json()),
         )
-        return annotate(dataset, joined.files, chunked.path, options, roots), joined
+        found = annotate(dataset, joined.files, chunked.path, options, roots, workers=chunked.workers)
+        return found, joined

@@ -123,6 +123,9 @@ class FileTokenizer:
             self._byte_of = np.full(self.vocab_size, -1, np.int16)
             self._byte_of[list(bytes_)] = list(bytes_.values())
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "fast"}  # of its process
+
     @cached_property
     def fast(self) -> Fast | str:
         """What gives the same ids many times faster, or why there is nothing."""

@@ -1,0 +1,146 @@
+"""The rows of input files, as batches of annotations: one file after the other, or several at once by processes."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.packages import need
+from conceptloader.base.workers import Tell, run_tasks
+from conceptloader.errors import InputError
+from conceptloader.format.spec.codecs import get_codec
+from conceptloader.ingest.annotate.columns import BatchParser
+from conceptloader.ingest.annotate.join import as_batch, found_batch, schema
+from conceptloader.ingest.annotate.options import AnnotateOptions
+from conceptloader.ingest.database import PROBLEM
+from conceptloader.ingest.records.inputs import Source, read_rows
+from conceptloader.ingest.records.lines import is_csv
+from conceptloader.ingest.records.table import read_row_groups, rows_of
+from conceptloader.ingest.records.vocabulary import Concepts
+from conceptloader.storage.reads import named
+
+OnBad = Callable[[str, str, str], None]
+_BATCH_BYTES = 16 << 20
+_WORTH = 8 << 20  # bytes of files that take longer than processes take to start
+
+
+class Rows:
+    """The annotations of files, or of the first rows of each, as batches of `Annotations`.
+
+    workers: processes that read a file each. bad: how many rows were skipped. unseen: of the columns that were named,
+    those that no row has had.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None, first: float = math.inf,
+        workers: int = 1,
+    ) -> None:  # fmt: skip
+        track = options.check()
+        codec = get_codec(options.codec, options.parameters or {}, f"track {options.track!r}")
+        concepts = Concepts(track) if track.codec == "concepts" else None
+        self._sources, self._options, self._on_bad, self._workers = sources, options, on_bad, workers
+        self._parser = BatchParser(codec, concepts, options.ignored, options.columns)
+        self._first = None if first == math.inf else int(first)
+        self.bad = 0
+
+    @property
+    def unseen(self) -> set[str]:
+        return self._parser.unseen
+
+    def batches(self, directory: str) -> Iterator[Any]:
+        """All of them, in the order of the files. directory: for what workers read, until it is taken from there."""
+        if self._workers > 1 and len(self._sources) > 1 and sum(one.size for one in self._sources) >= _WORTH:
+            yield from self._of_workers(directory)
+        else:
+            for k in range(len(self._sources)):
+                yield from self.of(k)
+
+    def _of_workers(self, directory: str) -> Iterator[Any]:
+        def news(_: int, bad: tuple[str, str, str]) -> None:
+            self._report(*bad)
+
+        def end(_: int, unseen: set[str], error: Exception | None) -> None:
+            if error is not None:
+                raise error
+            self._parser.unseen &= unseen
+
+        task = partial(_read_file, directory, self._sources, self._options, self._on_bad is not None)
+        numbers = range(len(self._sources))
+        run_tasks(task, numbers, self._workers, news, end)
+        for path in (_path(directory, k) for k in numbers):
+            with open(path, "rb") as file, need("pyarrow", PROBLEM).ipc.open_stream(file) as batches:
+                yield from batches
+            os.remove(path)
+
+    def of(self, k: int) -> Iterator[Any]:
+        """Those of a file."""
+        source = self._sources[k]
+        if source.row_groups is None:
+            skip = partial(self._skip, k)
+            rows = read_rows(source, self._options.max_line_bytes, None, None if self._on_bad is None else skip)
+            yield from self._singly(k, islice(rows, self._first))
+        else:
+            yield from self._batches(k, source, len(source.row_groups))
+        source.check_unchanged()
+
+    def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
+        """Of a parquet file: what can be by columns, and the other rows."""
+        ignored, numbers = self._parser.ignored, self._parser.values
+        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored, numbers):
+            if self._first is not None and first >= self._first:
+                break
+            some = table if self._first is None else table.slice(0, self._first - first)
+            found, odd = self._parser.parse_batch(some)
+            for one in found:
+                yield found_batch(one, k, first)
+            yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first))
+
+    def _skip(self, k: int, number: int, problem: str) -> None:
+        source = self._sources[k]
+        if self._on_bad is None:
+            raise InputError.saying(source.row_name(number), problem)
+        self._report(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
+
+    def _report(self, path: str, place: str, problem: str) -> None:
+        assert self._on_bad is not None
+        self._on_bad(path, place, problem)
+        self.bad += 1
+
+    def _singly(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
+        """Of (number, row) of a file."""
+        source, found, size = self._sources[k], list[tuple[Any, ...]](), 0
+        texts = is_csv(source.path)
+        for number, row in rows:
+            try:
+                document, external, spans, content = self._parser.parse(self._parser.texts(row) if texts else row)
+            except ValueError as error:
+                self._skip(k, number, str(error))
+                continue
+            for part, (start, stop, record, own) in enumerate(spans):
+                found.append((document, external, start, stop, k, number, part, content, record, own))
+                size += len(record) + len(own or "") + 150
+            if size > _BATCH_BYTES:
+                yield as_batch([*zip(*found, strict=True)])
+                found, size = [], 0
+        if found:
+            yield as_batch([*zip(*found, strict=True)])
+
+
+def _read_file(
+    directory: str, sources: Sequence[Source], options: AnnotateOptions, skip: bool, k: int, tell: Tell
+) -> set[str]:
+    """Write the batches of a file to one in `directory`, in any process. Returns: the columns that were not seen."""
+    rows = Rows(sources, options, (lambda *bad: tell(bad)) if skip else None)
+    with need("pyarrow", PROBLEM).ipc.new_stream(_path(directory, k), schema()) as file:
+        for batch in rows.of(k):
+            with named(directory, "written"):
+                file.write(batch)
+    return rows.unseen
+
+
+def _path(directory: str, k: int) -> str:
+    return os.path.join(directory, f"rows-{k}.arrow")

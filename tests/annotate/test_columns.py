@@ -1,23 +1,29 @@
-"""Rows of parquet files by column: those that are right are not looked at singly, and the others mean what they do."""
+"""Table of parquet files by column: those that are right are not looked at singly, and the others mean what they do."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import InputError
 from conceptloader.format.read import ids
 from conceptloader.ingest.annotate import rows as parsing
 from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.columns import BatchParser
 from conceptloader.ingest.annotate.options import AnnotateOptions
+from conceptloader.ingest.annotate.reading import Rows
+from conceptloader.ingest.records.inputs import find_sources
 from tests.annotate.test_annotate import build, owners, write_rows
 from tests.raises import raises
 
-Rows = list[dict[str, Any]]
-TRACKS: dict[str, tuple[dict[str, Any], Rows]] = {
+Table = list[dict[str, Any]]
+TRACKS: dict[str, tuple[dict[str, Any], Table]] = {
     "names": (
         {"vocabulary": ["a", "b"]},
         [{"concepts": ["b", "a"]}, {"concepts": []}, {"concepts": ["x"]}, {"concepts": None}, {"concepts": ["a"]}],
@@ -47,14 +53,14 @@ TRACKS: dict[str, tuple[dict[str, Any], Rows]] = {
     ),
     "objects": ({"codec": "json"}, [{"value": {"a": 1}}, {"value": {"a": 2}}]),
 }  # fmt: skip
-PLACES: Rows = [
+PLACES: Table = [
     {"id": "d0", "start": 1, "end": 2}, {"id": "d1", "start": None, "end": None}, {"id": "d2", "start": 0, "end": None},
     {"id": None, "start": 0, "end": 1}, {"id": "d\0", "start": 0, "end": 1}, {"id": "d2", "start": 2, "end": 2},
     {"id": "", "start": 1, "end": 2}, {"id": "d3", "start": 0, "end": 3}, {"id": "d4", "start": -1, "end": 3},
 ]  # fmt: skip
 
 
-def attach(folder: Path, rows: Rows, suffix: str, **options: Any) -> tuple[list[Any], Any, list[tuple[str, str]]]:
+def attach(folder: Path, rows: Table, suffix: str, **options: Any) -> tuple[list[Any], Any, list[tuple[str, str]]]:
     """(what each token has; what is known of the track; what is wrong, where)."""
     bad: list[tuple[str, str]] = []
     out = folder / f"out{suffix}"
@@ -67,24 +73,30 @@ def attach(folder: Path, rows: Rows, suffix: str, **options: Any) -> tuple[list[
     return owners(ds, "new"), ds.manifest.tracks["new"], bad
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("name", TRACKS)
-def test_columns_mean_what_rows_do(name: str, nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_mean_what_rows_do(
+    name: str, nested: bool, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options, values = TRACKS[name]
     build(tmp_path / "ds", [[[1, 2, 3]] * 3, [[4, 5, 6]] * 27])
-    rows: Rows = [{**place, **value} for place in PLACES for value in values]
+    rows: Table = [{**place, **value} for place in PLACES for value in values]
     rows += [{"id": f"d{5 + k}", "start": 0, "end": 2, **value} for k, value in enumerate(values)]
     if nested:
         rows = [{"id": row.pop("id"), "spans": [row, {**row, "start": 2, "end": 3}]} for row in rows]
     looked: list[Any] = []
     real = parsing.RowParser.parse
     monkeypatch.setattr(parsing.RowParser, "parse", lambda self, row: looked.append(row) or real(self, row))
-    found, track, bad = attach(tmp_path, rows, ".parquet", **options)
+    found, track, bad = attach(tmp_path, rows, suffix, **options)
     singly = len(looked)
-    expected, known, problems = attach(tmp_path, rows, ".jsonl", **options)
+    monkeypatch.setattr(BatchParser, "batch_of", lambda *_: None)
+    (tmp_path / "singly").mkdir()
+    (tmp_path / "singly/ds").symlink_to(tmp_path / "ds")
+    expected, known, problems = attach(tmp_path / "singly", rows, ".jsonl", **options)
     assert (found, track) == (expected, known)
-    numbers = [(str(int(line) - 1), problem) for line, problem in problems]  # lines count from 1, rows from 0
-    assert bad == numbers
+    shift = 0 if suffix == ".jsonl" else 1  # lines count from 1, rows from 0
+    assert bad == [(str(int(line) - shift), problem) for line, problem in problems]
     assert found.count(None) < len(found)
     scalar = name in ("numbers", "integers") and not nested  # where a row may say that there is no number
     unsaid = sum((row["value"], row["start"], row["end"]) == (None, None, None) for row in rows) if scalar else 0
@@ -124,3 +136,53 @@ def test_types_that_are_looked_at_singly(tmp_path: Path) -> None:
         annotate(
             tmp_path / "ds", [tmp_path / "b.parquet"], tmp_path / "b", AnnotateOptions(track="c", span_unit="token")
         )
+
+
+def objects(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """With each of the keys, or without."""
+    return st.fixed_dictionaries({}, optional=values)
+
+
+odd = st.sampled_from([None, True, 1.0, 1 << 64, "x", "\ud800", [], {}, [[0, 1]]])
+numbers = st.integers(0, 2) | odd
+labels = {
+    "concepts": st.lists(st.integers(0, 3) | st.sampled_from(["x"]), max_size=2) | odd,
+    "scores": st.lists(st.sampled_from([0.5, 1]), max_size=2) | odd,
+}
+spans = objects(start=numbers, end=numbers, text=odd, **labels)
+rows_of_objects = st.lists(
+    st.sampled_from([
+        {"id": "a", "spans": [{"start": 0, "end": 1, "concepts": [1], "scores": [0.5]}]},
+        {"id": "a", "spans": [{"start": 0, "end": 1, "concepts": []}]},
+        {"id": "a", "start": 0, "end": 1, "concepts": [], "scores": []},
+        {"id": "a", "start": 0, "end": 1, "concepts": []},
+    ])
+    | objects(id=st.sampled_from(["b"]) | odd, spans=st.lists(spans, max_size=2))
+    | objects(id=st.just("b"), document=numbers, start=numbers, end=numbers, note=odd, value=odd, spans=odd, **labels),
+    max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(rows_of_objects, st.sampled_from(["scores", "concepts", "numpy", "json"]))
+def test_objects_together_mean_what_they_do_alone(
+    tmp_path_factory: pytest.TempPathFactory, rows: Table, kind: str
+) -> None:
+    """A key that one object lacks, or has more, and another type: columns do not hide it."""
+    path = tmp_path_factory.getbasetemp() / "objects.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) or "\n")
+    options = {
+        "scores": AnnotateOptions(track="c", parameters={"scores": "f4"}), "concepts": AnnotateOptions(track="c"),
+        "numpy": AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "f4"}),
+        "json": AnnotateOptions(track="c", codec="json"),
+    }[kind]  # fmt: skip
+    read: list[Any] = []
+    for parse in (BatchParser.batch_of, lambda *_: None):
+        bad: list[tuple[str, ...]] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BatchParser, "batch_of", parse)
+            patch.setattr(Rows, "_report", lambda self, *one, bad=bad: bad.append(one))
+            known = Rows(find_sources([path]), options, lambda *_: None)
+            found = [{**row, "id": row["id"] or ""} for batch in known.batches("") for row in batch.to_pylist()]
+        read.append((sorted(found, key=lambda row: (row["row"], row["part"])), bad))
+    assert read[0] == read[1]

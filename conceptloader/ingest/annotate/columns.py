@@ -1,6 +1,6 @@
 """Annotations in record batches of parquet and Arrow files: by column, and which rows have to be looked at singly."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,20 @@ class _Ranges(NamedTuple):
 
 class BatchParser(RowParser):
     """A `RowParser` that takes batches of rows, too."""
+
+    def batch_of(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """A record batch of objects of JSON, or None if some have other keys or types, which columns would hide."""
+        import pyarrow as pa
+
+        name = self._theirs.get("spans", "spans")
+        listed = (spans for row in rows if type(spans := row.get(name)) is list)
+        fields = {tuple(span) if type(span) is dict else None for spans in listed for span in spans}
+        if len(fields) > 1:
+            return None
+        try:
+            return pa.RecordBatch.from_struct_array(pa.array(rows))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            return None
 
     def parse_batch(self, table: Any) -> tuple[list[Found], Bools]:
         """(annotations of the rows of a record batch; bool [rows], which of these have to be given to `parse`).

@@ -65,14 +65,14 @@ def as_batch(columns: Sequence[Any]) -> Any:
     return arrow.record_batch(arrays, schema=kinds)
 
 
-def found_batch(found: Found, source: int, first: int) -> Any:
-    """A record batch of what stands in rows from `first` on of a file."""
+def found_batch(found: Found, source: int, row: Ints) -> Any:
+    """A record batch of what stands in a file. row: the number there of each annotation's."""
     arrow = need("pyarrow", PROBLEM)
     count, values = len(found.row), found.records.values
     buffers = [None, *map(arrow.py_buffer, (found.records.offsets * values.itemsize, values))]
     record = arrow.Array.from_buffers(arrow.large_binary(), count, buffers)
     own = arrow.nulls(count, arrow.large_string()) if found.own is None else found.own
-    where = [np.full(count, source, np.uint32), found.row + first, found.part]
+    where = [np.full(count, source, np.uint32), row, found.part]
     return as_batch([found.document, found.id, found.start, found.stop, *where, found.content, record, own])
 
 

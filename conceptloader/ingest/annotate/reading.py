@@ -25,6 +25,7 @@ from conceptloader.storage.reads import named
 
 OnBad = Callable[[str, str, str], None]
 _BATCH_BYTES = 16 << 20
+_TOGETHER = 1 << 14  # annotations
 _WORTH = 8 << 20  # bytes of files that take longer than processes take to start
 
 
@@ -82,7 +83,8 @@ class Rows:
         if source.row_groups is None:
             skip = partial(self._skip, k)
             rows = read_rows(source, self._options.max_line_bytes, None, None if self._on_bad is None else skip)
-            yield from self._singly(k, islice(rows, self._first))
+            known = islice(rows, self._first)
+            yield from self._singly(k, known) if is_csv(source.path) else self._together(k, known)
         else:
             yield from self._batches(k, source, len(source.row_groups))
         source.check_unchanged()
@@ -96,8 +98,33 @@ class Rows:
             some = table if self._first is None else table.slice(0, self._first - first)
             found, odd = self._parser.parse_batch(some)
             for one in found:
-                yield found_batch(one, k, first)
+                yield found_batch(one, k, first + one.row)
             yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first))
+
+    def _together(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
+        """Of objects of JSON: what can be by columns, and the other rows."""
+        for some in self._portions(rows):
+            table = self._parser.batch_of([row for _, row in some])
+            if table is None:
+                yield from self._singly(k, some)
+                continue
+            numbers = np.array([number for number, _ in some])
+            found, odd = self._parser.parse_batch(table)
+            for one in found:
+                yield found_batch(one, k, numbers[one.row])
+            yield from self._singly(k, [some[i] for i in np.flatnonzero(odd).tolist()])
+
+    def _portions(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
+        """The rows, of so many annotations at a time."""
+        some, count, spans = list[tuple[int, Mapping[str, Any]]](), 0, self._options.columns.get("spans", "spans")
+        for number, row in rows:
+            some.append((number, row))
+            count += 1 + (len(listed) if isinstance(listed := row.get(spans), list) else 0)
+            if count >= _TOGETHER:
+                yield some
+                some, count = [], 0
+        if some:
+            yield some
 
     def _skip(self, k: int, number: int, problem: str) -> None:
         source = self._sources[k]

@@ -224,7 +224,7 @@ class FileTokenizer:
         return found
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
 

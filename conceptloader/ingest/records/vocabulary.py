@@ -123,6 +123,8 @@ class Concepts:
 
     def scores(self, values: object, count: int) -> Sequence[float]:
         """Of `count` concepts, checked. Raises: ValueError, whose message says what is wrong."""
+        if values is None and not count:
+            return ()
         if not isinstance(values, list) or len(values) != count:
             raise ValueError(f"scores: found {values!r:.100} for {count} concepts, expected a list of one for each")
         for i, value in enumerate(values):

@@ -3,6 +3,7 @@
 Beside the bare work: DuckDB's join, sort and copy of the same parquet file, and a plain read of it.
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from conceptloader.ingest.annotate.options import AnnotateOptions
 DOCUMENTS, EACH, SHARDS = 100_000, 10, 8
 TOTAL = DOCUMENTS * EACH
 folder = ROOT / "annotate"
-source, spans, ids, target = (folder / name for name in ("ds", "spans.parquet", "ids.parquet", "out"))
+source, spans, lines, ids, target = (
+    folder / name for name in ("ds", "spans.parquet", "spans.jsonl", "ids.parquet", "out")
+)
 
 
 def make() -> None:
@@ -46,12 +49,14 @@ def make() -> None:
     concepts = pa.ListArray.from_arrays(offsets, rng.integers(0, 1000, offsets[-1]))
     table = {"id": pa.array(names).take(document), "start": start, "end": end, "concepts": concepts}
     pq.write_table(pa.table(table), spans)
+    with open(lines, "w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in pa.table(table).to_pylist())
     pq.write_table(pa.table({"id": names, "number": np.arange(DOCUMENTS)}), ids)
 
 
-def ours() -> None:
+def ours(file: Path = spans) -> None:
     shutil.rmtree(target, ignore_errors=True)
-    annotate(source, [spans], target, AnnotateOptions(track="concepts", span_unit="token"))
+    annotate(source, [file], target, AnnotateOptions(track="concepts", span_unit="token"))
 
 
 def bare() -> None:
@@ -60,6 +65,12 @@ def bare() -> None:
             f"COPY (SELECT number, start, \"end\", concepts FROM read_parquet('{spans}') JOIN read_parquet('{ids}') "
             f"USING (id) ORDER BY number) TO '{folder / 'sorted.parquet'}' (FORMAT parquet)"
         )
+
+
+def parse() -> None:
+    with open(lines) as file:
+        for line in file:
+            json.loads(line)
 
 
 def read() -> None:
@@ -79,7 +90,7 @@ if __name__ == "__main__":
         {"ours": ours, "bare": bare}[sys.argv[1]]()
         # Not ru_maxrss, which counts what the parent had when it forked.
         sys.exit(print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e3))
-    if not ids.exists():
+    if not lines.exists():
         make()
     report = Report("annotate")
     report.race(
@@ -88,6 +99,8 @@ if __name__ == "__main__":
             Contender(US, ours, TOTAL),
             Contender("duckdb: join, sort, copy", bare, TOTAL),
             Contender("pyarrow: read", read, TOTAL),
+            Contender("conceptloader, from JSONL", lambda: ours(lines), TOTAL),
+            Contender("json: parse the lines", parse, TOTAL),
         ],
         unit="us/annotation",
         scale=1e6,

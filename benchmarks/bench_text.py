@@ -19,6 +19,8 @@ from data import ROOT
 from harness import US, Contender, Report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from conceptloader.ingest.annotate.annotate import annotate
+from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build import shard
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.columns import Columns
@@ -42,20 +44,26 @@ def texts(least: int) -> list[str]:
 
 
 def write_inputs(documents: list[str]) -> None:
-    """`bare`, `spans`: the same with a concept on every tenth word, and `large`: more such text, for workers."""
+    """`bare`, `spans`: the same with a concept on every tenth word, and `large`: more such text, for workers.
+
+    `annotations`: the spans without their texts.
+    """
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=32_000, special_tokens=[EOS], initial_alphabet=alphabet)
     made.train_from_iterator(documents[:2000], trainer)
-    for name, rows in {"bare": documents, "spans": documents, "large": texts(LARGE)}.items():
+    kinds = {"bare": documents, "spans": documents, "annotations": documents, "large": texts(LARGE)}
+    for name, rows in kinds.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for k in range(FILES):
             with open(folder / name / f"{k}.jsonl", "w") as file:
                 for number in range(k, len(rows), FILES):
                     row: dict[str, object] = {"id": str(number), "text": rows[number]}
-                    if name == "spans":
+                    if name in ("spans", "annotations"):
                         row["spans"] = words_of(rows[number])
+                    if name == "annotations":
+                        del row["text"]
                     file.write(json.dumps(row) + "\n")
     made.save(str(folder / "tokenizer.json"))
 
@@ -69,7 +77,7 @@ def words_of(text: str) -> list[dict[str, object]]:
     return spans
 
 
-def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
+def build(name: str, fast: bool, workers: int = 1, files: str = "", target: Path = target) -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
     for kept in (shard._tokenizer, shard._with_rule):
@@ -80,6 +88,13 @@ def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
         max_unaligned_spans=1.0,
     )  # fmt: skip
     build_dataset(find_sources([folder / name / files]), target, options, workers=workers)
+
+
+def annotated(workers: int) -> None:
+    """With offsets in characters, which are those of texts decoded from tokens."""
+    out, options = ROOT / "annotated-text", AnnotateOptions(track="concepts", max_unaligned_spans=1.0)
+    shutil.rmtree(out, ignore_errors=True)
+    annotate(ROOT / "text", [folder / "annotations"], out, options, workers=workers)
 
 
 def datatrove() -> None:
@@ -186,6 +201,17 @@ if __name__ == "__main__":  # the workers import this file
             Contender(US, lambda: build("large", True), LARGE, wall=True),
             Contender("conceptloader, 2 workers", lambda: build("large", True, 2), LARGE, wall=True),
             Contender("conceptloader, tokenizers, 2 workers", lambda: build("bare", False, 2), total, wall=True),
+        ],
+        unit="ns/character",
+        repeats=3,
+    )
+    build("bare", True, target=ROOT / "text")
+    report.race(
+        "spans of text in files of their own, wall clock",
+        [
+            Contender(US, lambda: annotated(1), total, wall=True),
+            Contender("conceptloader, 2 workers", lambda: annotated(2), total, wall=True),
+            Contender("conceptloader, a build with the spans", lambda: build("spans", True), total, wall=True),
         ],
         unit="ns/character",
         repeats=3,

@@ -22,7 +22,7 @@ test was skipped. `make trainers` creates the environments and runs their tests 
 trl"` only these. Checkouts of Megatron-LM, nanotron and torchtitan are taken from the folder
 `CONCEPTLOADER_CHECKOUTS`.
 
-The package's extras allow versions from the oldest one that should work up to the next major one. With a trainer newer
+The package's extras begin at the oldest version that should work, and exclude the next major one. With a trainer newer
 than the known ones, conceptloader logs one warning that names its version and theirs, and runs. Adapters that patch a
 trainer look for the lines that they rely on, and raise an error if one is missing.
 """

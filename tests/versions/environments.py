@@ -77,7 +77,7 @@ def environments() -> Iterator[Environment]:
     )  # fmt: skip
     yield Environment(
         name="numba", group="Python", component="numba", package="numba", packages=("torch==2.13.0", "numba==0.68.1"),
-        tests=KERNELS, soak=True, note="of the build only",
+        tests=KERNELS, soak=True, note="needed only to build the package",
     )  # fmt: skip
     for name, pins in {
         "numpy1.26": ("numpy==1.26.4", "torch==2.6.0"), "numpy2": ("numpy", "torch==2.13.0"),
@@ -169,7 +169,7 @@ def environments() -> Iterator[Environment]:
         checkout="torchtitan", variable="CONCEPTLOADER_TORCHTITAN", importable="",
         tests=(MATRIX, "tests/trainers/test_moves.py", "-k", "torchtitan or moves"),
     )  # fmt: skip
-    contract = "its contract, without the package"
+    contract = "its interface, as read in its source, without the package"
     yield Environment(
         name="megatron-bridge", group="Trainers", component="Megatron-Bridge", version="0.6.2, as read",
         tests=("tests/trainers/test_contracts.py", "-k", "bridge"), note=contract,

@@ -16,14 +16,15 @@ from tests.versions.run import RESULTS, ROOT
 PAGE = ROOT / "docs" / "versions.md"
 HEAD = """# Tested versions
 
-Made by `python -m tests.versions.page --write` from results of tests ([a file each](../tests/versions/results), which
-names the tests); nobody edits it. *not run*: there is no result, or a test was skipped. `make trainers` makes the
-environments and runs the tests again, `make trainers NAMES="lightning trl"` some of them. Checkouts of Megatron-LM,
-nanotron and torchtitan are taken from `CONCEPTLOADER_CHECKOUTS=`, a folder.
+Each row is one environment, with the results of its tests and their date. `python -m tests.versions.page --write` makes
+this page from [a file per row](../tests/versions/results), which names the tests. *not run*: there is no result, or a
+test was skipped. `make trainers` creates the environments and runs their tests again, `make trainers NAMES="lightning
+trl"` only these. Checkouts of Megatron-LM, nanotron and torchtitan are taken from the folder
+`CONCEPTLOADER_CHECKOUTS`.
 
-The extras of the package begin at the oldest version that is meant to work, and end before the next major one. A
-trainer newer than those that are known logs one warning that names both; none is refused for its number. Adapters that
-patch look for the lines that they rely on, and raise where one is missing.
+The package's extras begin at the oldest version that should work, and exclude the next major one. With a trainer newer
+than the known ones, conceptloader logs one warning that names its version and theirs, and runs. Adapters that patch a
+trainer look for the lines that they rely on, and raise an error if one is missing.
 """
 
 
@@ -52,7 +53,7 @@ def row(environment: Environment, result: dict[str, Any] | None) -> str:
 def page(folder: Path = RESULTS) -> str:
     text = HEAD
     for group, members in groupby(environments(), lambda each: each.group):
-        text += f"\n## {group}\n\n| | version | Python | with | tests | on | conceptloader | |\n"
+        text += f"\n## {group}\n\n| package | version | Python | with | tests | date | conceptloader | notes |\n"
         text += "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
         text += "".join(f"{row(each, result_of(each, folder))}\n" for each in members)
     return text

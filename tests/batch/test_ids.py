@@ -12,6 +12,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError, InputError
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.adopt.ids import Ids
+from tests.corpora.small import written
 from tests.raises import raises
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
@@ -161,13 +162,9 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
 
 
 def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
-    )
-    with build.shard(0) as writer:
-        writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
-    cl.writing.finalize(tmp_path / "ds")
-    batch = window(reader(tmp_path / "ds", concepts={"concepts": {}}), 0)
+    spans = {"concepts": [(0, 20, [2**32 - 1, 0])]}
+    path = written(tmp_path / "ds", [(range(20), spans)], tracks={"concepts": {}})
+    batch = window(reader(path, concepts={"concepts": {}}), 0)
     assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
 
 

@@ -17,7 +17,7 @@ from conceptloader.batch.layout import ALIGNMENT, BatchMemory
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, read
 
 
 def address(array):
@@ -205,10 +205,10 @@ def test_what_is_written_into_a_batch_is_in_no_later_one(tmp_path, shared):
     cl.writing.finalize(tmp_path / "ds")
     view = make_view("a", cl.open_dataset(tmp_path / "ds"), 0, 0, 4, 32)
     reader = BatchReader(None, [view], decide_layout([view], 32, Outputs(shared_labels=shared), {}))
-    samples, blocks = np.arange(4, dtype=np.uint64), set()
+    blocks = set()
     for name, where, values in CHANGES:
         for row in range(4):  # the third lies in two shards
-            batch = reader.read(samples, picked=(np.zeros(4, np.int64), samples))
+            batch = read(reader, *range(4))
             assert batch["position_ids"].tolist() == [list(range(32))] * 4, (name, where, values)
             assert batch["loss_mask"].tolist() == [[1.0] * 32] * 4, (name, where, values)
             blocks.add(address(batch["position_ids"]))

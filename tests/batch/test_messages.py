@@ -17,7 +17,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records
 from conceptloader.testing import RawDocument, write_dataset
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, read
 from tests.corruption.mutations import with_matching_manifest
 from tests.packing.packed import make_view as make_packs
 
@@ -142,17 +142,15 @@ def records_limit() -> int:
 def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
     view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
-    reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
     found = "found document 3 of 5 tokens while overflow is error, expected room for it in a pack of its block; lower"
     with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing: {found}"):
-        reader.read(zero, picked=(zero.astype(np.int64), zero))
+        read(BatchReader(None, [view], decide_layout([view], 8, Outputs())), 0)
 
 
 def test_a_window_that_the_member_does_not_have(whole: Path) -> None:
     view = make_view("web", cl.open_dataset(whole / "spans"), 0, 0, 6, SEQ_LEN)
-    reader, six = BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), np.full(1, 6, np.uint64)
     with pytest.raises(ConfigError, match="dataset web: found sample 6 of it in the order, expected a number below 6"):
-        reader.read(six, picked=(np.zeros(1, np.int64), six))
+        read(BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), 6)
 
 
 def test_there_are_words_for_each_kind() -> None:

@@ -15,6 +15,7 @@ from conceptloader.format.write import track as trackwriter
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.storage.durable import Spool
+from tests.corpora.small import written
 from tests.raises import raises
 
 OPTIONS = cl.writing.BuildOptions(
@@ -202,12 +203,8 @@ def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None
 
 def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
     fields = {code: code for code in fmt.FIELD_TYPES}
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields=fields))
     values = {code: np.array([0, 1, 100], np.dtype(code)) for code in fields}
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3], fields=values)
-    cl.writing.finalize(build.path)
-    window = cl.open_dataset(build.path).windows(2)[0]
+    window = cl.open_dataset(written(tmp_path / "ds", [([1, 2, 3], {}, "", values)], fields=fields)).windows(2)[0]
     for code in fields:
         assert window[code].dtype == np.dtype(code)
         assert window[code].tolist() == [0, 1, 100]
@@ -221,13 +218,11 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
     from conceptloader.format.write import tables
 
     def build(path: Path) -> dict[str, bytes]:
-        track = cl.writing.TrackOptions(encoding=encoding)
-        build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks={"concepts": track}, block_tokens=4))
-        with build.shard(0) as writer:
-            for number in range(30):
-                spans = [(i, i + 3, [number, i]) for i in range(0, number - 3, 4)]
-                writer.add_document(range(number), {"concepts": spans}, f"document {number}")
-        cl.writing.finalize(path)
+        documents = (
+            (range(n), {"concepts": [(i, i + 3, [n, i]) for i in range(0, n - 3, 4)]}, f"document {n}")
+            for n in range(30)
+        )
+        written(path, documents, tracks={"concepts": {"encoding": encoding}}, block_tokens=4)
         assert verify(path, full=True) == []
         return {file.name: file.read_bytes() for file in path.iterdir()}
 

@@ -18,6 +18,7 @@ from conceptloader.ingest.records.batch import BadRow, Ragged
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source, find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
+from tests.corpora.small import written
 from tests.raises import raises
 
 
@@ -65,11 +66,7 @@ def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:
 
 
 def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3])
-        writer.add_document([4, 5])
-    cl.writing.finalize(tmp_path / "ds")
+    written(tmp_path / "ds", [([1, 2, 3],), ([4, 5],)])
     rows = [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with raises(InputError, "line 2", "document 2"):
@@ -92,11 +89,7 @@ def test_shards_of_a_large_corpus() -> None:
 
 
 def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        for number in range(6):
-            writer.add_document([1, 2, 3], id=f"d{number}" if number in (0, 3, 5) else "")
-    cl.writing.finalize(tmp_path / "ds")
+    written(tmp_path / "ds", [([1, 2, 3], {}, f"d{number}" if number in (0, 3, 5) else "") for number in range(6)])
     rows = [{"id": f"d{n}", "start": 0, "end": 2, "concepts": [n]} for n in (5, 0, 3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     annotate(

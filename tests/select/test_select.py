@@ -19,6 +19,7 @@ from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.where import Expression
+from tests.corpora.small import written
 from tests.raises import raises
 
 COUNT = 230
@@ -359,12 +360,7 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
 
 
 def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "data", cl.writing.BuildOptions(tracks={"m": cl.writing.TrackOptions(codec="msgpack")}), plan=[0]
-    )
-    with build.shard(0) as writer:
-        writer.add_document([1], spans={"m": [(0, 1, {"raw": b"x", "n": 1})]})
-    cl.writing.finalize(tmp_path / "data")
+    written(tmp_path / "data", [([1], {"m": [(0, 1, {"raw": b"x", "n": 1})]})], tracks={"m": {"codec": "msgpack"}})
     with raises(ConfigError, path="subset: m.raw", found=repr(b"x")):
         make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="m.raw is null"))
     make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="m.n = 1"))
@@ -388,12 +384,9 @@ def test_columns_are_those_of_loops(path: Path) -> None:
 
 def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
     """No two of these touch, so that each is a run."""
-    tracks = {"concepts": cl.writing.TrackOptions(vocabulary=NAMES)}
-    build = cl.writing.create_writer(tmp_path / "data", cl.writing.BuildOptions(tracks=tracks), plan=[0])
-    with build.shard(0) as writer:
-        for number in range(3000):
-            writer.add_document([number % 7, 1])
-    cl.writing.finalize(tmp_path / "data")
+    written(
+        tmp_path / "data", [([number % 7, 1],) for number in range(3000)], tracks={"concepts": {"vocabulary": NAMES}}
+    )
     make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="document % 2 = 0"))
     assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
     assert (tmp_path / "view/manifest.json").stat().st_size < 2000

@@ -76,13 +76,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"conceptloader {cl.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["build"], ["build", "x", "--out", "y", "--workers", "0"]])
-def test_usage_is_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == 2
-
-
 def test_errors(shell: Shell, source: Path, tmp_path: Path) -> None:
     build = ("build", source, "--out", tmp_path / "data")
     assert shell(*build, code=2) == ""

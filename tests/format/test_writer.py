@@ -73,6 +73,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def check_rest(writer: ShardWriter, path: Path) -> None:
+    """A document follows the first one, and no other is there."""
+    writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
+    writer.finish()
+    cl.writing.finalize(path)
+    ds = cl.open_dataset(path)
+    assert ds.tokens(0, ds.num_tokens).tolist() == [1, 2, 3, 1, 2, 3]
+    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
+    assert verify(ds.path, full=True) == []
+
+
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_documents_are_refused_and_leave_no_trace(
     writer: ShardWriter, tmp_path: Path, change: dict[str, Any], message: str
@@ -82,13 +93,7 @@ def test_bad_documents_are_refused_and_leave_no_trace(
         writer.add_document(**{**GOOD, **change}, id="bad one")
     with pytest.raises(InputError, match="document 1 of shard 00000: " + message):
         writer.add_document(**{**GOOD, **change})
-    writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
-    writer.finish()
-    cl.writing.finalize(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    assert ds.tokens(0, ds.num_tokens).tolist() == [1, 2, 3, 1, 2, 3]
-    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
-    assert verify(ds.path, full=True) == []
+    check_rest(writer, tmp_path / "ds")
 
 
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 3, 3], [1, 2, 3], [0, 2, 2], [0, 4, 3]])
@@ -108,12 +113,7 @@ def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer: ShardWriter
         writer.add_document(**GOOD, id=wrong)
     with raises(InputError, "documents 1 to 2: id"):
         writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", wrong], {"mask": np.zeros(3)})
-    writer.add_document(**GOOD, id="second")
-    writer.finish()
-    cl.writing.finalize(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
-    assert verify(ds.path, full=True) == []
+    check_rest(writer, tmp_path / "ds")
 
 
 @pytest.mark.parametrize("stop", range(1, 11))

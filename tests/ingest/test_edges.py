@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,14 +66,17 @@ def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:
             assert caught.value.row == row
 
 
+def annotated(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = AnnotateOptions(track="t", span_unit="token")
+    annotate(folder / "ds", [folder / "rows.jsonl"], folder / "out", options)
+    return folder / "out"
+
+
 def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) -> None:
     written(tmp_path / "ds", [([1, 2, 3],), ([4, 5],)])
-    rows = [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with raises(InputError, "line 2", "document 2"):
-        annotate(
-            tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", span_unit="token")
-        )
+        annotated(tmp_path, [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)])
 
 
 def test_shards_of_a_large_corpus() -> None:
@@ -91,11 +95,7 @@ def test_shards_of_a_large_corpus() -> None:
 def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
     written(tmp_path / "ds", [([1, 2, 3], {}, f"d{number}" if number in (0, 3, 5) else "") for number in range(6)])
     rows = [{"id": f"d{n}", "start": 0, "end": 2, "concepts": [n]} for n in (5, 0, 3)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    annotate(
-        tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", span_unit="token")
-    )
-    with cl.open_dataset(tmp_path / "out") as ds:
+    with cl.open_dataset(annotated(tmp_path, rows)) as ds:
         assert ds.spans("t", 0, 18).start.tolist() == [0, 9, 15]
 
 

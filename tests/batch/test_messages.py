@@ -1,6 +1,5 @@
 """What kernels find wrong is said with the file, the place, what was found and what was expected."""
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records
-from conceptloader.testing import RawDocument, write_dataset
 from tests.batch.cases import make_view, read
 from tests.corruption.mutations import with_matching_manifest
-from tests.packing.packed import make_view as make_packs
 
 DOCUMENTS, TOKENS, SEQ_LEN, BLOCK = (6, 6, 4), 16, 5, 4  # of a shard
 
@@ -137,14 +134,6 @@ def test_a_record_too_large_for_any(whole: Path, tmp_path: Path) -> None:
 
 def records_limit() -> int:
     return 1 << 26
-
-
-def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
-    raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
-    view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
-    found = "found document 3 of 5 tokens while overflow is error, expected room for it in a pack of its block; lower"
-    with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing: {found}"):
-        read(BatchReader(None, [view], decide_layout([view], 8, Outputs())), 0)
 
 
 def test_a_window_that_the_member_does_not_have(whole: Path) -> None:

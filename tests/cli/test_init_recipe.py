@@ -140,17 +140,19 @@ def test_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "said"),
+    ("words", "code", "said"),
     [
         ("a.bin", 2, "conceptloader adopt"),
         ("short.jsonl", 1, "found columns a (text): no column of text"),
         ("nowhere.jsonl", 2, "nowhere.jsonl"),
+        ("good.jsonl --vocabulary a --vocabulary concepts=b", 2, "two files for track 'concepts'"),
     ],
 )
-def test_what_is_no_corpus(name: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_corpus(words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.bin").write_bytes(bytes(8))
     Path("short.jsonl").write_text('{"a": "b"}\n')
-    assert main(["init", name, "--out", "build.yaml"]) == code
+    Path("good.jsonl").write_text('{"text": "a b"}\n')
+    assert main(["init", *words.split(), "--out", "build.yaml"]) == code
     assert said in capsys.readouterr().err
     assert not Path("build.yaml").exists()
 
@@ -324,17 +326,11 @@ def test_the_content_without_a_usual_name_is_the_longest_text(
     assert main(["init", str(source), "--out", "build.yaml", "--overwrite", "--tokenizer", "bytes"]) == 1
 
 
-def test_an_empty_first_file_and_a_track_given_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_first_file(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n")
     source = write(tmp_path / "b.jsonl", [row(0)])
-    words = ["init", str(tmp_path / "a.jsonl"), str(source), "--out", "build.yaml", "--tokenizer", "bytes"]
-    assert main(words) == 0
+    assert main(["init", str(tmp_path / "a.jsonl"), str(source), "--out", "build.yaml", "--tokenizer", "bytes"]) == 0
     assert yaml.safe_load(Path("build.yaml").read_text())["column"]["text"] == "body"
-    names = tmp_path / "names.txt"
-    names.write_text("red\nblue\n")
-    twice = ["--vocabulary", str(names), "--vocabulary", f"concepts={names}"]
-    assert main([*words, "--overwrite", *twice]) == 2
-    assert "two files for track 'concepts'" in capsys.readouterr().err
 
 
 def test_names_are_collected_by_column_whatever_else_is_there(tmp_path: Path) -> None:

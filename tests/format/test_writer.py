@@ -159,18 +159,34 @@ def test_borders_of_spans_are_integers(writer: ShardWriter, span: Any) -> None:
         writer.add_documents(np.arange(3), np.array([0, 1.5, 3]), {}, ["", ""], {"mask": np.zeros(3)})
 
 
-def test_records_of_batches_are_checked(writer: ShardWriter) -> None:
-    def add(track: str, data: bytes) -> None:
-        record = BulkSpans(np.array([0]), np.array([3]), np.array([0]), data, np.array([0, len(data)]))
-        writer.add_documents(np.arange(3), np.array([0, 3]), {track: record}, ["x"], {"mask": np.zeros(3)})
+BULK = {"start": [0, 2], "end": [2, 3], "record": [0, 0], "data": b"\0" * 8, "offsets": [0, 4, 8]}
 
-    with raises(InputError, found="concept id 2", expected="ids below 2"):
-        add("concepts", np.array([0, 2], "<u4").tobytes())
-    with raises(InputError, found="records of other lengths", expected="4 bytes for a concept"):
-        add("concepts", bytes(6))
-    add("meta", b'{"a":1}')
-    add("concepts", np.array([0, 1], "<u4").tobytes())
-    assert writer.documents == 2
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": [0, 1]}, "in order, disjoint"),
+        ({"end": [2, 5]}, "in order, disjoint"),
+        ({"end": [2, 2]}, "in order, disjoint"),
+        ({"start": [0, 4], "end": [2, 5]}, "in order, disjoint"),
+        ({"record": [0, 2]}, "record number outside"),
+        ({"record": [-1, 0]}, "record number outside"),
+        ({"offsets": [0, 4, 9]}, "offsets .*that do not fit"),
+        ({"offsets": [0, 9, 8]}, "offsets .*that do not fit"),
+        ({"offsets": [0, 3, 8]}, "found records of other lengths, expected 4 bytes for a concept"),
+        ({"data": b"\2\0\0\0" * 2}, "found concept id 2, expected ids below 2"),
+    ],
+)
+def test_spans_of_batches_are_checked(writer: ShardWriter, change: dict[str, Any], message: str) -> None:
+    def add(given: dict[str, Any]) -> None:
+        spans = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in given.items()})
+        writer.add_documents(tokens, np.array([0, 3, 4]), {"concepts": spans}, ["", ""], {"mask": tokens})
+
+    tokens = np.arange(4)
+    with pytest.raises(InputError, match=message):
+        add({**BULK, **change})
+    assert writer.tokens == writer.documents == 0
+    add(BULK)
 
 
 def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Batches of packs at their edges, and the inverse of packing; random ones are in tests/oracle."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +29,23 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     assert_same(read(BatchReader(None, [view], layout), *packs), wanted)
 
 
-def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
-    raw = [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate([5, 9, 3])]
-    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 8, 4, "error")
-    layout = decide_layout([view], 8, Outputs())
-    for reader in (PlainReader, BatchReader):
-        with pytest.raises(
-            ConfigError, match=r"packing: found document 1 of 9 tokens while overflow is error, expected at most 8"
-        ):
-            read(reader(None, [view], layout), 0)
+@pytest.mark.parametrize(
+    ("sizes", "bins", "found"),
+    [
+        ([5, 9, 3], 4, "document 1 of 9 tokens while overflow is error, expected at most 8"),
+        (
+            [5] * 5,
+            3,
+            "document 3 of 5 tokens while overflow is error, expected room for it in a pack of its block; lower",
+        ),
+    ],
+)
+def test_what_is_refused_is_said_by_both_readers(tmp_path: Path, sizes: list[int], bins: int, found: str) -> None:
+    path = write_dataset(tmp_path / "d", [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate(sizes)])
+    view = make_view(Path(path), 8, bins, "error")
+    for reader, sample in ((PlainReader, ""), (BatchReader, "^sample 0: ")):
+        with pytest.raises(ConfigError, match=rf"{sample}{re.escape(path)}: packing: found {found}"):
+            read(reader(None, [view], decide_layout([view], 8, Outputs())), 0)
 
 
 def test_no_document_table(tmp_path: Path) -> None:

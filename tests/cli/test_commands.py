@@ -12,6 +12,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from tests.cli.test_data_commands import Shell, dataset, shell, source  # noqa: F401 - fixtures
+from tests.corpora.records import write_rows
 
 
 def test_a_vocabulary_is_of_concepts_or_of_the_track_that_is_named(
@@ -92,7 +93,7 @@ def test_a_recipe_says_what_the_command_line_would(
     rows = [
         {"doc": f"d{k}", "text": "A cat", "spans_topic": [{"start": 0, "end": 1, "concepts": [1]}]} for k in range(3)
     ]
-    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(Path("in.jsonl"), rows)
     Path("names.txt").write_text("a\nb\n")
     Path("build.yaml").write_text(
         "inputs: [in.jsonl]\nout: by-recipe\ntokenizer: bytes\ncolumn: {id: doc}\nno-eos: true\noverwrite: false\n"

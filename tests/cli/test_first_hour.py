@@ -10,6 +10,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import COMMANDS, main
 from tests.cli.test_data_commands import Shell, dataset, shell, source
+from tests.corpora.records import write_rows
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +134,7 @@ def test_join_keeps_how_the_text_became_tokens_where_all_agree(shell: Shell, dat
 def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     """Number of a document, start, end, label and score, as other tools write them: two tracks of one file."""
     rows = [{"nr": 1, "begin": 0, "stop": 3, "label": "animal", "score": 0.5}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "rows.jsonl", rows)
     names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--span-unit", "token"]
     first = [dataset, tmp_path / "rows.jsonl", "--track", "labels", "--vocabulary", tmp_path / "names.txt"]
     shell("annotate", *first, "--out", tmp_path / "one", code=1)

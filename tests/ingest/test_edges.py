@@ -19,6 +19,7 @@ from conceptloader.ingest.records.batch import BadRow, Ragged
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source, find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
+from tests.corpora.records import write_rows
 from tests.corpora.small import written
 from tests.raises import raises
 
@@ -67,7 +68,7 @@ def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:
 
 
 def annotated(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "rows.jsonl", rows)
     options = AnnotateOptions(track="t", span_unit="token")
     annotate(folder / "ds", [folder / "rows.jsonl"], folder / "out", options)
     return folder / "out"

@@ -39,17 +39,10 @@ def window(batches: Any, number: int) -> Any:
 
 def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path:
     """Two shards of 80 tokens; with a track, `track` is its encoding."""
-    options = cl.writing.BuildOptions(
-        tokenizer=cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None,
-        tracks={"concepts": cl.writing.TrackOptions(vocabulary=["a", "b", "c"], encoding=track)} if track else {},
-    )
-    build = cl.writing.create_writer(path, options, plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
-            writer.add_document(list(range(SHARD)), spans)
-    cl.writing.finalize(path)
-    return path
+    tokenizer = cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
+    tracks = {"concepts": {"vocabulary": ["a", "b", "c"], "encoding": track}} if track else {}
+    spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
+    return written(path, *[[(range(SHARD), spans)]] * 2, tokenizer=tokenizer, tracks=tracks)
 
 
 def damage(file: Path, at: int, value: int, dtype: str) -> None:

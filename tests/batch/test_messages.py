@@ -16,6 +16,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records
 from tests.batch.cases import make_view, read
+from tests.corpora.small import written
 from tests.corruption.mutations import with_matching_manifest
 
 DOCUMENTS, TOKENS, SEQ_LEN, BLOCK = (6, 6, 4), 16, 5, 4  # of a shard
@@ -25,19 +26,17 @@ DOCUMENTS, TOKENS, SEQ_LEN, BLOCK = (6, 6, 4), 16, 5, 4  # of a shard
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards of three documents, whose records all differ: as windows with spans and dense, and as documents."""
     folder = tmp_path_factory.mktemp("whole")
+    shards = [
+        [
+            (range(size), {"t": [(0, 3, [10 * shard + k, 7]), (3, size, [100 * shard + k])]})
+            for k, size in enumerate(DOCUMENTS)
+        ]
+        for shard in range(2)
+    ]
     for name in ("spans", "dense", "document"):
-        options = cl.writing.BuildOptions(
-            mode="document" if name == "document" else "stream-with-metadata",
-            tracks={"t": cl.writing.TrackOptions(encoding="dense" if name == "dense" else "spans")},
-            block_tokens=BLOCK,
-        )
-        build = cl.writing.create_writer(folder / name, options, plan=[0, 1])
-        for shard in range(2):
-            with build.shard(shard) as writer:
-                for k, size in enumerate(DOCUMENTS):
-                    spans = [(0, 3, [10 * shard + k, 7]), (3, size, [100 * shard + k])]
-                    writer.add_document(list(range(size)), {"t": spans})
-        cl.writing.finalize(folder / name)
+        mode = "document" if name == "document" else "stream-with-metadata"
+        encoding = "dense" if name == "dense" else "spans"
+        written(folder / name, *shards, mode=mode, tracks={"t": {"encoding": encoding}}, block_tokens=BLOCK)
     return folder
 
 

@@ -8,12 +8,14 @@ import conceptloader as cl
 from tests.corpora.drawn import Corpus, Document, Shard
 
 
-def written(path: Path, documents: Iterable[Sequence[Any]], **options: Any) -> Path:
-    """A dataset of one shard. A document: what `add_document` takes; tracks: what `TrackOptions` takes."""
+def written(path: Path, *shards: Iterable[Sequence[Any]], **options: Any) -> Path:
+    """A dataset of shards of documents. A document: what `add_document` takes; tracks: what `TrackOptions` takes."""
     tracks = {name: cl.writing.TrackOptions(**track) for name, track in options.pop("tracks", {}).items()}
-    with cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, **options)).shard(0) as writer:
-        for document in documents:
-            writer.add_document(*document)
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, **options), plan=range(len(shards)))
+    for number, documents in enumerate(shards):
+        with build.shard(number) as writer:
+            for document in documents:
+                writer.add_document(*document)
     cl.writing.finalize(path)
     return path
 

@@ -12,6 +12,7 @@ from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.verify import Problem
+from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
@@ -22,14 +23,9 @@ TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concep
 
 @pytest.fixture(params=["dense", "spans"])
 def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    options = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding=request.param)})
-    build = cl.writing.create_writer(tmp_path / "ds", options, plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
-            writer.add_document(list(range(TOKENS // 2)), {"concepts": spans})
-    cl.writing.finalize(tmp_path / "ds")
-    return tmp_path / "ds"
+    spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
+    shard = [(range(TOKENS // 2), {"concepts": spans})]
+    return written(tmp_path / "ds", shard, shard, tracks={"concepts": {"encoding": request.param}})
 
 
 def tracks(path: Path) -> Any:

@@ -19,14 +19,8 @@ from tests.raises import raises
 
 
 def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
-    for number, ids in enumerate(shards):
-        with build.shard(number) as writer:
-            writer.add_document([1])
-            for document_id in ids:
-                writer.add_document([1], id=document_id)
-    cl.writing.finalize(path)
-    return cl.open_dataset(path)
+    documents = ([([1], {}, name) for name in ("", *ids)] for ids in shards)
+    return cl.open_dataset(written(path, *documents, mode="token-stream"))
 
 
 @settings(max_examples=40)

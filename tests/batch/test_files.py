@@ -26,7 +26,6 @@ from tests.batch import cases
 from tests.batch.cases import make_view, write_scattered
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build, join
-from tests.raises import raises
 
 SEQ_LEN = 24
 
@@ -186,13 +185,6 @@ def test_a_file_that_is_cut_off_under_the_reader_is_named(many, tmp_path):
         read(reader, 0)
 
 
-def test_a_file_of_another_size_is_refused(many, tmp_path):
-    path = tmp_path / "many" / "00000.stream.bin"
-    path.write_bytes(path.read_bytes() + b"xx")
-    with raises(FormatError, expected="as the manifest says"):
-        read(make_reader(many)[0], 0)
-
-
 def test_a_file_of_other_content_is_refused_when_it_is_opened_again(many, tmp_path):
     reader, _ = make_reader(many, handles=Handles(1))
     other = int(many.manifest.starts()[9]) // SEQ_LEN + 1  # what is read there closes the first file
@@ -210,12 +202,6 @@ def test_a_file_of_other_content_is_refused_when_it_is_opened_again(many, tmp_pa
     read(reader, other)
     with pytest.raises(FormatError, match=r"found sample checksum \w+, expected \w+ as the manifest says"):
         read(reader, 0)
-
-
-def test_a_missing_file_is_named(many, tmp_path):
-    (tmp_path / "many" / "00000.stream.bin").unlink()
-    with raises(ReadError, "00000.stream.bin"):
-        read(make_reader(many)[0], 0)
 
 
 def test_reads_of_a_batch_are_announced_where_the_storage_is_slow(many, monkeypatch):

@@ -1,6 +1,5 @@
 """Random datasets that are made of other files: adopted, annotated, joined of chunks, with prefixes, conversations."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ from conceptloader.cli import main
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from tests.corpora import chunked
+from tests.corpora.records import write_rows
 from tests.corpora.token_files import write_datatrove, write_megatron
 from tests.oracle.corpora import CONCEPTS, EOS, TOKENIZER, VOCAB, Types, random_spans
-from tests.corpora.records import write_rows
 
 IMPORTED = ("adopted", "annotated", "chunked", "prefixed")
 CHATS = ("chats",)

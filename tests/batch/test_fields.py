@@ -137,7 +137,8 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, weight: Any, kin
     path = written(tmp_path / "ds", [([1] * 20, spans, "", fields)], tracks={"t": NUMBER}, fields=kinds)
     view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(loss_weight=weight))
-    good, where, said = 1, "field w", rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of sha"
+    good, where = 1, "field w"
+    said = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
     if isinstance(weight, dict):
         good, where, said = 3, "track t", "sample 7: track t: found a weight that is NaN or Inf"
     for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), where)):

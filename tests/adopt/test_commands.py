@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.viewer.source import alone
+from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
 
 
@@ -91,7 +92,7 @@ def test_annotate_and_view_with_a_tokenizer(
         {"document": 0, "start": 8, "end": 11, "concepts": ["cat"]},
         {"document": 1, "start": 15, "end": 20, "concepts": ["cat"]},
     ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "rows.jsonl", rows)
     (tmp_path / "names.txt").write_text("cat\n")
     given = () if known == "--tokenizer" else ("--tokenizer", file)
     words = (

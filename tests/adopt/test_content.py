@@ -13,6 +13,7 @@ from conceptloader.errors import InputError, ResumeError
 from conceptloader.ingest.adopt import adopt as adopting
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage.sample import sample_places
+from tests.corpora.small import written
 from tests.format.spec_reader import SpecReader
 from tests.raises import raises
 
@@ -83,12 +84,8 @@ def test_with_full_the_tokens_alone_decide(tmp_path: Path) -> None:
     file = flat(tmp_path / "x.bin")
     before = take(file, tmp_path / "out", full=True)
     tokens = before.tokens(0, TOKENS)
-    options = cl.writing.BuildOptions(token_type="u2")
-    build = cl.writing.create_writer(tmp_path / "native", options)
-    with build.shard(0) as writer:
-        writer.add_document(tokens)
-    cl.writing.finalize(build.path)
-    assert before.stream_fingerprint == cl.open_dataset(build.path).stream_fingerprint
+    native = written(tmp_path / "native", [(tokens,)], token_type="u2")
+    assert before.stream_fingerprint == cl.open_dataset(native).stream_fingerprint
     assert cl.verify(tmp_path / "out", full=True) == []
     assert not (tmp_path / "out" / "checksums.json").exists(), "the manifest has them"
     os.utime(file, ns=(1, 1))

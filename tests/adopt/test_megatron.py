@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 
 import conceptloader as cl
-from conceptloader.errors import FormatError, InputError
+from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
@@ -106,7 +106,7 @@ def test_a_sample_of_the_tokens_is_read_or_all(tmp_path: Path, monkeypatch: pyte
     assert read["x.bin"] == WHOLE + (size if full else 0)
 
 
-def test_changes_are_found_by_readers_and_by_verify(tmp_path: Path) -> None:
+def test_changes_are_found_by_verify(tmp_path: Path) -> None:
     prefix = write(tmp_path / "x", [[[1, 2, 3]], [[4]]])
     adopt([prefix], tmp_path / "ds")
     tokens, index = Path(prefix + ".bin"), Path(prefix + ".idx")
@@ -119,13 +119,6 @@ def test_changes_are_found_by_readers_and_by_verify(tmp_path: Path) -> None:
     damage(index, 34, b"\x02")
     (problem,) = verify(tmp_path / "ds", full=True)
     assert problem.file == str(index)
-    original = tokens.read_bytes()
-    for data, found in ((original + b"\0\0", "10 bytes"), (original, "modification time")):
-        tokens.write_bytes(data)
-        with raises(FormatError, "x.bin", found):
-            cl.open_dataset(tmp_path / "ds").tokens(0, 1)
-    tokens.unlink()
-    assert verify(tmp_path / "ds")[0].file == str(tokens)
 
 
 def damage_quietly(path: Path, offset: int, data: bytes) -> None:

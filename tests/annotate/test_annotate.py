@@ -26,6 +26,7 @@ from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import database, load
 from conceptloader.ingest.records.tokenizer import BytesTokenizer
+from tests.corpora.small import written
 from tests.raises import raises
 
 Rows = list[dict[str, Any]]
@@ -221,13 +222,8 @@ BAD: list[tuple[Rows, int, str]] = [
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents d0 of three tokens, d1, and two of one id."""
-    path = tmp_path_factory.mktemp("small") / "ds"
-    made = cl.writing.create_writer(path, cl.writing.BuildOptions(), plan=[None])
-    with made.shard(0) as writer:
-        for tokens, name in (([1, 2, 3], "d0"), ([4], "d1"), ([5], "twice"), ([6], "twice")):
-            writer.add_document(tokens, id=name)
-    cl.writing.finalize(path)
-    return path
+    documents = ([1, 2, 3], "d0"), ([4], "d1"), ([5], "twice"), ([6], "twice")
+    return written(tmp_path_factory.mktemp("small") / "ds", [(tokens, {}, name) for tokens, name in documents])
 
 
 @pytest.mark.parametrize(("rows", "line", "found"), BAD)

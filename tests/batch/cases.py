@@ -56,6 +56,12 @@ def make_view(
     )
 
 
+def read(reader: Any, *windows: int, first: int = 0) -> Any:
+    """A batch of windows of the first view, as the samples behind `first`."""
+    picked = np.array(windows, np.uint64)
+    return reader.read(picked + np.uint64(first), picked=(np.zeros(len(windows), np.int64), picked))
+
+
 def random_case(path: Path, seed: int) -> Case:
     """Two datasets, one of them joined from two with other types; or documents."""
     rng = np.random.default_rng(seed)

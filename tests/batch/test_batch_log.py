@@ -18,6 +18,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 from conceptloader.trace import audit, open_run, read_record
+from tests.corpora.records import write_rows
 from tests.raises import raises
 
 
@@ -129,7 +130,7 @@ def test_what_was_changed_is_found(config: Path, change: Callable[[dict[str, Any
         del lines[6]
     else:
         change(lines[6])
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(path, lines)
     difference = audited(config).difference
     assert (difference.step, difference.micro_batch, difference.dp_rank, difference.what) == (2, 1, 0, what)
     assert main(["trace", "--audit", str(config), "--run-log", str(config.parent / "log")]) == 1

@@ -67,10 +67,6 @@ def test_of_several_concepts_the_smallest_weight_holds(data: Path) -> None:
     assert weights(data, concepts={"red": 3, "blue": 0.5}, inside=2) == expected(1, 3, 0.5, 0.5, 2, 2)
 
 
-def test_concepts_without_names_are_given_by_id(data: Path) -> None:
-    assert weights(data, "ids", concepts={"1": 0}) == expected(1, 1, 0, 0, 1, 1)
-
-
 @pytest.mark.parametrize(
     ("how", "path", "found"),
     [
@@ -78,6 +74,11 @@ def test_concepts_without_names_are_given_by_id(data: Path) -> None:
         ({}, "outputs.loss_weight.concepts", "nothing for the track of concepts 'concepts'"),
         ({"concepts": {"red": 0}, "outside": None}, "outputs.loss_weight", "the track 'concepts' alone"),
         ({"concepts": {"red": "low"}}, "outputs.loss_weight", "low"),
+        (
+            {"name": "ids", "concepts": {"4294967296": 0}},
+            "outputs.loss_weight.concepts.4294967296",
+            "an unknown concept",
+        ),
     ],
 )
 def test_what_is_no_such_weight(how: dict[str, Any], path: str, found: str, data: Path) -> None:
@@ -107,5 +108,3 @@ def test_concepts_of_a_track_of_numbers(data: Path, tmp_path: Path) -> None:
 def test_any_id_may_have_a_weight(data: Path) -> None:
     """Without a table as long as the ids are large."""
     assert weights(data, "ids", concepts={"1": 0, "4294967295": 0}) == expected(1, 1, 0, 0, 1, 1)
-    with raises(ConfigError, "outputs.loss_weight.concepts.4294967296", "an unknown concept"):
-        weights(data, "ids", concepts={"4294967296": 0})

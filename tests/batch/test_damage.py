@@ -9,6 +9,7 @@ from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConceptloaderError
 from conceptloader.testing import PlainReader
+from tests.batch.cases import read
 from tests.batch.compare import assert_same
 from tests.batch.test_files import SEQ_LEN, whole_view
 from tests.corpora.known import Recipe, build
@@ -34,9 +35,8 @@ def damaged(data, rng):
 
 
 def outcome(reader, window):
-    number = np.array([window], np.uint64)
     try:
-        return reader.read(number, picked=(np.zeros(1, np.int64), number))
+        return read(reader, window)
     except ConceptloaderError as error:
         return error
 

@@ -12,56 +12,35 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.batch.workspace import BUFFER_BYTES
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.small import written
 from tests.corruption.mutations import with_matching_manifest
 from tests.raises import raises
 
 
-def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
-    )
-    with build.shard(0) as writer:
-        writer.add_document(list(range(20)))
-    cl.writing.finalize(tmp_path / "ds")
-    config: dict[str, Any] = {
-        "seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "tracks": {"concepts": {}},
-    }  # fmt: skip
-    with cl.make_dataloader(config, micro_batch_size=2) as loader:
-        batch = next(iter(loader))
-    assert batch["concepts_spans"].shape == (2, 1, 2)
-    assert batch["concepts_ids"].shape == (2, 1, 1)
-    assert batch["concepts_num_spans"].tolist() == [0, 0]
-    assert set(batch["concepts_span_index"].flatten().tolist()) == {-1}
-
-
-def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"position": cl.writing.TrackOptions()})
-    )
-    with build.shard(0) as writer:
-        writer.add_document(list(range(20)))
-    cl.writing.finalize(tmp_path / "ds")
-    config = {"seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "tracks": {"position": {}}}
-    with raises(ConfigError, found="two arrays of a batch would be called position_ids"):
-        cl.make_dataloader(config, micro_batch_size=2)
-
-
-def write(path: Path, documents: list[tuple[int, list[Any]]], **options: Any) -> str:
-    """Documents of so many tokens, with spans of track t."""
-    build = cl.writing.create_writer(
-        path, cl.writing.BuildOptions(tracks={"t": cl.writing.TrackOptions(encoding="spans")}, **options)
-    )
-    with build.shard(0) as writer:
-        for tokens, spans in documents:
-            writer.add_document(list(range(1, tokens + 1)), {"t": spans})
-    cl.writing.finalize(path)
-    return str(path)
+def write(path: Path, documents: list[tuple[int, list[Any]]], track: str = "t", **options: Any) -> str:
+    """Documents of so many tokens, with spans of a track."""
+    given = [(range(1, tokens + 1), {track: spans}) for tokens, spans in documents]
+    return str(written(path, given, tracks={track: {"encoding": "spans"}}, **options))
 
 
 def batch(path: str, samples: int = 2, **config: Any) -> dict[str, Any]:
     given = {"order": "sequential", "datasets": {"a": {"path": path}}, **config}
     with cl.make_dataloader(given, micro_batch_size=samples) as loader:
         return next(iter(loader))
+
+
+def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
+    found = batch(write(tmp_path / "ds", [(20, [])]), seq_len=4, tracks={"t": {}})
+    assert found["t_spans"].shape == (2, 1, 2)
+    assert found["t_ids"].shape == (2, 1, 1)
+    assert found["t_num_spans"].tolist() == [0, 0]
+    assert set(found["t_span_index"].flatten().tolist()) == {-1}
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "ds", [(20, [])], "position")
+    with raises(ConfigError, found="two arrays of a batch would be called position_ids"):
+        batch(path, seq_len=4, tracks={"position": {}})
 
 
 def test_padding_of_a_dataset_that_names_no_eos(tmp_path: Path) -> None:
@@ -98,14 +77,19 @@ def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> Non
     assert found["document_ids"].flatten().tolist() == list(range(windows * size))
 
 
+def damage(path: str, kind: str, at: int) -> None:
+    """Entry `at` becomes all ones, in files whose checksums are right, as a writer that is wrong would make them."""
+    files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
+    changed = bytearray(files[f"00000.{kind}"])
+    changed[8 * at : 8 * (at + 1)] = b"\xff" * 8
+    for file, data in with_matching_manifest(files, {f"00000.{kind}": bytes(changed)}).items():
+        (Path(path) / file).write_bytes(data)
+
+
 @pytest.mark.parametrize("name", ["documents.bin", "t.spans"])
 def test_a_first_border_below_zero(tmp_path: Path, name: str) -> None:
-    """In files whose checksums are right, as a writer that is wrong would make them."""
     path = write(tmp_path / "ds", [(9, [(0, 4, [1]), (5, 9, [2])])])
-    files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
-    changed = {f"00000.{name}": b"\xff" * 8 + files[f"00000.{name}"][8:]}
-    for file, data in with_matching_manifest(files, changed).items():
-        (Path(path) / file).write_bytes(data)
+    damage(path, name, 0)
     with pytest.raises(FormatError, match=name.replace(".", "\\.")):
         batch(path, 1, seq_len=4, tracks={"t": {}}, outputs={"document_ids": True})
 
@@ -113,11 +97,7 @@ def test_a_first_border_below_zero(tmp_path: Path, name: str) -> None:
 def test_a_block_table_that_names_too_late_an_item(tmp_path: Path) -> None:
     """More is read than has to be, up to the end of the shard, and what is found is right."""
     path = write(tmp_path / "ds", [(3, []), (9, []), (2, [])], block_tokens=4)
-    files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
-    table = bytearray(files["00000.documents.bin"])
-    table[8 * (4 + 2) : 8 * (4 + 3)] = b"\xff" * 8  # behind 3 documents: the third block's
-    for file, data in with_matching_manifest(files, {"00000.documents.bin": bytes(table)}).items():
-        (Path(path) / file).write_bytes(data)
+    damage(path, "documents.bin", 4 + 2)  # behind 3 documents: the third block's
     found = batch(path, 1, seq_len=5, outputs={"document_ids": True})
     assert found["document_ids"].tolist() == [[0, 0, 0, 1, 1]]
 

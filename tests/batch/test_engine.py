@@ -9,7 +9,7 @@ from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.kernel import Kernel
 from conceptloader.testing import PlainReader
-from tests.batch.cases import random_case
+from tests.batch.cases import random_case, read
 from tests.batch.compare import assert_same
 
 
@@ -42,4 +42,4 @@ def test_a_member_that_has_left_is_named(tmp_path):
     case = random_case(tmp_path, 1)
     for reader in (cls(None, [None, case.views[1]], case.layout) for cls in (BatchReader, PlainReader)):
         with pytest.raises(ConfigError, match=r"^(sample 5|datasets): .*member 0 of the order"):
-            reader.read(np.array([5], np.uint64), picked=(np.array([0]), np.array([0], np.uint64)))
+            read(reader, 0, first=5)

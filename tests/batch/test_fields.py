@@ -1,6 +1,7 @@
 """Weights of tokens, fields, numbers and records that do not fit: what is refused, and when."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,30 @@ from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.testing import PlainReader
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, read
 from tests.batch.compare import assert_same
+from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
 
 def build(path: Path, fields: dict[str, str], number: str) -> View:
     """Three windows of nine tokens with fields, half of them with a number, half with a record."""
-    tracks = {
-        "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": number}),
-        "notes": cl.writing.TrackOptions(codec="json"),
-    }
-    written = cl.writing.create_writer(
-        path, cl.writing.BuildOptions(tracks=tracks, fields={"xu1": "u1", "w": "f2", **fields})
-    )
-    with written.shard(0) as shard:
-        spans = {"quality": [(0, 14, np.array([3], number))], "notes": [(14, 28, {"at": 14})]}
-        shard.add_document([1] * 28, spans, fields={name: np.arange(28) for name in ("xu1", "w", *fields)})
-    cl.writing.finalize(path)
+    tracks = {"quality": {"codec": "numpy", "parameters": {"dtype": number}}, "notes": {"codec": "json"}}
+    types = {"xu1": "u1", "w": "f2", **fields}
+    spans = {"quality": [(0, 14, np.array([3], number))], "notes": [(14, 28, {"at": 14})]}
+    written(path, [([1] * 28, spans, "", dict.fromkeys(types, range(28)))], tracks=tracks, fields=types)
     return make_view(path.name, cl.open_dataset(path), int(path.name == "b"), 0, 3, 9)
+
+
+def weights_of(views: list[View], layout: Any) -> Any:
+    """Of all windows of two views, by both readers."""
+    samples = np.arange(6, dtype=np.uint64)
+    picked = np.repeat([0, 1], 3), samples % np.uint64(3)
+    found, plain = (engine(None, views, layout).read(samples, picked=picked) for engine in (BatchReader, PlainReader))
+    assert_same(found, plain)
+    assert found.keys() == layout.names()
+    return found["loss_weight"]
 
 
 @pytest.mark.parametrize("name", ["own", "quality"])
@@ -47,14 +52,10 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
     given = {"name": name, "missing": -0.375, **({"outside": 0.125} if name == "quality" else {})}
     layout = decide_layout(views, 9, Outputs(loss_weight=given))  # type: ignore[arg-type]
     assert layout.names() == decide_layout(views, 9, Outputs()).names() | {"loss_weight"}
-    samples = np.arange(6, dtype=np.uint64)
-    picked = np.repeat([0, 1], 3), samples % np.uint64(3)
-    found = [engine(None, views, layout).read(samples, picked=picked) for engine in (BatchReader, PlainReader)]
-    assert_same(*found)
-    assert found[0].keys() == layout.names()
-    assert (found[0]["loss_weight"][3:] == -0.375).all()
-    assert (found[0]["loss_weight"][:3] != -0.375).all()
-    assert (found[0]["loss_weight"][:3] == 0.125).any() == (name == "quality")
+    found = weights_of(views, layout)
+    assert (found[3:] == -0.375).all()
+    assert (found[:3] != -0.375).all()
+    assert (found[:3] == 0.125).any() == (name == "quality")
 
 
 @pytest.mark.parametrize("scales", [(1.0, 1.0), (0.5, 0.0)])
@@ -67,14 +68,9 @@ def test_the_product_of_several_weights(tmp_path: Path, scales: tuple[float, flo
     of_track = {"name": "quality", "outside": 0.125}
     layout = decide_layout(views, 9, Outputs(loss_weight=("own", of_track, "w", of_track)))  # type: ignore[arg-type]
     assert layout.names() == decide_layout(views, 9, Outputs(loss_weight="w")).names()
-    samples = np.arange(6, dtype=np.uint64)
-    picked = np.repeat([0, 1], 3), samples % np.uint64(3)
-    found = [engine(None, views, layout).read(samples, picked=picked) for engine in (BatchReader, PlainReader)]
-    assert_same(*found)
-    assert found[0].keys() == layout.names()
     token = np.arange(1, 28).reshape(3, 9)
     expected = token**2 * np.where(token < 14, 3, 0.125) ** 2
-    assert found[0]["loss_weight"].tolist() == np.concatenate([expected * scale for scale in scales]).tolist()
+    assert weights_of(views, layout).tolist() == np.concatenate([expected * scale for scale in scales]).tolist()
     for where, given in (("outputs.loss_weight[1]", ("own", "quality")), ("outputs.loss_weight[0]", ("nil", "own"))):
         with raises(ConfigError, where):
             decide_layout(views, 9, Outputs(loss_weight=given))
@@ -84,20 +80,10 @@ def test_a_product_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     view = build(tmp_path / "a", {"own": "f4"}, "f4")
     large = {"name": "quality", "outside": 3e38}
     layout = decide_layout([view], 9, Outputs(loss_weight=("own", large)))  # type: ignore[arg-type]
-    reader = BatchReader(None, [view], layout)  # type: ignore[arg-type]
     with raises(FormatError, "sample 1: loss_weight", "above float32"):
-        reader.read(np.arange(2, dtype=np.uint64), picked=(np.zeros(2, np.int64), np.arange(2, dtype=np.uint64)))
-
-
-def test_the_field_of_a_wrong_factor_is_named(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields={"v": "f4", "w": "f4"}))
-    with build.shard(0) as shard:
-        shard.add_document([1] * 10, fields={"v": [1.0] * 10, "w": [np.nan] * 10})
-    cl.writing.finalize(tmp_path / "ds")
-    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 1, 9)
-    reader = BatchReader(None, [view], decide_layout([view], 9, Outputs(loss_weight=("v", "w"))))  # type: ignore[arg-type]
-    with pytest.raises(FormatError, match="found nan in field w as the weight of token 1"):
-        reader.read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
+        read(BatchReader(None, [view], layout), 0, 1)
+    with raises(ConfigError, found="the track 'quality' alone"):
+        decide_layout([view], 9, Outputs(loss_weight="quality"))
 
 
 def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
@@ -133,57 +119,47 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
         Outputs(fields={"own": "both"})  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("kind", ["f2", "f4"])
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value: float) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields={"w": kind}))
-    with build.shard(0) as shard:
-        shard.add_document([1] * 20, fields={"w": [1.0] * 15 + [value] + [0.5] * 4})
-    cl.writing.finalize(tmp_path / "ds")
-    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
-    layout = decide_layout([view], 9, Outputs(loss_weight="w"))
+NUMBER = {"codec": "numpy", "parameters": {"dtype": "f4"}}
+
+
+@pytest.mark.parametrize(
+    ("weight", "kind", "value"),
+    [
+        *product("w", ["f2", "f4"], [np.nan, -np.inf]),
+        (("v", "w"), "f4", np.nan),
+        ({"name": "t", "outside": 1}, "f4", np.nan),
+    ],
+)
+def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, weight: Any, kind: str, value: float) -> None:
+    spans = {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([value]))]}
+    fields = {"v": [1.0] * 20, "w": [1.0] * 15 + [value] + [0.5] * 4}
+    kinds = dict.fromkeys(fields, kind)
+    path = written(tmp_path / "ds", [([1] * 20, spans, "", fields)], tracks={"t": NUMBER}, fields=kinds)
+    view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
+    layout = decide_layout([view], 9, Outputs(loss_weight=weight))
+    good, where = 1, "field w"
     said = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
-    for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), "field w")):
-        assert reader.read(*[np.zeros(1, np.uint64)], picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
+    if isinstance(weight, dict):
+        good, where, said = 3, "track t", "sample 7: track t: found a weight that is NaN or Inf"
+    for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), where)):
+        assert (read(reader, 0)["loss_weight"] == good).all()
         with pytest.raises(FormatError, match=match):
-            reader.read(*[np.ones(1, np.uint64)], picked=(np.zeros(1, np.int64), np.ones(1, np.uint64)))
-
-
-def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> None:
-    track = cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"t": track}))
-    with build.shard(0) as shard:
-        shard.add_document([1] * 20, {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([np.nan]))]})
-    cl.writing.finalize(tmp_path / "ds")
-    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
-    with raises(ConfigError, found="the track 't' alone"):
-        decide_layout([view], 9, Outputs(loss_weight="t"))
-    layout = decide_layout([view], 9, Outputs(loss_weight={"name": "t", "outside": 1}))  # type: ignore[arg-type]
-    said = "sample 7: track t: found a weight that is NaN or Inf"
-    for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), "track t")):
-        found = reader.read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
-        assert (found["loss_weight"] == 3).all()
-        with pytest.raises(FormatError, match=match):
-            reader.read(np.full(1, 7, np.uint64), picked=(np.zeros(1, np.int64), np.ones(1, np.uint64)))
+            read(reader, 1, first=6)
 
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])
 def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[float]) -> None:
-    track = cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"t": track}))
-    with build.shard(0) as shard:
-        shard.add_document([1] * 20, {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]})
-    cl.writing.finalize(tmp_path / "ds")
-    edit(tmp_path / "ds", "tracks", "t", "max_items", value=None)  # as 0.2.0 wrote it
-    assert cl.verify(tmp_path / "ds", full=True) == []
-    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
+    spans = {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]}
+    path = written(tmp_path / "ds", [([1] * 20, spans)], tracks={"t": NUMBER})
+    edit(path, "tracks", "t", "max_items", value=None)  # as 0.2.0 wrote it
+    assert cl.verify(path, full=True) == []
+    view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
-    zeros = np.zeros(1, np.uint64)
     with raises(FormatError, expected="a single number"):
-        PlainReader(None, [view], layout).read(zeros, picked=(zeros.astype(np.int64), zeros))
+        read(PlainReader(None, [view], layout), 0)
     said = (
         rf"00000\.t\.index: found {4 * len(wrong)} bytes as record 1 of track t, expected a single number of 4 bytes; "
         ".*, or set layout: records"
     )
     with pytest.raises(FormatError, match=said):
-        BatchReader(None, [view], layout).read(zeros, picked=(zeros.astype(np.int64), zeros))
+        read(BatchReader(None, [view], layout), 0)

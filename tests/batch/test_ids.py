@@ -12,6 +12,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError, InputError
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.adopt.ids import Ids
+from tests.corpora.small import written
 from tests.raises import raises
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
@@ -38,17 +39,10 @@ def window(batches: Any, number: int) -> Any:
 
 def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path:
     """Two shards of 80 tokens; with a track, `track` is its encoding."""
-    options = cl.writing.BuildOptions(
-        tokenizer=cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None,
-        tracks={"concepts": cl.writing.TrackOptions(vocabulary=["a", "b", "c"], encoding=track)} if track else {},
-    )
-    build = cl.writing.create_writer(path, options, plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
-            writer.add_document(list(range(SHARD)), spans)
-    cl.writing.finalize(path)
-    return path
+    tokenizer = cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
+    tracks = {"concepts": {"vocabulary": ["a", "b", "c"], "encoding": track}} if track else {}
+    spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
+    return written(path, *[[(range(SHARD), spans)]] * 2, tokenizer=tokenizer, tracks=tracks)
 
 
 def damage(file: Path, at: int, value: int, dtype: str) -> None:
@@ -161,13 +155,9 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
 
 
 def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
-    )
-    with build.shard(0) as writer:
-        writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
-    cl.writing.finalize(tmp_path / "ds")
-    batch = window(reader(tmp_path / "ds", concepts={"concepts": {}}), 0)
+    spans = {"concepts": [(0, 20, [2**32 - 1, 0])]}
+    path = written(tmp_path / "ds", [(range(20), spans)], tracks={"concepts": {}})
+    batch = window(reader(path, concepts={"concepts": {}}), 0)
     assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
 
 

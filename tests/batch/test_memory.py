@@ -17,7 +17,8 @@ from conceptloader.batch.layout import ALIGNMENT, BatchMemory
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, read
+from tests.corpora.small import written
 
 
 def address(array):
@@ -198,17 +199,13 @@ CHANGES = [
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_is_written_into_a_batch_is_in_no_later_one(tmp_path, shared):
     """Positions and masks, which are the same in every batch, are left in memory that is used again."""
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(), plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            writer.add_document(np.arange(80))
-    cl.writing.finalize(tmp_path / "ds")
-    view = make_view("a", cl.open_dataset(tmp_path / "ds"), 0, 0, 4, 32)
+    path = written(tmp_path / "ds", *[[(range(80),)]] * 2)
+    view = make_view("a", cl.open_dataset(path), 0, 0, 4, 32)
     reader = BatchReader(None, [view], decide_layout([view], 32, Outputs(shared_labels=shared), {}))
-    samples, blocks = np.arange(4, dtype=np.uint64), set()
+    blocks = set()
     for name, where, values in CHANGES:
         for row in range(4):  # the third lies in two shards
-            batch = reader.read(samples, picked=(np.zeros(4, np.int64), samples))
+            batch = read(reader, *range(4))
             assert batch["position_ids"].tolist() == [list(range(32))] * 4, (name, where, values)
             assert batch["loss_mask"].tolist() == [[1.0] * 32] * 4, (name, where, values)
             blocks.add(address(batch["position_ids"]))

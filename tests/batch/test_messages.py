@@ -1,6 +1,5 @@
 """What kernels find wrong is said with the file, the place, what was found and what was expected."""
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records
-from conceptloader.testing import RawDocument, write_dataset
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, read
+from tests.corpora.small import written
 from tests.corruption.mutations import with_matching_manifest
-from tests.packing.packed import make_view as make_packs
 
 DOCUMENTS, TOKENS, SEQ_LEN, BLOCK = (6, 6, 4), 16, 5, 4  # of a shard
 
@@ -28,19 +26,17 @@ DOCUMENTS, TOKENS, SEQ_LEN, BLOCK = (6, 6, 4), 16, 5, 4  # of a shard
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two shards of three documents, whose records all differ: as windows with spans and dense, and as documents."""
     folder = tmp_path_factory.mktemp("whole")
+    shards = [
+        [
+            (range(size), {"t": [(0, 3, [10 * shard + k, 7]), (3, size, [100 * shard + k])]})
+            for k, size in enumerate(DOCUMENTS)
+        ]
+        for shard in range(2)
+    ]
     for name in ("spans", "dense", "document"):
-        options = cl.writing.BuildOptions(
-            mode="document" if name == "document" else "stream-with-metadata",
-            tracks={"t": cl.writing.TrackOptions(encoding="dense" if name == "dense" else "spans")},
-            block_tokens=BLOCK,
-        )
-        build = cl.writing.create_writer(folder / name, options, plan=[0, 1])
-        for shard in range(2):
-            with build.shard(shard) as writer:
-                for k, size in enumerate(DOCUMENTS):
-                    spans = [(0, 3, [10 * shard + k, 7]), (3, size, [100 * shard + k])]
-                    writer.add_document(list(range(size)), {"t": spans})
-        cl.writing.finalize(folder / name)
+        mode = "document" if name == "document" else "stream-with-metadata"
+        encoding = "dense" if name == "dense" else "spans"
+        written(folder / name, *shards, mode=mode, tracks={"t": {"encoding": encoding}}, block_tokens=BLOCK)
     return folder
 
 
@@ -139,20 +135,10 @@ def records_limit() -> int:
     return 1 << 26
 
 
-def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
-    raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
-    view = make_packs(Path(write_dataset(tmp_path / "d", raw)), 8, 3, "error")
-    reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
-    found = "found document 3 of 5 tokens while overflow is error, expected room for it in a pack of its block; lower"
-    with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing: {found}"):
-        reader.read(zero, picked=(zero.astype(np.int64), zero))
-
-
 def test_a_window_that_the_member_does_not_have(whole: Path) -> None:
     view = make_view("web", cl.open_dataset(whole / "spans"), 0, 0, 6, SEQ_LEN)
-    reader, six = BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), np.full(1, 6, np.uint64)
     with pytest.raises(ConfigError, match="dataset web: found sample 6 of it in the order, expected a number below 6"):
-        reader.read(six, picked=(np.zeros(1, np.int64), six))
+        read(BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), 6)
 
 
 def test_there_are_words_for_each_kind() -> None:

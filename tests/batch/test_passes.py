@@ -18,7 +18,7 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import PlainReader, random_documents, write_dataset
-from tests.batch.cases import make_view, write_scattered
+from tests.batch.cases import make_view, read, write_scattered
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
@@ -48,28 +48,24 @@ def layout_of(view: View, **outputs: Any) -> Any:
     return decide_layout([view], SEQ_LEN, Outputs(document_ids=True, **outputs), tracks)
 
 
-def windows(view: View) -> Any:
-    """(samples, picked) of all windows."""
-    numbers = np.arange(view.count, dtype=np.uint64)
-    return numbers, (np.zeros(view.count, np.int64), numbers)
+def check(reader: BatchReader, view: View) -> None:
+    """All windows are those of the plain reader."""
+    windows = range(view.count)
+    assert_same(read(reader, *windows), read(PlainReader(None, [view], reader.layout), *windows))
 
 
 def test_files_that_a_batch_needs_are_opened_at_once(tmp_path: Path) -> None:
     view = shards(tmp_path / "a", 40)
     passes = Passes(1000)
-    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), handles=passes), windows(view)
-    found = reader.read(samples, picked=picked)
+    check(BatchReader(NO_ORDER, [view], layout_of(view), handles=passes), view)
     assert passes.begun == 2
-    assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
 
 
 def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path) -> None:
     """Not all files at once, nor those of one sample at a time."""
     view = shards(tmp_path / "a", 40)
     handles = Passes(160)
-    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), handles=handles), windows(view)
-    found = reader.read(samples, picked=picked)
-    assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
+    check(BatchReader(NO_ORDER, [view], layout_of(view), handles=handles), view)
     assert 3 < handles.begun < 15
     assert handles.count <= 160
 
@@ -97,12 +93,10 @@ def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, store: Any) -
     if kind == "packs":
         view = make_packs(tmp_path / "a", SEQ_LEN, 64)
     layout = layout_of(view, cu_seqlens=True)
-    samples = np.arange(100, dtype=np.uint64)
-    picked = np.zeros(100, np.int64), samples
     views = [dataclasses.replace(view, dataset=far)]
     passes = Passes(1000)
-    found = BatchReader(NO_ORDER, views, layout, handles=passes).read(samples, picked=picked)
-    assert_same(found, PlainReader(None, [view], layout).read(samples, picked=picked))
+    found = read(BatchReader(NO_ORDER, views, layout, handles=passes), *range(100))
+    assert_same(found, read(PlainReader(None, [view], layout), *range(100)))
     assert passes.begun == {"windows": 5, "packs": 7}[kind]
 
 
@@ -125,22 +119,18 @@ def test_records_far_apart_are_asked_for_in_one_round(tmp_path: Path, store: Any
     write_scattered(tmp_path / "a", 1600)
     near = make_view("x", cl.open_dataset(tmp_path / "a"), 0, 0, 5, SEQ_LEN)
     passes, view = Passes(1000), dataclasses.replace(near, dataset=store(tmp_path / "a"))
-    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(near), handles=passes), windows(near)
-    found = reader.read(samples, picked=picked)
-    assert_same(found, PlainReader(None, [near], reader.layout).read(samples, picked=picked))
+    check(BatchReader(NO_ORDER, [view], layout_of(near), handles=passes), near)
     assert passes.begun == 4  # the stream, the index, the data
 
 
 def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path: Path, store: Any) -> None:
     view = shards(tmp_path / "a", 3)
     reader = BatchReader(NO_ORDER, [dataclasses.replace(view, dataset=store(tmp_path / "a"))], layout_of(view))
-    samples, picked = windows(view)
-    reader.read(samples, picked=picked)
+    read(reader, *range(view.count))
     [work] = reader._workspaces
     buffer = np.full(96, 77, np.uint8)
     work._call_with(buffer=buffer[:48])
-    found = reader.read(samples, picked=picked)
-    assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
+    check(reader, view)
     assert (buffer[:48] != 77).any()
     assert (buffer[48:] == 77).all()
 
@@ -148,12 +138,12 @@ def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_pat
 def test_what_stays_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not asked for for ever."""
     view = shards(tmp_path / "a", 3)
-    passes, layout = Passes(1000), layout_of(view)
-    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout, dp_rank=2, handles=passes), windows(view)
+    passes = Passes(1000)
+    reader = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2, handles=passes)
     monkeypatch.setattr(OpenFiles, "open", lambda files, row: None)
     match = rf"sample 0, dp_rank 2: .*0.stream.bin: bytes \[0, \d+\) are still not at hand after {MOST_PASSES} passes"
     with pytest.raises(ReadError, match=match):
-        reader.read(samples, picked=picked)
+        read(reader, *range(view.count))
     assert passes.begun == MOST_PASSES + 1
 
 
@@ -161,16 +151,14 @@ def test_of_two_damages_the_first_one_is_named(tmp_path: Path) -> None:
     """Also where the file of its sample is opened after the other one was found."""
     view = shards(tmp_path / "a", 4)
     reader = BatchReader(NO_ORDER, [view], layout_of(view))
-    samples, picked = windows(view)
-    last = np.array([view.count - 1], np.uint64)
-    reader.read(last, picked=(picked[0][:1], last))
+    read(reader, view.count - 1)
     for shard in (0, 3):
         file = tmp_path / "a" / f"0000{shard}.stream.bin"
         content = np.full(file.stat().st_size, 255, np.uint8).tobytes()
         with open(file, "r+b") as opened:  # in place, so that the last one is seen through what is open
             opened.write(content)
     with pytest.raises(FormatError, match=r"^sample 0: .*00000\.stream\.bin"):
-        reader.read(samples, picked=picked)
+        read(reader, *range(view.count))
 
 
 def test_who_only_looks_at_samples_leaves_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +166,6 @@ def test_who_only_looks_at_samples_leaves_files_alone(tmp_path: Path, monkeypatc
     view, looks = shards(tmp_path / "a", 2), list[OpenFiles]()
     monkeypatch.setattr("conceptloader.batch.reader.LOOK_NS", 0)
     monkeypatch.setattr(OpenFiles, "look_again", lambda files: looks.append(files))
-    samples, picked = windows(view)
     for rank, expected in ((None, 0), (1, 0), (0, 1)):
-        BatchReader(NO_ORDER, [view], layout_of(view), rank).read(samples, picked=picked)
+        read(BatchReader(NO_ORDER, [view], layout_of(view), rank), *range(view.count))
         assert len(looks) == expected

@@ -12,7 +12,8 @@ from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.testing import PlainReader
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, read
+from tests.corpora.small import written
 from tests.raises import raises
 
 
@@ -40,14 +41,12 @@ def test_every_half_is_read_as_it_is(tmp_path: Path, shape: str) -> None:
     """In a record of more than one read."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
-    track = cl.writing.TrackOptions(parameters={"ids": "u2", "scores": "f2"})
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"t": track}))
-    with build.shard(0) as shard:
-        shard.add_document([1] * 9, {"t": [(0, 9, (np.arange(len(halves)), halves))]})
-    cl.writing.finalize(tmp_path / "ds")
-    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 1, 8)
+    spans = {"t": [(0, 9, (np.arange(len(halves)), halves))]}
+    track = {"parameters": {"ids": "u2", "scores": "f2"}}
+    path = written(tmp_path / "ds", [([1] * 9, spans)], tracks={"t": track})
+    view = make_view("x", cl.open_dataset(path), 0, 0, 1, 8)
     layout = decide_layout([view], 8, Outputs(), {"t": ConceptOptions(layout=shape)})
-    found = BatchReader(None, [view], layout).read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64),) * 2)
+    found = read(BatchReader(None, [view], layout), 0)
     np.testing.assert_array_equal(found["t_scores"].flatten().view(np.uint32), halves.astype("f4").view(np.uint32))
     ids = found["t_ids" if shape == "padded" else "t_values"].flatten()
     assert ids.tolist() == [*range(len(halves))]
@@ -84,4 +83,4 @@ def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score:
     plain, compiled = PlainReader(None, [view], layout), BatchReader(None, [view], layout)
     for reader, match in ((plain, "no finite number"), (compiled, said)):
         with pytest.raises(FormatError, match=match):
-            reader.read(np.arange(6, dtype=np.uint64), picked=(np.zeros(6, np.int64), np.arange(6, dtype=np.uint64)))
+            read(reader, *range(6))

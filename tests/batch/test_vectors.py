@@ -13,6 +13,7 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.testing import PlainReader
 from tests.batch.compare import assert_same
+from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
@@ -22,17 +23,12 @@ VECTORS = [[1.5, 2.5, 3.5], [], [4.5], [5.5, 6.5]]
 
 def build(path: Path, vectors: Sequence[Sequence[float]] = VECTORS, encoding: str = "auto", shards: int = 2) -> Path:
     """Documents of 8 tokens, with a span of each vector in turn."""
-    track = cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}, encoding=encoding)
-    options = cl.writing.BuildOptions(
-        tokenizer=cl.writing.Tokenizer(name="x", vocab_size=99, eos_id=0), tracks={"v": track}
+    documents = (
+        [([k + 1] * 8, {"v": [(1, 5, np.array(vectors[(k + n) % len(vectors)], "f4"))]}) for k in range(20)]
+        for n in range(shards)
     )
-    written = cl.writing.create_writer(path, options, plan=list(range(shards)))
-    for shard in range(shards):
-        with written.shard(shard) as writer:
-            for k in range(20):
-                writer.add_document([k + 1] * 8, {"v": [(1, 5, np.array(vectors[(k + shard) % len(vectors)], "f4"))]})
-    cl.writing.finalize(path)
-    return path
+    track = {"codec": "numpy", "parameters": {"dtype": "f4"}, "encoding": encoding}
+    return written(path, *documents, tokenizer=TOKENIZER, tracks={"v": track})
 
 
 def batch_of(path: Path, count: int = 6, **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from conceptloader.cli import main
 from conceptloader.commands import first_recipe
 from conceptloader.format.read.files import Files
 from conceptloader.ingest.records.tokenizer import FileTokenizer
-from tests.cli.test_init_recipe import TEXT, init, row, spans
+from tests.cli.test_init_recipe import BUILD, TEXT, init, row, spans
 from tests.corpora.records import write_rows as write
 from tests.corpora.tokenizers import byte_level
 from tests.ingest.test_units import COUNT, rows_in
@@ -74,7 +74,7 @@ def test_one_damaged_row_is_counted_and_changes_nothing(
     assert any(said in doubt for doubt in found["doubts"]), found["doubts"]
     extra = {"metadata-column": ["url", "extra"]} if "extra" in damaged else {}
     assert found["recipe"] == whole | extra
-    words = ["build", "--recipe", "build.yaml", "--workers", "1", "--quiet", "--bad-records", "bad.jsonl"]
+    words = [*BUILD, "--bad-records", "bad.jsonl"]
     assert main(words) == 0
     assert len(Path("bad.jsonl").read_text().splitlines()) == 1
 
@@ -104,7 +104,9 @@ def test_a_table_that_ends_early(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_many_overlaps_get_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(k, ents=spans((0, 9, "red"), (4, 12, "blue")) if k < 3 else WHOLE) for k in range(200)]
     assert init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")["recipe"]["overlap"] == "levels"
-    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    assert main(BUILD) == 0
+    with cl.open_dataset("data/in") as dataset:
+        assert {"concepts", "concepts_level2"} <= set(dataset.tracks)
     assert main(["init", "data/in", "--out", "run.yaml"]) == 0  # without the level that no span needed
     assert main(["doctor", "run.yaml", "--seconds", "0.05"]) == 0
 
@@ -134,7 +136,7 @@ def test_the_unit_is_decided_by_the_texts_of_the_spans(
     assert found["columns"][f"spans.{own}"] == "the spans' own texts, compared"
     assert found["recipe"].get("span-unit", "character") == unit
     assert "ignore-column" not in found["recipe"]
-    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 0
+    assert main(BUILD) == 0
     assert any("offsets are in" in doubt for doubt in found["doubts"]) == (unit != "character")
 
 
@@ -143,7 +145,7 @@ def test_texts_that_are_others(tmp_path: Path, capsys: pytest.CaptureFixture[str
     found = init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")
     assert any("3 of 3 spans have another text than word" in doubt for doubt in found["doubts"])
     assert found["recipe"]["ignore-column"] == ["spans.note"]
-    assert main(["build", "--recipe", "build.yaml", "--workers", "1", "--quiet"]) == 1
+    assert main(BUILD) == 1
     words = ["--ignore-column", "spans.word", "--workers", "1", "--quiet"]
     assert main(["build", "--recipe", "build.yaml", *words]) == 0
 

@@ -14,6 +14,7 @@ from conceptloader.base.terminal import counted, printable, printable_json
 from conceptloader.cli import main
 from conceptloader.cli.output import Output, configure_logging
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
+from tests.corpora.records import write_rows
 
 EVIL = "\x1b[31m \x9b31m \x07 \r \x7f \u202e \u2066 \u200b \u2028 \U000e0041 \x00"
 IN_NAMES = EVIL.replace("\x00", "") + "end"
@@ -30,7 +31,7 @@ def dataset(tmp_path: Path) -> Path:
     folder.mkdir()
     spans = [{"start": 0, "end": 3, "concepts": [IN_NAMES]}]
     records = [{"id": IN_NAMES, "text": "red " + EVIL, "spans": spans, "metadata": {IN_NAMES: IN_NAMES}}] * 9
-    (folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_rows(folder / "in.jsonl", records)
     (folder / "names.txt").write_text(json.dumps([IN_NAMES]))
     more = ["--vocabulary", str(folder / "names.txt"), "--workers", "1"]
     assert main(["build", str(folder / "in.jsonl"), "--out", str(folder / "ds"), "--tokenizer", "bytes", *more]) == 0

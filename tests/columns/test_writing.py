@@ -57,6 +57,19 @@ def stored(path: str, name: str = "t", dtype: str = "<u4", k: int = K) -> Any:
     return np.concatenate([np.fromfile(f"{path}/{n:05}.{name}.column", dtype).reshape(-1, k) for n in range(shards)])
 
 
+def filled(path: str) -> Any:
+    writer, batches = begun(path)
+    for batch in batches:
+        writer.write(batch, values(batch))
+    return writer
+
+
+def check_items(path: str) -> None:
+    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
+    first = np.isin(tokens, CORPUS.starts)
+    assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
+
+
 def test_a_column_as_docs_format_says(path: str) -> None:
     writer, batches = begun(path)
     with writer:
@@ -67,9 +80,7 @@ def test_a_column_as_docs_format_says(path: str) -> None:
     assert (column.dtype, column.shape, column.extra) == ("u4", (K,), {"at": "labels"})
     assert column.holes is not None
     assert column.holes.tokens == column.holes.starts == (lengths > 0).sum()
-    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
-    first = np.isin(tokens, CORPUS.starts)
-    assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
+    check_items(path)
     assert cl.open_dataset(path).columns["t"].fingerprint == column.fingerprint
     assert cl.verify(path, full=True) == []
 
@@ -322,15 +333,11 @@ def test_a_disk_that_fills(path: str, limit: int) -> None:
     for batch in batches:
         writer.write(batch, values(batch))
     writer.finish()
-    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
-    first = np.isin(tokens, CORPUS.starts)
-    assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
+    check_items(path)
 
 
 def test_a_dataset_that_is_built_again_meanwhile(path: str, tmp_path: Path) -> None:
-    writer, batches = begun(path)
-    for batch in batches:
-        writer.write(batch, values(batch))
+    writer = filled(path)
     other = Path(Corpus.random(120, seed=8, mean=20).write(tmp_path / "other"))
     os.rename(f"{path}/t.column.unfinished", other / "t.column.unfinished")
     os.rename(path, tmp_path / "old")
@@ -344,9 +351,7 @@ def test_a_dataset_that_is_built_again_meanwhile(path: str, tmp_path: Path) -> N
 
 
 def test_what_was_written_and_not_logged_does_not_count(path: str) -> None:
-    writer, batches = begun(path)
-    for batch in batches:
-        writer.write(batch, values(batch))
+    writer = filled(path)
     writer.close()
     log = next(Path(path, "t.column.unfinished").glob("*.log"))
     records = np.fromfile(log, RECORD)
@@ -363,9 +368,7 @@ def test_what_was_written_and_not_logged_does_not_count(path: str) -> None:
 
 
 def test_items_that_are_damaged_are_found(path: str) -> None:
-    writer, batches = begun(path)
-    for batch in batches:
-        writer.write(batch, values(batch))
+    writer = filled(path)
     writer.close()
     with open(Unfinished(path, "t").items(1), "r+b") as file:
         file.seek(400)
@@ -374,10 +377,7 @@ def test_items_that_are_damaged_are_found(path: str) -> None:
         writer.finish()
 
 
-def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, batches = begun(path)
-    for batch in batches:
-        writer.write(batch, values(batch))
+def interrupt(writer: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
     rename, calls = os.rename, []
 
     def failing(source: str, target: str) -> None:
@@ -388,9 +388,14 @@ def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "rename", failing)
     with raises(ReadError, "00001.t.column"):
-        writer.finish()
+        writer.finish(**how)
     monkeypatch.undo()
     assert len(calls) >= 2
+
+
+def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = filled(path)
+    interrupt(writer, monkeypatch)
     assert not os.path.exists(f"{path}/t.column.json")
     writer.finish()
     assert cl.verify(path, full=True) == []
@@ -401,17 +406,7 @@ def test_writers_go_on_after_an_interruption(path: str, monkeypatch: pytest.Monk
     writer, batches = begun(path)
     for batch in batches[: len(batches) // 2]:
         writer.write(batch, values(batch))
-    rename = os.rename
-
-    def failing(source: str, target: str) -> None:
-        if target.endswith("00001.t.column"):
-            raise OSError(5, "Input/output error")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", failing)
-    with raises(ReadError):
-        writer.finish(partial=True)
-    monkeypatch.undo()
+    interrupt(writer, monkeypatch, partial=True)
     assert os.path.exists(f"{path}/00000.t.column")
     more, _ = begun(path)
     assert not os.path.exists(f"{path}/00000.t.column")
@@ -424,9 +419,7 @@ def test_writers_go_on_after_an_interruption(path: str, monkeypatch: pytest.Monk
 
 def test_a_finished_column_is_not_finished_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that was killed while it removed what it had finished, or of a file that was left in place."""
-    writer, batches = begun(path)
-    for batch in batches:
-        writer.write(batch, values(batch))
+    writer = filled(path)
     removing = shutil.rmtree
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     column, items = writer.finish(), stored(path)
@@ -454,9 +447,7 @@ def test_nobody_removes_or_writes_what_another_one_finishes(path: str) -> None:
 
 
 def test_what_a_killed_removal_left_is_removed(path: str) -> None:
-    writer, batches = begun(path)
-    for batch in batches:
-        writer.write(batch, values(batch))
+    writer = filled(path)
     writer.finish()
     os.unlink(f"{path}/t.column.json")
     assert len(remove(path, "t")) == 6, "items and holes of three shards"

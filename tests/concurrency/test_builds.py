@@ -13,7 +13,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
 from conceptloader.storage import durable
-from tests.raises import raises
 from tests.soak.builds import build, child, contents, write_input
 
 
@@ -55,14 +54,6 @@ def test_two_builds_into_one_directory(tmp_path: Path, source: Path, wanted: dic
     left = {name: data for name, data in contents(tmp_path / "ds").items() if not name.endswith(".tmp")}
     assert left == wanted
     assert cl.verify(tmp_path / "ds", full=True) == []
-
-
-def test_other_options_do_not_get_mixed_in(tmp_path: Path, source: Path, wanted: dict[str, bytes]) -> None:
-    assert not child(lambda: build(source, tmp_path / "ds"), 0.05) or True
-    build(source, tmp_path / "ds")
-    with raises(ConfigError, fix="nothing was changed"):
-        build(source, tmp_path / "ds", shard_bytes=100)
-    assert contents(tmp_path / "ds") == wanted
 
 
 def test_readers_beside_a_build_see_nothing_or_all(tmp_path: Path, source: Path) -> None:

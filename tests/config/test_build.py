@@ -11,6 +11,7 @@ from conceptloader.blend.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
 from tests.corpora.blended import tokens_of
+from tests.corpora.small import written
 from tests.raises import raises
 
 TOKENIZER = cl.writing.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
@@ -18,17 +19,12 @@ TOKENIZER = cl.writing.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
 
 def write(path, documents, *, mode="stream-with-metadata", tokenizer=TOKENIZER, tracks=("concepts",), first=1):
     """Documents of the given lengths whose tokens count up from `first`; the whole document is one span per track."""
-    options = cl.writing.BuildOptions(
-        mode=mode, tokenizer=tokenizer, tracks={track: cl.writing.TrackOptions() for track in tracks}, token_type="u2"
-    )
-    build = cl.writing.create_writer(path, options)
-    with build.shard(0) as writer:
-        for size in documents:
-            tokens = np.arange(first, first + size) % 1000
-            writer.add_document(tokens, spans={track: [(0, size, [size])] for track in tracks if size})
-            first += size
-    cl.writing.finalize(path)
-    return path
+    given = []
+    for size in documents:
+        given.append((np.arange(first, first + size) % 1000, {track: [(0, size, [size])] for track in tracks if size}))
+        first += size
+    tracks = {track: {} for track in tracks}
+    return written(path, given, mode=mode, tokenizer=tokenizer, tracks=tracks, token_type="u2")
 
 
 @pytest.fixture(scope="module")
@@ -266,13 +262,8 @@ def test_mixed_tokenizers_can_be_allowed(load):
 def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
     for name, vocabulary in names.items():
-        options = cl.writing.BuildOptions(
-            tokenizer=TOKENIZER, tracks={"animals": cl.writing.TrackOptions(vocabulary=vocabulary)}
-        )
-        build = cl.writing.create_writer(tmp_path / name, options)
-        with build.shard(0) as writer:
-            writer.add_document(range(1, 40), spans={"animals": [(0, 9, [1])]})
-        cl.writing.finalize(tmp_path / name)
+        documents, tracks = [(range(1, 40), {"animals": [(0, 9, [1])]})], {"animals": {"vocabulary": vocabulary}}
+        written(tmp_path / name, documents, tokenizer=TOKENIZER, tracks=tracks)
 
     def blend(*chosen, **keys):
         datasets = {name: {"path": name, "weight": 1} for name in chosen}

@@ -12,6 +12,7 @@ import conceptloader as cl
 from conceptloader.blend import present
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.testing.plain import parts_of
+from tests.corpora.small import written
 from tests.corpora.token_files import write_corpus, write_datatrove
 
 SEED, SEQ_LEN, TOPICS = 42, 64, 16
@@ -94,12 +95,10 @@ def write(
     adopt([megatron(folder / "raw", found["megatron"])], folder / "adopted" / "megatron", tokenizer=TOKENIZER)
     write_datatrove(folder / "raw", "tokens/00000.ds", found["datatrove"], size=4, tokenizer=None)
     adopt([folder / "raw" / "tokens"], folder / "adopted" / "datatrove", tokenizer=TOKENIZER)
-    options = cl.writing.BuildOptions(tokenizer=TOKENIZER, tracks={"concepts": cl.writing.TrackOptions()})
-    build = cl.writing.create_writer(folder / "native", options)
-    with build.shard(0) as writer:
-        for number, tokens in enumerate(found["native"]):
-            writer.add_document(tokens, spans={"concepts": [(0, len(tokens), [number % TOPICS])]})
-    cl.writing.finalize(folder / "native")
+    native = (
+        (tokens, {"concepts": [(0, len(tokens), [number % TOPICS])]}) for number, tokens in enumerate(found["native"])
+    )
+    written(folder / "native", native, tokenizer=TOKENIZER, tracks={"concepts": {}})
     (folder / "data.yaml").write_text(YAML)
     return Blended(folder / "data.yaml", found)
 

@@ -1,6 +1,23 @@
-"""The corpus that tests of single things in the format use."""
+"""The corpora that tests of single things use."""
 
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import conceptloader as cl
 from tests.corpora.drawn import Corpus, Document, Shard
+
+
+def written(path: Path, *shards: Iterable[Sequence[Any]], **options: Any) -> Path:
+    """A dataset of shards of documents. A document: what `add_document` takes; tracks: what `TrackOptions` takes."""
+    tracks = {name: cl.writing.TrackOptions(**track) for name, track in options.pop("tracks", {}).items()}
+    build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, **options), plan=range(len(shards)))
+    for number, documents in enumerate(shards):
+        with build.shard(number) as writer:
+            for document in documents:
+                writer.add_document(*document)
+    cl.writing.finalize(path)
+    return path
 
 
 def small_corpus() -> Corpus:

@@ -1,6 +1,5 @@
 """Builds by datatrove's local executor: workers, restarts and kills change no byte."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
+from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import END
 from tests.datatrove import steps
 from tests.ingest.test_special_tokens import with_marks
@@ -45,7 +45,7 @@ def test_number_of_workers_changes_no_byte(expected: Path, tmp_path: Path) -> No
 def test_equals_our_own_build(tmp_path: Path, prefix: str | None) -> None:
     """One task gives the files that `conceptloader build` writes for the same documents."""
     rows = [steps.record(i) for i in range(steps.DOCUMENTS)]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "corpus.jsonl", rows)
     columns = cl.writing.Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
     names = {"concepts": ["noun", "number"]}
     cl.build(tmp_path / "corpus.jsonl", tmp_path / "own", columns=columns, tokenizer="bytes", vocabularies=names)

@@ -94,15 +94,6 @@ def replace(file: Path, data: bytes) -> None:
     assert file.stat().st_ino != times.st_ino
 
 
-def forget(loader: Loader) -> None:
-    """Close all files of a loader, as evictions do."""
-    for ds in loader.blend.datasets.values():
-        ds.close()
-    if isinstance(loader._reader, BatchReader):
-        for row in list(loader._reader._files.descriptors):
-            loader._reader._files.close(row)
-
-
 @pytest.mark.parametrize("kind", ["stream.bin", "documents.bin", "concepts.spans", "concepts.data"])
 def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_path: Path, kind: str) -> None:
     wanted = read(make(data), 4)
@@ -288,24 +279,6 @@ def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how:
         with raises(FormatError, data / "manifest.json", "of 00001.stream.bin"):
             use()
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_a_mount_with_other_inode_numbers(data: Path, same: bool) -> None:
-    """The same content under another inode number is the same file; other content is not."""
-    wanted = read(make(data), 5)
-    loader = make(data)
-    batches = iter(loader)
-    assert read(batches, 2) == wanted[:2]
-    for file in data.glob("0*.stream.bin"):
-        content = file.read_bytes()
-        replace(file, content if same else content[::-1])
-    forget(loader)
-    if same:
-        assert read(batches, 3) == wanted[2:]
-    else:
-        with pytest.raises(FormatError, match=r"stream\.bin: found sample checksum \w+, expected \w+ as the manifest"):
-            read(batches, 3)
 
 
 def test_a_remount_heals(data: Path, disk: FaultyDisk) -> None:

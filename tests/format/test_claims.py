@@ -12,22 +12,20 @@ from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.verify import Problem
+from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
+TOO_MANY = r"(spans|stream\.bin): found at least 2 spans of track concepts .* at most 1 as the mani"
+TOO_LONG = r"index: found 3 concepts in record \d+ of track concepts, expected at most 2 as"
 TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concepts
 
 
 @pytest.fixture(params=["dense", "spans"])
 def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    options = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding=request.param)})
-    build = cl.writing.create_writer(tmp_path / "ds", options, plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
-            writer.add_document(list(range(TOKENS // 2)), {"concepts": spans})
-    cl.writing.finalize(tmp_path / "ds")
-    return tmp_path / "ds"
+    spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
+    shard = [(range(TOKENS // 2), {"concepts": spans})]
+    return written(tmp_path / "ds", shard, shard, tracks={"concepts": {"encoding": request.param}})
 
 
 def tracks(path: Path) -> Any:
@@ -71,32 +69,29 @@ def test_max_items_is_counted_again(path: Path, wrong: int | None) -> None:
         assert f"max_items: found {wrong}, expected 3" in messages(problems)
 
 
-@pytest.mark.parametrize("shape", ["padded", "ragged"])
-def test_a_claim_too_small_is_an_error_not_a_cut(path: Path, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("claim", "value", "shape", "limit", "said"),
+    [
+        ("max_spans", [1] * 21, "padded", {"max_spans": 20}, TOO_MANY),
+        ("max_spans", [1] * 21, "ragged", {"max_spans": 20}, TOO_MANY),
+        ("max_items", 2, "padded", {"max_concepts": 2}, TOO_LONG),
+    ],
+)
+def test_a_claim_too_small_is_an_error_not_a_cut(
+    path: Path, claim: str, value: Any, shape: str, limit: dict[str, int], said: str
+) -> None:
     """Also with `overflow: truncate`, unless the limit is one that somebody asked for."""
-    edit(path, "tracks", "concepts", "max_spans", value=[1] * 21)
+    edit(path, "tracks", "concepts", claim, value=value)
     for overflow in ("error", "truncate"):
         reader = open_reader(blend(path, layout=shape, overflow=overflow))
-        with pytest.raises(
-            FormatError, match=r"(spans|stream\.bin): found at least 2 spans of track concepts .* at most 1 as the mani"
-        ):
+        with pytest.raises(FormatError, match=said):
             reader.read(np.array([0], np.uint64))
-    reader = open_reader(blend(path, layout=shape, overflow="truncate", max_spans=20))
-    assert reader.read(np.array([0], np.uint64))["concepts_num_spans"].tolist() == [20]
-
-
-def test_a_record_larger_than_claimed_is_an_error_not_a_cut(path: Path) -> None:
-    edit(path, "tracks", "concepts", "max_items", value=2)
-    for overflow in ("error", "truncate"):
-        reader = open_reader(blend(path, overflow=overflow))
-        with pytest.raises(
-            FormatError, match=r"index: found 3 concepts in record \d+ of track concepts, expected at most 2 as"
-        ):
-            reader.read(np.array([0], np.uint64))
-    reader = open_reader(blend(path, overflow="truncate", max_concepts=2))
-    counts = reader.read(np.array([0], np.uint64))["concepts_counts"]
-    assert counts.shape == (1, 28)
-    assert counts.max() == 2
+    found = open_reader(blend(path, layout=shape, overflow="truncate", **limit)).read(np.array([0], np.uint64))
+    if claim == "max_spans":
+        assert found["concepts_num_spans"].tolist() == [20]
+    else:
+        assert found["concepts_counts"].shape == (1, 28)
+        assert found["concepts_counts"].max() == 2
 
 
 def sample_bytes(path: Path) -> int:

@@ -1,6 +1,5 @@
 """Every codec there and back, refused where it has to be."""
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec import codecs
 from conceptloader.format.spec.codecs import ConceptsCodec, get_codec
 from conceptloader.format.tools.verify import verify
+from tests.corpora.small import written
 from tests.raises import raises
 from tests.registered import registered
 
@@ -34,19 +34,14 @@ ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("codec", "parameters", "value"), ROUND_TRIPS)
 def test_round_trip(tmp_path: Path, codec: str, parameters: dict[str, Any], value: Any) -> None:
-    track = cl.writing.TrackOptions(codec=codec, parameters=parameters)
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": track}))
-    with build.shard(0) as writer:
-        if codec == "bytes":
-            writer.add_document([1, 2], {"a": [(0, 2, value)]})
-        else:
-            made = get_codec(codec, parameters, "test").encode(value)
-            writer.add_document([1, 2], {"a": [(0, 1, value), (1, 2, made)]})  # as an object, and as bytes
-    cl.writing.finalize(build.path)
-    ds = cl.open_dataset(build.path, allow_pickle=True)
+    spans = [(0, 2, value)]
+    if codec != "bytes":  # as an object, and as bytes
+        spans = [(0, 1, value), (1, 2, get_codec(codec, parameters, "test").encode(value))]
+    track = {"codec": codec, "parameters": parameters}
+    ds = cl.open_dataset(written(tmp_path / "ds", [([1, 2], {"a": spans})], tracks={"a": track}), allow_pickle=True)
     for decoded in ds.spans("a", 0, 2).decode():
         assert (decoded.tolist() if isinstance(decoded, np.ndarray) else decoded) == value
-    assert verify(build.path, full=True) == []
+    assert verify(ds.path, full=True) == []
 
 
 class Upper:
@@ -139,27 +134,29 @@ def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
 
 
 def test_pickle_needs_permission(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="pickle")})
-    )
     executed = tmp_path / "executed"
 
     class Bomb:
         def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
             return Path.touch, (executed,)
 
-    with build.shard(0) as writer:
-        writer.add_document([1, 2], {"a": [(0, 2, pickle.dumps(Bomb()))]})
-    cl.writing.finalize(build.path)
-    assert verify(build.path, full=True) == []
-    ds = cl.open_dataset(build.path)
-    for use in (lambda: ds.windows(1), lambda: ds.spans("a", 0, 1), lambda: ds.documents(tracks=["a"])):
+    path = written(
+        tmp_path / "ds", [([1, 2], {"a": [(0, 2, pickle.dumps(Bomb()))]})], tracks={"a": {"codec": "pickle"}}
+    )
+    assert verify(path, full=True) == []
+    ds, config = cl.open_dataset(path), {"seq_len": 1, "datasets": {"a": {"path": str(path)}}, "tracks": {"a": {}}}
+    for use in (
+        lambda: ds.windows(1),
+        lambda: ds.spans("a", 0, 1),
+        lambda: ds.documents(tracks=["a"]),
+        lambda: cl.open_blend(config),
+    ):
         with raises(ConfigError, "track 'a'", "codec pickle", fix="pass allow_pickle=True"):
             use()
     assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]
     assert not executed.exists()
-    cl.open_dataset(build.path, allow_pickle=True).spans("a", 0, 1).decode()
-    assert executed.exists()
+    cl.open_dataset(path, allow_pickle=True).spans("a", 0, 1).decode()
+    assert executed.exists(), "the attack works on those who allow it"
 
 
 @pytest.mark.parametrize(
@@ -219,31 +216,21 @@ def test_keys_that_are_no_texts_would_come_back_as_others_or_not_at_all(codec: s
 
 @pytest.mark.parametrize(("codec", "damage"), [("json", b"{"), ("msgpack", b"\xc1\xc1"), ("concepts", b"abc")])
 def test_a_damaged_record_is_an_error_of_ours(tmp_path: Path, codec: str, damage: bytes) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec=codec)})
-    )
-    with build.shard(0) as writer:
-        writer.add_record("a", [1, 2])
-        writer.add_document([1, 2], {"a": [(0, 2, 0)]})
-    cl.writing.finalize(build.path)
-    (tmp_path / "ds" / "00000.a.data").write_bytes((damage * 8)[: (tmp_path / "ds" / "00000.a.data").stat().st_size])
+    path = written(tmp_path / "ds", [([1, 2], {"a": [(0, 2, [1, 2])]})], tracks={"a": {"codec": codec}})
+    data = path / "00000.a.data"
+    data.write_bytes((damage * 8)[: data.stat().st_size])
     if codec == "concepts":  # an index that cuts ids apart
-        (tmp_path / "ds" / "00000.a.index").write_bytes(bytes([0] * 8 + [7] + [0] * 7))
-    ds = cl.open_dataset(build.path, verify_files=False)
+        (path / "00000.a.index").write_bytes(bytes([0] * 8 + [7] + [0] * 7))
+    ds = cl.open_dataset(path, verify_files=False)
     with raises(FormatError, "track 'a'", "a record that its codec cannot decode"):
         ds.spans("a", 0, 2).decode()
     if codec == "concepts":
         with raises(FormatError, found="a record of 7 bytes", expected="a multiple of 4"):
             _ = ds.spans("a", 0, 2).values
-    assert verify(build.path, full=True) != []
+    assert verify(path, full=True) != []
 
 
 def test_values_are_for_concepts_only(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="json")})
-    )
-    with build.shard(0) as writer:
-        writer.add_document([1, 2], {"a": [(0, 2, json.loads("[1]"))]})
-    cl.writing.finalize(build.path)
+    path = written(tmp_path / "ds", [([1, 2], {"a": [(0, 2, [1])]})], tracks={"a": {"codec": "json"}})
     with raises(ConfigError, expected="codec concepts", fix="use Values.decode()"):
-        _ = cl.open_dataset(build.path).spans("a", 0, 2).values
+        _ = cl.open_dataset(path).spans("a", 0, 2).values

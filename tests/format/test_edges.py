@@ -12,6 +12,7 @@ from conceptloader.format.spec.columns import int_column
 from conceptloader.format.tools import checks
 from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents
+from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
@@ -43,12 +44,8 @@ def test_the_first_wrong_element_of_a_column_is_named() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 def test_tables_are_verified_in_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
     """Pieces are large: in small datasets there is only one of each table."""
-    options = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding="spans")}, block_tokens=2)
-    build = cl.writing.create_writer(tmp_path / "ds", options)
-    with build.shard(0) as writer:
-        for document in random_documents(12, mean_length=5):
-            writer.add_document(document.tokens, document.spans, id=document.id)
-    cl.writing.finalize(tmp_path / "ds")
+    documents = [(one.tokens, one.spans, one.id) for one in random_documents(12, mean_length=5)]
+    written(tmp_path / "ds", documents, tracks={"concepts": {"encoding": "spans"}}, block_tokens=2)
     monkeypatch.setattr(checks, "_BLOCKS", pieces)
     monkeypatch.setattr(checks, "_CHUNK", 16 * pieces)
     assert verify(tmp_path / "ds", full=True) == []
@@ -70,27 +67,20 @@ def test_what_a_codec_writes_and_takes() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(encoding="spans")})
-    )
-    with build.shard(0) as writer:
-        writer.add_document([1] * tokens, {"a": [(0, tokens, [1])]})
-    cl.writing.finalize(build.path)
-    spans = tmp_path / "ds" / "00000.a.spans"
+    given = [([1] * tokens, {"a": [(0, tokens, [1])]})]
+    path = written(tmp_path / "ds", given, tracks={"a": {"encoding": "spans"}})
+    spans = path / "00000.a.spans"
     data = spans.read_bytes()
     spans.write_bytes(data[12:])
-    edit(tmp_path / "ds", "shards", "tracks", "a", "entries", value=[0])
-    edit(tmp_path / "ds", "shards", "files", "a.spans", "size", value=[len(data) - 12])
+    edit(path, "shards", "tracks", "a", "entries", value=[0])
+    edit(path, "shards", "files", "a.spans", "size", value=[len(data) - 12])
     with raises(FormatError, expected="1 to the number of tokens with spans"):
-        cl.open_dataset(tmp_path / "ds")
+        cl.open_dataset(path)
 
 
 def test_tokens_beyond_a_vocabulary_that_fills_most_of_their_type(tmp_path: Path) -> None:
-    options = cl.writing.BuildOptions(mode="token-stream", tokenizer=cl.writing.Tokenizer(name="t", vocab_size=40_000))
-    build = cl.writing.create_writer(tmp_path / "ds", options)
-    with build.shard(0) as writer:
-        writer.add_document([1, 39_999])
-    cl.writing.finalize(build.path)
-    assert verify(build.path, full=True) == []
-    (tmp_path / "ds" / "00000.stream.bin").write_bytes(np.array([1, 40_000], "<u2").tobytes())
-    assert any("found 40000" in str(problem) for problem in verify(build.path, full=True))
+    tokenizer = cl.writing.Tokenizer(name="t", vocab_size=40_000)
+    path = written(tmp_path / "ds", [([1, 39_999],)], mode="token-stream", tokenizer=tokenizer)
+    assert verify(path, full=True) == []
+    (path / "00000.stream.bin").write_bytes(np.array([1, 40_000], "<u2").tobytes())
+    assert any("found 40000" in str(problem) for problem in verify(path, full=True))

@@ -9,7 +9,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.concat import concat
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.drawn import expected_spans, explain, found_spans
-from tests.corpora.small import small_corpus
+from tests.corpora.small import small_corpus, written
 from tests.raises import raises
 
 
@@ -49,15 +49,11 @@ def other(path: Path, **options: object) -> Path:
     chosen = {
         "tokenizer": cl.writing.Tokenizer(name="test", vocab_size=300),
         "fields": {"weight": "f4"},
-        "tracks": {"concepts": cl.writing.TrackOptions()},
+        "tracks": {"concepts": {}},
         "block_tokens": 4,
         **options,
     }
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions(**chosen))  # type: ignore[arg-type]
-    with build.shard(0) as writer:
-        writer.add_document([1], fields={name: [1] for name in chosen["fields"]})  # type: ignore[attr-defined]
-    cl.writing.finalize(path)
-    return path
+    return written(path, [([1], {}, "", {name: [1] for name in chosen["fields"]})], **chosen)  # type: ignore[attr-defined]
 
 
 def test_the_mode_is_that_of_all_members(tmp_path: Path) -> None:
@@ -78,8 +74,8 @@ def test_the_mode_is_that_of_all_members(tmp_path: Path) -> None:
         ({"fields": {"weight": "f4", "source_id": "u1"}}, "fields: found"),
         ({"block_tokens": 8}, "block_tokens: found 8"),
         ({"mode": "document"}, "mode is document: found True"),
-        ({"tracks": {"concepts": cl.writing.TrackOptions(codec="json")}}, "track 'concepts': found .*json"),
-        ({"tracks": {"concepts": cl.writing.TrackOptions(vocabulary=["x"])}}, "track 'concepts': found .*vocabulary"),
+        ({"tracks": {"concepts": {"codec": "json"}}}, "track 'concepts': found .*json"),
+        ({"tracks": {"concepts": {"vocabulary": ["x"]}}}, "track 'concepts': found .*vocabulary"),
     ],
 )
 def test_contradictions_are_refused_and_nothing_is_written(

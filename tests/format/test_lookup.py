@@ -14,18 +14,13 @@ from conceptloader.format.read import ids as lookup
 from conceptloader.format.read import ranges
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import tables
+from tests.corpora.small import written
 from tests.raises import raises
 
 
 def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
-    for number, ids in enumerate(shards):
-        with build.shard(number) as writer:
-            writer.add_document([1])
-            for document_id in ids:
-                writer.add_document([1], id=document_id)
-    cl.writing.finalize(path)
-    return cl.open_dataset(path)
+    documents = ([([1], {}, name) for name in ("", *ids)] for ids in shards)
+    return cl.open_dataset(written(path, *documents, mode="token-stream"))
 
 
 @settings(max_examples=40)
@@ -76,13 +71,8 @@ def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_concepts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name and id, from many threads; not kept by a dataset that is closed."""
     names = [f"c{number}" for number in range(3000)]
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"c": cl.writing.TrackOptions(vocabulary=names)}), plan=[0]
-    )
-    with build.shard(0) as writer:
-        writer.add_document([1, 2], spans={"c": [(0, 1, [3])]})
-    cl.writing.finalize(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
+    path = written(tmp_path / "ds", [([1, 2], {"c": [(0, 1, [3])]})], tracks={"c": {"vocabulary": names}})
+    ds = cl.open_dataset(path)
     wanted, loads = ds.concepts("c"), []
     load = ranges.load_concepts
     monkeypatch.setattr(ranges, "load_concepts", lambda *some: loads.append(1) or load(*some))

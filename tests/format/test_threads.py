@@ -14,6 +14,7 @@ from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
+from tests.corpora.small import written
 
 SHARDS, TOKENS = 40, 50
 
@@ -21,17 +22,11 @@ SHARDS, TOKENS = 40, 50
 @pytest.fixture(scope="module")
 def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Token t of the dataset is t; the record of token t is t, too."""
-    path = tmp_path_factory.mktemp("threads") / "ds"
-    build = cl.writing.create_writer(
-        path, cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(encoding="spans")}), plan=range(SHARDS)
+    shards = (
+        [(range(first, first + TOKENS), {"a": [(i, i + 1, [first + i]) for i in range(TOKENS)]})]
+        for first in range(0, SHARDS * TOKENS, TOKENS)
     )
-    for shard in range(SHARDS):
-        with build.shard(shard) as writer:
-            first = shard * TOKENS
-            spans = [(i, i + 1, [first + i]) for i in range(TOKENS)]
-            writer.add_document(range(first, first + TOKENS), {"a": spans})
-    cl.writing.finalize(path)
-    return path
+    return written(tmp_path_factory.mktemp("threads") / "ds", *shards, tracks={"a": {"encoding": "spans"}})
 
 
 def check(ds: cl.Dataset, seed: int, count: int) -> int:

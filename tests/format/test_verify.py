@@ -13,7 +13,7 @@ from conceptloader.format.read.files import Files
 from conceptloader.format.tools import checks
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.verify import verify
-from tests.corpora.small import small_corpus
+from tests.corpora.small import small_corpus, written
 from tests.raises import raises
 
 BUILD_FILES = ("build.json", ".shard.json")  # of interest to finalize only
@@ -75,17 +75,13 @@ def test_content_is_checked_and_not_only_its_checksum(
 
 
 def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(mode="token-stream"), plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            writer.add_document([shard, 1, 2])
-    cl.writing.finalize(build.path)
+    path = written(tmp_path / "ds", *([([shard, 1, 2],)] for shard in range(2)), mode="token-stream")
     first, second = (tmp_path / "ds" / f"0000{shard}.stream.bin" for shard in range(2))
     first.rename(tmp_path / "x")
     second.rename(first)
     (tmp_path / "x").rename(second)
     for full in (False, True):
-        problems = verify(build.path, full=full)
+        problems = verify(path, full=full)
         assert [(problem.shard, problem.tokens) for problem in problems] == [(0, (0, 3)), (1, (3, 6))]
         assert "checksum" in str(problems[0])
         assert str(first) in str(problems[0])

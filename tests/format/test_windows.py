@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import conceptloader as cl
 import conceptloader.errors as cl_errors
 from tests.corpora.drawn import Corpus, corpora, explain
+from tests.corpora.small import written
 
 
 @settings(max_examples=40)
@@ -38,12 +39,7 @@ def test_split_shares_are_decimal_not_binary(tmp_path: Path) -> None:
 
 
 def one_token_documents(path: Path, count: int) -> cl.Dataset:
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions(mode="token-stream"))
-    with build.shard(0) as writer:
-        for token in range(count):
-            writer.add_document([token])
-    cl.writing.finalize(path)
-    return cl.open_dataset(path)
+    return cl.open_dataset(written(path, [([token],) for token in range(count)], mode="token-stream"))
 
 
 def test_windows_over_a_token_range(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from conceptloader.format.write import track as trackwriter
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.storage.durable import Spool
+from tests.corpora.small import written
 from tests.raises import raises
 
 OPTIONS = cl.writing.BuildOptions(
@@ -72,6 +73,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def check_rest(writer: ShardWriter, path: Path) -> None:
+    """A document follows the first one, and no other is there."""
+    writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
+    writer.finish()
+    cl.writing.finalize(path)
+    ds = cl.open_dataset(path)
+    assert ds.tokens(0, ds.num_tokens).tolist() == [1, 2, 3, 1, 2, 3]
+    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
+    assert verify(ds.path, full=True) == []
+
+
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_documents_are_refused_and_leave_no_trace(
     writer: ShardWriter, tmp_path: Path, change: dict[str, Any], message: str
@@ -81,13 +93,7 @@ def test_bad_documents_are_refused_and_leave_no_trace(
         writer.add_document(**{**GOOD, **change}, id="bad one")
     with pytest.raises(InputError, match="document 1 of shard 00000: " + message):
         writer.add_document(**{**GOOD, **change})
-    writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
-    writer.finish()
-    cl.writing.finalize(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    assert ds.tokens(0, ds.num_tokens).tolist() == [1, 2, 3, 1, 2, 3]
-    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
-    assert verify(ds.path, full=True) == []
+    check_rest(writer, tmp_path / "ds")
 
 
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 3, 3], [1, 2, 3], [0, 2, 2], [0, 4, 3]])
@@ -107,12 +113,7 @@ def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer: ShardWriter
         writer.add_document(**GOOD, id=wrong)
     with raises(InputError, "documents 1 to 2: id"):
         writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", wrong], {"mask": np.zeros(3)})
-    writer.add_document(**GOOD, id="second")
-    writer.finish()
-    cl.writing.finalize(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
-    assert verify(ds.path, full=True) == []
+    check_rest(writer, tmp_path / "ds")
 
 
 @pytest.mark.parametrize("stop", range(1, 11))
@@ -158,18 +159,34 @@ def test_borders_of_spans_are_integers(writer: ShardWriter, span: Any) -> None:
         writer.add_documents(np.arange(3), np.array([0, 1.5, 3]), {}, ["", ""], {"mask": np.zeros(3)})
 
 
-def test_records_of_batches_are_checked(writer: ShardWriter) -> None:
-    def add(track: str, data: bytes) -> None:
-        record = BulkSpans(np.array([0]), np.array([3]), np.array([0]), data, np.array([0, len(data)]))
-        writer.add_documents(np.arange(3), np.array([0, 3]), {track: record}, ["x"], {"mask": np.zeros(3)})
+BULK = {"start": [0, 2], "end": [2, 3], "record": [0, 0], "data": b"\0" * 8, "offsets": [0, 4, 8]}
 
-    with raises(InputError, found="concept id 2", expected="ids below 2"):
-        add("concepts", np.array([0, 2], "<u4").tobytes())
-    with raises(InputError, found="records of other lengths", expected="4 bytes for a concept"):
-        add("concepts", bytes(6))
-    add("meta", b'{"a":1}')
-    add("concepts", np.array([0, 1], "<u4").tobytes())
-    assert writer.documents == 2
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": [0, 1]}, "in order, disjoint"),
+        ({"end": [2, 5]}, "in order, disjoint"),
+        ({"end": [2, 2]}, "in order, disjoint"),
+        ({"start": [0, 4], "end": [2, 5]}, "in order, disjoint"),
+        ({"record": [0, 2]}, "record number outside"),
+        ({"record": [-1, 0]}, "record number outside"),
+        ({"offsets": [0, 4, 9]}, "offsets .*that do not fit"),
+        ({"offsets": [0, 9, 8]}, "offsets .*that do not fit"),
+        ({"offsets": [0, 3, 8]}, "found records of other lengths, expected 4 bytes for a concept"),
+        ({"data": b"\2\0\0\0" * 2}, "found concept id 2, expected ids below 2"),
+    ],
+)
+def test_spans_of_batches_are_checked(writer: ShardWriter, change: dict[str, Any], message: str) -> None:
+    def add(given: dict[str, Any]) -> None:
+        spans = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in given.items()})
+        writer.add_documents(tokens, np.array([0, 3, 4]), {"concepts": spans}, ["", ""], {"mask": tokens})
+
+    tokens = np.arange(4)
+    with pytest.raises(InputError, match=message):
+        add({**BULK, **change})
+    assert writer.tokens == writer.documents == 0
+    add(BULK)
 
 
 def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +219,8 @@ def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None
 
 def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
     fields = {code: code for code in fmt.FIELD_TYPES}
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(fields=fields))
     values = {code: np.array([0, 1, 100], np.dtype(code)) for code in fields}
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3], fields=values)
-    cl.writing.finalize(build.path)
-    window = cl.open_dataset(build.path).windows(2)[0]
+    window = cl.open_dataset(written(tmp_path / "ds", [([1, 2, 3], {}, "", values)], fields=fields)).windows(2)[0]
     for code in fields:
         assert window[code].dtype == np.dtype(code)
         assert window[code].tolist() == [0, 1, 100]
@@ -221,13 +234,11 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
     from conceptloader.format.write import tables
 
     def build(path: Path) -> dict[str, bytes]:
-        track = cl.writing.TrackOptions(encoding=encoding)
-        build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks={"concepts": track}, block_tokens=4))
-        with build.shard(0) as writer:
-            for number in range(30):
-                spans = [(i, i + 3, [number, i]) for i in range(0, number - 3, 4)]
-                writer.add_document(range(number), {"concepts": spans}, f"document {number}")
-        cl.writing.finalize(path)
+        documents = (
+            (range(n), {"concepts": [(i, i + 3, [n, i]) for i in range(0, n - 3, 4)]}, f"document {n}")
+            for n in range(30)
+        )
+        written(path, documents, tracks={"concepts": {"encoding": encoding}}, block_tokens=4)
         assert verify(path, full=True) == []
         return {file.name: file.read_bytes() for file in path.iterdir()}
 

@@ -4,7 +4,6 @@ import ast
 import configparser
 import contextlib
 import io
-import json
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.records import write_rows
 from tests.house.imports import ROOT, circles, imports
 from tests.house.tracing import Tracer, compiled_below
 
@@ -64,7 +64,7 @@ def test_the_way_of_a_document(tmp_path: Path) -> None:
     steps = listing("Build path")
     assert len(steps) > 12
     rows = [{"text": "A cat", "spans": [{"start": 0, "end": 5, "concepts": ["animal"]}]}] * 3
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "a.jsonl", rows)
     (tmp_path / "names.txt").write_text("animal\n")
     words = ["build", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes"]
     words += ["--workers", "1", "--vocabulary", str(tmp_path / "names.txt"), "--overlap", "union"]

@@ -17,6 +17,7 @@ from conceptloader.ingest.align.align import _spaces, find_places
 from conceptloader.ingest.align.rules import ALIGNS
 from conceptloader.ingest.records.batch import Ragged, RawSpans
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
+from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import END, FAMILIES, definition
 
 PIECES = [
@@ -143,7 +144,7 @@ def corpus() -> list[dict[str, Any]]:
 @pytest.fixture
 def given_files(tmp_path: Path) -> Path:
     (tmp_path / "tokenizer.json").write_bytes(definition("byte-level"))
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in corpus()))
+    write_rows(tmp_path / "in.jsonl", corpus())
     return tmp_path
 
 
@@ -164,7 +165,7 @@ def test_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.Captu
     used = FileTokenizer(definition("byte-level"), "x", END)
     assert [word.strip() for word in words_of(given_files / "built", used)] == words
     rows = [{"id": record["id"], "spans": record["spans"]} for record in corpus()]
-    (given_files / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(given_files / "rows.jsonl", rows)
     assert main([*command, "--out", str(given_files / "bare"), "--ignore-column", "spans"]) == 0
     more = [
         "--track",

@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.records import RecordParser
 from conceptloader.ingest.records.vocabulary import load_vocabulary
-from tests.corpora.records import build, content
+from tests.corpora.records import build, content, write_rows
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
 
@@ -360,7 +360,7 @@ def test_many_bad_records_of_a_block_do_not_repeat_it_for_each(
 
     monkeypatch.setattr(RecordParser, "parse", counted)
     for name, content_of in (("in", rows), ("good", good)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content_of))
+        write_rows(tmp_path / f"{name}.jsonl", content_of)
     bad: list[Any] = []
     options["columns"] = Columns(tracks={"concepts": "spans"})
     cl.build(tmp_path / "in.jsonl", tmp_path / "some", on_bad=lambda *found: bad.append(found), **options)
@@ -400,7 +400,7 @@ ADVICE: dict[str, tuple[list[dict[str, Any]], bool]] = {
 @pytest.mark.parametrize("case", ADVICE)
 def test_bad_records_are_left_out_only_where_others_are_good(case: str, tmp_path: Path) -> None:
     rows, advised = ADVICE[case]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     with pytest.raises(InputError) as caught:
         cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes")
     assert ("--bad-records" in str(caught.value)) == advised

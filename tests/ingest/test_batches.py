@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_writer
@@ -66,34 +64,3 @@ def test_equal(documents: list[dict[str, Any]], cut: int) -> None:
                     {"mask": np.ones(len(tokens), np.uint8)},
                 )
         assert content(Path(singly.path)) == content(Path(batched.path))
-
-
-GOOD = {"start": [0, 2], "end": [2, 3], "record": [0, 0], "data": b"\0" * 8, "offsets": [0, 4, 8]}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"start": [0, 1]}, "in order, disjoint"),
-        ({"end": [2, 5]}, "in order, disjoint"),
-        ({"end": [2, 2]}, "in order, disjoint"),
-        ({"start": [0, 4], "end": [2, 5]}, "in order, disjoint"),
-        ({"record": [0, 2]}, "record number outside"),
-        ({"record": [-1, 0]}, "record number outside"),
-        ({"offsets": [0, 4, 9]}, "offsets .*that do not fit"),
-        ({"offsets": [0, 9, 8]}, "offsets .*that do not fit"),
-        ({"offsets": [0, 3, 8]}, "expected 4 bytes for a concept"),
-        ({"data": b"\4\0\0\0" * 2}, "found concept id 4"),
-    ],
-)
-def test_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    given = {**GOOD, **change}
-    spans = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in given.items()})
-    tokens, offsets = np.arange(4), np.array([0, 3, 4])
-    writer = create_writer(tmp_path / "x", OPTIONS).shard(0)
-    with pytest.raises(InputError, match=message):
-        writer.add_documents(tokens, offsets, {"concepts": spans}, ["", ""], {"mask": tokens})
-    assert writer.tokens == writer.documents == 0
-    good = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in GOOD.items()})
-    writer.add_documents(tokens, offsets, {"concepts": good}, ["", ""], {"mask": tokens})
-    writer.discard()

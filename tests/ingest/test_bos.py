@@ -16,7 +16,7 @@ from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
-from tests.corpora.records import in_characters, spans_of
+from tests.corpora.records import in_characters, spans_of, write_rows
 from tests.corpora.tokenizers import END, with_bos
 from tests.raises import raises
 
@@ -29,11 +29,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bos")
     with_bos().save(str(folder / "tokenizer.json"))
     rows = [in_characters(k, text) for k, text in enumerate(TEXTS * 3)]
-    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_rows(folder / "in.jsonl", rows)
     bare = [{key: value for key, value in row.items() if key in ("id", "text")} for row in rows]
-    (folder / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare), encoding="utf-8")
+    write_rows(folder / "bare.jsonl", bare)
     found = [{"id": row["id"], **span} for row in rows for span in row["spans"]]
-    (folder / "spans.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found), encoding="utf-8")
+    write_rows(folder / "spans.jsonl", found)
     return folder
 
 
@@ -97,7 +97,7 @@ def test_annotations_of_joined_datasets(folder: Path) -> None:
 
 def test_fields_of_a_bos_are_those_of_the_first_token(tmp_path: Path) -> None:
     rows = [{"tokens": [5, 6], "loss_mask": [0, 1]}, {"tokens": [], "loss_mask": []}, {"tokens": [7], "loss_mask": [1]}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     columns = Columns(text=None, tokens="tokens", fields={"loss_mask": "u1"}, tracks={})
     options = IngestOptions(columns=columns, tokenizer=None, vocab_size=10, eos_id=9, bos=8)
     build_dataset(find_sources([tmp_path / "in.jsonl"]), tmp_path / "ds", options)

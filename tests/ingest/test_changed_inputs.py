@@ -1,6 +1,5 @@
 """Inputs that change while they are read, or between two runs of a build: an error that names the file."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dat
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
+from tests.corpora.records import write_rows
 
 DOCUMENTS = 6000
 Change = Callable[[Path], None]
@@ -31,7 +31,7 @@ def write(path: Path, word: str = "word") -> None:
     if path.suffix == ".parquet":
         pa.parquet.write_table(pa.Table.from_pylist(records), path, row_group_size=1000, compression="none")
     else:
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        write_rows(path, records)
 
 
 def build(source: Path, out: Path, on_progress: Callable[[], None] = lambda: None, **more: Any) -> Summary:

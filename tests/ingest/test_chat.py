@@ -17,6 +17,7 @@ from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
 from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
+from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
 
@@ -199,7 +200,7 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
         {"id": str(k), "messages": [USER, {"role": "assistant", "content": "cat " * (k % 7 + 1)}] * (1 + k % 3)}
         for k in range(40)
     ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "a.jsonl", rows)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     more = "--tokenizer", folder, "--chat", "--max-tokens", 60
     summary = build(tmp_path / "a.jsonl", "--out", tmp_path / "j", *more, "--workers", 1, "--shard-input-bytes", 4000)
@@ -302,8 +303,7 @@ def model(tmp_path: Path, *names: str, **config: Any) -> Path:
 
 
 def write(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
+    return write_rows(path, records)
 
 
 def tokens_of(path: Path) -> list[int]:

@@ -23,6 +23,7 @@ from conceptloader.ingest.layouts.find import input_files
 from conceptloader.ingest.layouts.names import split_names
 from conceptloader.ingest.records.inputs import find_sources, read_rows
 from conceptloader.ingest.records.tokenizer import load_tokenizer
+from tests.corpora.records import write_rows
 from tests.raises import raises
 
 
@@ -605,7 +606,7 @@ def test_ids_that_are_missing_or_there_twice(tmp_path: Path, capsys: pytest.Capt
     rows: list[dict[str, Any]] = [{"id": n, "text": "a"} for n in range(100)]
     rows += [{"text": "none"}, {"id": "7", "text": "b"}, {"id": "7", "text": "c"}, {"id": "x", "text": "d"}]
     path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(path, rows)
     given = {"tokenizer": "bytes", "shard_input_bytes": 500}
     with raises(InputError, tmp_path / "out", "3 of 104 documents have an id that another one has, such as '7'"):
         cl.build(path, tmp_path / "out", unique_ids=True, **given)  # type: ignore[arg-type]
@@ -620,9 +621,9 @@ def test_ids_that_are_missing_or_there_twice(tmp_path: Path, capsys: pytest.Capt
     assert "3 of 104 documents have an id that another one has, such as '7'" in shown
     assert "1 of 104 documents have no id" in shown
     assert main([*build, "--unique-ids"]) == 1
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:100]))
+    write_rows(path, rows[:100])
     assert main([*build, "--unique-ids", "--overwrite"]) == 0
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:101]))
+    write_rows(path, rows[:101])
     assert main([*build, "--unique-ids", "--overwrite"]) == 1
     assert "1 of 101 documents have no id" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from conceptloader.ingest.records.batch import BadRow, Ragged
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source, find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
+from tests.corpora.records import write_rows
+from tests.corpora.small import written
 from tests.raises import raises
 
 
@@ -65,18 +68,17 @@ def test_the_first_token_outside_of_the_vocabulary_is_named() -> None:
             assert caught.value.row == row
 
 
+def annotated(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    write_rows(folder / "rows.jsonl", rows)
+    options = AnnotateOptions(track="t", span_unit="token")
+    annotate(folder / "ds", [folder / "rows.jsonl"], folder / "out", options)
+    return folder / "out"
+
+
 def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3])
-        writer.add_document([4, 5])
-    cl.writing.finalize(tmp_path / "ds")
-    rows = [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written(tmp_path / "ds", [([1, 2, 3],), ([4, 5],)])
     with raises(InputError, "line 2", "document 2"):
-        annotate(
-            tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", span_unit="token")
-        )
+        annotated(tmp_path, [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)])
 
 
 def test_shards_of_a_large_corpus() -> None:
@@ -93,17 +95,9 @@ def test_shards_of_a_large_corpus() -> None:
 
 
 def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        for number in range(6):
-            writer.add_document([1, 2, 3], id=f"d{number}" if number in (0, 3, 5) else "")
-    cl.writing.finalize(tmp_path / "ds")
+    written(tmp_path / "ds", [([1, 2, 3], {}, f"d{number}" if number in (0, 3, 5) else "") for number in range(6)])
     rows = [{"id": f"d{n}", "start": 0, "end": 2, "concepts": [n]} for n in (5, 0, 3)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    annotate(
-        tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", span_unit="token")
-    )
-    with cl.open_dataset(tmp_path / "out") as ds:
+    with cl.open_dataset(annotated(tmp_path, rows)) as ds:
         assert ds.spans("t", 0, 18).start.tolist() == [0, 9, 15]
 
 

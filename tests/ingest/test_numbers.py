@@ -1,12 +1,9 @@
 """`--number NAME:TYPE`: a number per document becomes a track, which weighs the loss and selects documents."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
@@ -100,12 +97,10 @@ def test_annotations_without_a_number_are_none(tmp_path: Path, suffix: str) -> N
     assert build(tmp_path, "jsonl", [{"id": str(n), "text": "ab"} for n in range(3)]) == 0
     path = tmp_path / f"scores.{suffix}"
     rows = [{"id": "0", "score": 0.5}, {"id": "1", "score": None}, {"id": "2", "score": 1.0}]
-    if suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif suffix == "csv":
+    if suffix == "csv":
         path.write_text("id,score\n0,0.5\n1,null\n2,1.0\n")
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(path, rows)
     words = ["--number", "score:f4", "--out", str(tmp_path / "new"), "--quiet"]
     assert main(["annotate", str(tmp_path / "out"), str(path), *words]) == 0
     with cl.open_dataset(tmp_path / "new") as dataset:

@@ -1,6 +1,4 @@
-"""Overlapping spans: levels and segments against definitions that look at every token."""
-
-import itertools
+"""Overlapping spans: levels and segments of documents at once are those of each, which tests/format looks at."""
 
 import numpy as np
 import pytest
@@ -49,11 +47,6 @@ def plain(spans: RawSpans, documents: int) -> list[list[Span]]:
 def test_union(documents: list[list[Span]]) -> None:
     (found,) = resolve(raw(documents), "union", 1)
     assert plain(found, len(documents)) == [split_segments(spans) for spans in documents]
-    for spans, segments in zip(documents, plain(found, len(documents)), strict=True):
-        for token in range(25):
-            over = [set(c) for start, end, c in spans if start <= token < end]
-            at = [c for start, end, c in segments if start <= token < end]
-            assert at == ([sorted(set().union(*over))] if over else [])
 
 
 @given(DOCUMENTS)
@@ -63,9 +56,6 @@ def test_levels(documents: list[list[Span]]) -> None:
         levels = [level[row] for level in found]
         wanted = split_levels(spans)
         assert levels == [*wanted, *([] for _ in range(6 - len(wanted)))]
-        assert sorted(span for level in levels for span in level) == sorted(spans)
-        for level in levels:
-            assert all(a[1] <= b[0] for a, b in itertools.pairwise(level))
 
 
 @given(DOCUMENTS)

@@ -3,7 +3,6 @@ dropping it again."""
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.trace import Run, locate_document, trace_sample
 from tests.corpora.chunked import make
 from tests.corpora.records import content, in_characters, spans_of
+from tests.corpora.records import write_rows as write
 from tests.corpora.tokenizers import with_bos
 from tests.raises import raises
 
@@ -56,10 +56,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "bare.jsonl", [{key: row[key] for key in row if key != "spans"} for row in ROWS])
     write(folder / "spans.jsonl", [{"id": row["id"], **span} for row in ROWS for span in row["spans"]])
     return folder
-
-
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def build(

@@ -89,7 +89,7 @@ def test_rows_that_are_sorted_by_length(
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(given), path, row_group_size=500, compression="none", use_dictionary=False)
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in given))
+        write_rows(path, given)
     said = dry(capsys, path, out=tmp_path / "out")
     if kind == "jsonl" or short_first:  # else row groups of few bytes at the end are not looked at
         assert said["documents"] == pytest.approx(21_000, rel=0.25)

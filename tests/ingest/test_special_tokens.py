@@ -24,6 +24,7 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.special_tokens import RULES, SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
+from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import END, FAMILIES, byte_level, definition
 from tests.raises import raises
 
@@ -92,7 +93,7 @@ def test_unknown_characters_are_no_names() -> None:
 
 def build(tmp_path: Path, rows: list[dict[str, Any]], out: str, **options: Any) -> tuple[Any, list[list[int]]]:
     (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     given = {"tokenizer": str(tmp_path / "tokenizer.json"), "eos": END, **options}
     summary = cl.build(tmp_path / "in.jsonl", tmp_path / out, **given)
     with cl.open_dataset(tmp_path / out) as ds:
@@ -149,7 +150,7 @@ def test_a_task_looks_at_few_shards_of_others(tmp_path: Path, monkeypatch: pytes
 def test_another_rule_begins_the_build_that_takes_the_place_again(tmp_path: Path) -> None:
     rows = [{"id": "a", "text": "the <|im_end|> cat"}, {"id": "b", "text": 7}]
     build(tmp_path, rows[:1], "out")
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     words = ["build", str(tmp_path / "in.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json"), "--eos", END]
     words += ["--workers", "1", "--out", str(tmp_path / "out"), "--overwrite", "--shard-input-bytes", "30"]
     assert main(words) == 1  # the second shard; the first one is kept next to the dataset
@@ -260,7 +261,7 @@ def test_init_says_them(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
     texts = {"text": [{"text": SPELLED}], "tokens": [{"tokens": [3, 4]}, {"tokens": [3, 0]}]}
     for kind, rows in texts.items():
-        (tmp_path / f"{kind}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / f"{kind}.jsonl", rows)
         words = ["init", str(tmp_path / f"{kind}.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
         assert main([*words, "--out", str(tmp_path / f"{kind}.yaml")]) == 0
     said = f"special tokens that text spells, kept as text (--special-tokens): {END} (1)"

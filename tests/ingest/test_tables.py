@@ -26,6 +26,7 @@ from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import content as all_files
+from tests.corpora.records import write_rows
 from tests.raises import raises
 
 ROWS = [
@@ -61,7 +62,7 @@ def content(path: Path) -> dict[str, Any]:
 @pytest.fixture
 def wanted(tmp_path: Path) -> dict[str, Any]:
     source = tmp_path / "corpus.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_rows(source, ROWS)
     assert build(source, tmp_path / "wanted", "--metadata-column", "source") == 0
     return content(tmp_path / "wanted")
 

@@ -1,18 +1,16 @@
 """Documents as Hugging Face's tokenizers leave them: padding and labels."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.writing import Columns
+from tests.corpora.records import write_rows as write
 from tests.raises import raises
 
 ROWS: list[dict[str, Any]] = [
@@ -22,14 +20,6 @@ ROWS: list[dict[str, Any]] = [
     {"input_ids": [9, 9, 9, 9, 9], "attention_mask": [0, 0, 0, 0, 0], "labels": [-100] * 5},
 ]
 WANTED = [([5, 6, 7], [0, 1, 1]), ([5, 6, 7], [0, 0, 1]), ([5, 6, 7, 8, 9], [1, 1, 1, 1, 1]), ([], [])]
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def stored(path: Path, *fields: str) -> list[tuple[list[int], ...]]:

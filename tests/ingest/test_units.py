@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tokenizers import normalizers
 
@@ -21,6 +19,7 @@ from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.writing import SpanAlignment
 from tests.corpora.chunked import make
+from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
 from tests.ingest.test_import import found, wanted
 
@@ -48,12 +47,7 @@ def spans_of(text: str, count: Callable[[str], int], own: str | None = "text") -
 
 
 def write(path: Path, rows: Rows, kind: str = "jsonl") -> Path:
-    path = path.with_suffix(f".{kind}")
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(path.with_suffix(f".{kind}"), rows)
 
 
 def rows_in(unit: str, own: str | None = "text") -> Rows:

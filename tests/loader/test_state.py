@@ -79,7 +79,13 @@ def test_a_state_with_other_keys_or_values_is_refused_whatever_its_checksum(conf
         make(config).load_state_dict(as_leaf(sound))
 
 
-@pytest.mark.parametrize("state", [None, [], "x", {KEY: "{"}, {KEY: "[" * 100_000}, {KEY: "7"}, {KEY: b"{}"}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {KEY: "{"}, {KEY: "[" * 100_000}, {KEY: "7"}, {KEY: b"{}"}, [],
+        {"version": 1, "consumed_samples": -1, "spec": {}},
+    ],
+)  # fmt: skip
 def test_what_is_no_state_is_refused(config, state):
     with raises(ResumeError, "loader state"):
         make(config).load_state_dict(state)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
 from tests.raises import raises
@@ -195,10 +194,6 @@ def test_wrapped_twice(config: Any) -> None:
     loader = loader_of(config)
     with raises(ConfigError, found="<TrainedLoader of data:"):
         TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
-    with pytest.raises(UnboundedLoaderError):
-        next(iter(DataLoader(loader)))  # type: ignore[arg-type]
-    with raises(ConfigError, fix="iterate over the Loader directly"):
-        next(iter(DataLoader(loader_of(config, num_samples=24))))  # type: ignore[arg-type]
 
 
 def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:

@@ -10,6 +10,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
+from tests.corpora.small import written
 from tests.megatron.stock import Tokenizer, data_of, dataset_config
 from tests.raises import raises
 
@@ -20,13 +21,9 @@ LENGTH = 16
 def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenizer: Any) -> None:
     """A dataset of one document; spans: of track topic, None for no such track."""
     known = {"name": "none", "vocab_size": 256, "eos_id": EOD, **tokenizer}
-    tracks = {} if spans is None else {"topic": cl.writing.TrackOptions(encoding="spans")}
-    build = cl.writing.create_writer(
-        path, cl.writing.BuildOptions(tokenizer=cl.writing.Tokenizer(**known), tracks=tracks)
-    )
-    with build.shard(0) as writer:
-        writer.add_document([*range(100), *([7] * (tokens - 100))], {} if spans is None else {"topic": spans})
-    cl.writing.finalize(path)
+    document = [*range(100), *([7] * (tokens - 100))], {} if spans is None else {"topic": spans}
+    tracks = {} if spans is None else {"topic": {"encoding": "spans"}}
+    written(path, [document], tokenizer=cl.writing.Tokenizer(**known), tracks=tracks)
 
 
 @pytest.fixture(scope="module")

@@ -169,19 +169,11 @@ def test_in_place_and_then_longer(checkout: Path, tmp_path: Path) -> None:
     assert [start.consumed for start in RunLog(tmp_path / "a").starts] == [SAVED * BATCH, STEPS * BATCH]
 
 
+@pytest.mark.parametrize("check", ["check_inter_document", "check_packs"])
 @each_checkout
-def test_inter_document_masking(checkout: Path, tmp_path: Path) -> None:
-    """core_v0.16.1 has no such option."""
-    script = [str(ROOT / "tests/megatron/check_inter_document.py"), str(tmp_path)]
-    run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))
-    has_option = "inter_document_masking" in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text()
-    assert run.output.splitlines()[-1] == ("equal" if has_option else "absent")
-
-
-@each_checkout
-def test_packs_sft_and_fill_in_the_middle(checkout: Path, tmp_path: Path) -> None:
-    """core_v0.16.1 has not got the packed sequences."""
-    script = [str(ROOT / "tests/megatron/check_packs.py"), str(tmp_path)]
+def test_documents_apart(checkout: Path, tmp_path: Path, check: str) -> None:
+    """Masks between documents; packs, fine-tuning and fill in the middle. core_v0.16.1 has not got them."""
+    script = [str(ROOT / f"tests/megatron/{check}.py"), str(tmp_path)]
     run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))
     has_option = "inter_document_masking" in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text()
     assert run.output.splitlines()[-1] == ("equal" if has_option else "absent")

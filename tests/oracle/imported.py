@@ -1,6 +1,5 @@
 """Random datasets that are made of other files: adopted, annotated, joined of chunks, with prefixes, conversations."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from tests.corpora import chunked
+from tests.corpora.records import write_rows
 from tests.corpora.token_files import write_datatrove, write_megatron
 from tests.oracle.corpora import CONCEPTS, EOS, TOKENIZER, VOCAB, Types, random_spans
 
@@ -63,10 +63,6 @@ def run(inputs: str | list[str], folder: Path, out: str, *options: str) -> None:
     files = [str(folder / inputs)] if isinstance(inputs, str) else inputs
     command = ["build", *files, "--out", str(folder / out), "--tokenizer", "bytes", "--workers", "1", "--quiet"]
     assert main([*command, *options]) == 0
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def words(rng: np.random.Generator, most: int) -> list[str]:

@@ -21,6 +21,7 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.reference import order_phases
 from conceptloader.order.schedule import BatchSchedule
+from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.scale import scaled
 
@@ -288,7 +289,7 @@ def test_states_and_logs_of_version_1_are_read(tmp_path: Path) -> None:
     schedule, partition = BatchSchedule(((0, 1),), 65, 65), Partition(micro_batch_size=1, dp_size=1)
     start = {**plain(RunStart.of(spec, schedule, partition, 16)), "spec": fingerprint(old)}
     lines = [{"kind": "spec", "hash": fingerprint(old), "spec": old}, {"kind": "start", "log_version": 1, **start}]
-    (tmp_path / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(tmp_path / FILE_NAME, lines)
     log = RunLog(tmp_path)
     assert log.spec_at(log.starts[0]) == spec
     assert [one.phase.start for one in log.phases(cut)] == [0, 50, 60, 700, 9001]

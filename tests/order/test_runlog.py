@@ -29,6 +29,13 @@ def start(step=0, consumed=0, batch=8, **changes):
     return RunStart(**{**values, **changes})
 
 
+@pytest.fixture
+def log(tmp_path):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    return log
+
+
 def test_round_trip_and_specs_are_stored_once(tmp_path):
     log = RunLog(tmp_path)
     assert log.starts == []
@@ -113,9 +120,7 @@ def test_an_empty_log_has_no_history(tmp_path):
         _ = RunLog(tmp_path).history
 
 
-def test_any_cut_of_the_last_write_is_survived(tmp_path, caplog):
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
+def test_any_cut_of_the_last_write_is_survived(log, tmp_path, caplog):
     first = log.path.stat().st_size
     other = spec(seed=8)
     log.append(start(10, 80, spec=other.hash), other)
@@ -143,9 +148,7 @@ def test_lines_of_another_process_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["a line more", "a line less"])
-def test_a_change_right_before_writing_is_noticed(tmp_path, monkeypatch, change):
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
+def test_a_change_right_before_writing_is_noticed(log, monkeypatch, change):
     changed = log.path.read_bytes() + b"{}\n" if change == "a line more" else log.path.read_bytes()[:-1]
     opened = os.open
 
@@ -178,17 +181,13 @@ def test_a_change_right_before_writing_is_noticed(tmp_path, monkeypatch, change)
         json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": {}}),
     ],
 )
-def test_damaged_lines_are_named(tmp_path, line):
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
+def test_damaged_lines_are_named(log, tmp_path, line):
     log.path.write_text(log.path.read_text() + line + "\n")
     with pytest.raises(FormatError, match=f"{FILE_NAME}, line 3: found a line that cannot be read"):
         RunLog(tmp_path)
 
 
-def test_damaged_values_are_named(tmp_path):
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
+def test_damaged_values_are_named(log, tmp_path):
     text = log.path.read_text()
     for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":2', '"steps":0'):
         log.path.write_text(text.replace('"step":0', damage))
@@ -199,10 +198,8 @@ def test_damaged_values_are_named(tmp_path):
         RunLog(tmp_path)
 
 
-def test_no_field_of_a_start_may_be_missing(tmp_path):
+def test_no_field_of_a_start_may_be_missing(log, tmp_path):
     """But for the end, which logs of 0.2.0 lack."""
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
     of_spec, line = log.path.read_text().splitlines()
     for name in json.loads(line).keys() - {"end"}:
         less = {key: value for key, value in json.loads(line).items() if key != name}
@@ -214,9 +211,7 @@ def test_no_field_of_a_start_may_be_missing(tmp_path):
     assert RunLog(tmp_path).starts[0].end is None
 
 
-def test_a_missing_spec(tmp_path):
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
+def test_a_missing_spec(log, tmp_path):
     log.path.write_text(log.path.read_text().split("\n", 1)[1])
     again = RunLog(tmp_path)
     with raises(FormatError, found="no order spec"):
@@ -229,9 +224,7 @@ def test_spec_and_hash_must_agree(tmp_path):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
-    log = RunLog(tmp_path)
-    log.append(start(), SPEC)
+def test_a_failed_write_leaves_the_log_as_it_was(log, monkeypatch):
     before = log.path.read_bytes()
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))

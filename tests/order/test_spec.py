@@ -57,10 +57,13 @@ def test_json_round_trip():
     assert again.hash == a.hash
 
 
-@pytest.mark.parametrize("starts", [(1, 2), (0, 5, 5), (0, 0.5)])
-def test_starts_of_phases_are_refused_as_by_a_mixture(starts):
+@pytest.mark.parametrize(
+    ("starts", "found"),
+    [((5,), "starts [5]"), ((1, 2), ""), ((0, 0), "starts [0, 0]"), ((0, 5, 5), ""), ((0, 0.5), "")],
+)
+def test_starts_of_phases_are_refused_as_by_a_mixture(starts, found):
     phases = [Phase(start=start, weights={"web": 1}) for start in starts]
-    with pytest.raises(ConfigError, match="phases: ") as of_spec:
+    with raises(ConfigError, "phases", found) as of_spec:
         spec(phases=phases)
     with pytest.raises(ConfigError) as of_mixture:
         Mixture(sizes=[100], names=["web"], phases=phases)
@@ -117,8 +120,6 @@ def test_draws_before_equals_counting():
         ({"order": "sequential"}, "phases with order shuffled, and none"),
         ({"phases": [Phase(start=0, weights={"wbe": 1})]}, r"phases\.0\.weights: found no datasets named \['wbe'\]"),
         ({"phases": [Phase(start=0, weights={"web": -1})]}, r"phases\.0\.weights\.web: found -1"),
-        ({"phases": [Phase(start=5, weights={"web": 1})]}, r"phases: found starts \[5\]"),
-        ({"phases": [Phase(start=0, weights={"web": 1})] * 2}, r"phases: found starts \[0, 0\]"),
         ({"base": -1}, "base: found -1"),
     ],
 )
@@ -159,14 +160,9 @@ def test_a_ramp_is_saved_as_phases():
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda d: d.pop("spec_version"),
-        lambda d: d.pop("order_version"),
-        lambda d: d.pop("members"),
         lambda d: d.update(spec_version="1"),
         lambda d: d.update(members=[]),
         lambda d: d.update(unknown=1),
-        lambda d: d["members"]["web"].pop("windows"),
-        lambda d: d["members"]["web"].update(windows="many"),
         lambda d: d["members"]["web"].update(token_range=[1]),
         lambda d: d["members"]["web"].update(token_range=[0, "1"]),
         lambda d: d["members"]["web"].update(stream_fingerprint=5),
@@ -182,7 +178,6 @@ def test_a_ramp_is_saved_as_phases():
         lambda d: d.update(live=[0.0]),
         lambda d: d.update(quarantine={"web": 5}),
         lambda d: d["phases"][0].update(weights={"web": "1"}),
-        lambda d: d["skips"][0].pop("at"),
         lambda d: d.update(block={}),
         lambda d: d.update(seed="1"),
         lambda d: d.update(quarantine=5),

@@ -1,5 +1,6 @@
 """Batches of packs at their edges, and the inverse of packing; random ones are in tests/oracle."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from conceptloader.blend import Outputs
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.testing import PlainReader, RawDocument, write_dataset
+from tests.batch.cases import read
 from tests.batch.compare import assert_same
 from tests.packing.packed import make_view
 from tests.raises import raises
@@ -21,23 +23,29 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[k % 900 + 1]) for k in range(20000)]
     view = make_view(Path(write_dataset(tmp_path / "d", raw)), 256, 64)
     layout = decide_layout([view], 256, Outputs(cu_seqlens=True))
-    packs = np.array([0, 63, 64, view.count - 1], np.uint64)
-    arguments = np.zeros(4, np.int64), packs, packs
-    wanted = PlainReader(None, [view], layout).read(arguments[2], picked=arguments[:2])
+    packs = 0, 63, 64, view.count - 1
+    wanted = read(PlainReader(None, [view], layout), *packs)
     assert wanted["max_seqlen"] == 256  # the padding of the last one
-    assert_same(BatchReader(None, [view], layout).read(arguments[2], picked=arguments[:2]), wanted)
+    assert_same(read(BatchReader(None, [view], layout), *packs), wanted)
 
 
-def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
-    raw = [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate([5, 9, 3])]
-    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 8, 4, "error")
-    layout = decide_layout([view], 8, Outputs())
-    zero = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint64)
-    for reader in (PlainReader, BatchReader):
-        with pytest.raises(
-            ConfigError, match=r"packing: found document 1 of 9 tokens while overflow is error, expected at most 8"
-        ):
-            reader(None, [view], layout).read(zero[2], picked=zero[:2])
+@pytest.mark.parametrize(
+    ("sizes", "bins", "found"),
+    [
+        ([5, 9, 3], 4, "document 1 of 9 tokens while overflow is error, expected at most 8"),
+        (
+            [5] * 5,
+            3,
+            "document 3 of 5 tokens while overflow is error, expected room for it in a pack of its block; lower",
+        ),
+    ],
+)
+def test_what_is_refused_is_said_by_both_readers(tmp_path: Path, sizes: list[int], bins: int, found: str) -> None:
+    path = write_dataset(tmp_path / "d", [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate(sizes)])
+    view = make_view(Path(path), 8, bins, "error")
+    for reader, sample in ((PlainReader, ""), (BatchReader, "^sample 0: ")):
+        with pytest.raises(ConfigError, match=rf"{sample}{re.escape(path)}: packing: found {found}"):
+            read(reader(None, [view], decide_layout([view], 8, Outputs())), 0)
 
 
 def test_no_document_table(tmp_path: Path) -> None:

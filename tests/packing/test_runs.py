@@ -182,8 +182,6 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
     ]:
         with pytest.raises(ConfigError, match=said):
             open_blend({**content, "packing": packing})
-    with raises(ConfigError, "packing.bins", "64 with seq_len 4194304, blocks of 264241152 tokens"):
-        open_blend({**content, "packing": {}, "seq_len": 1 << 22})
     with raises(ConfigError, "outputs.shared_labels", "true with packing"):
         make_dataloader({**content, "outputs": {"shared_labels": True}}, micro_batch_size=1)
     with raises(ConfigError, "outputs.loss_mask", "false, but dataset chat has packs"):

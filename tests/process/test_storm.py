@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from tests.corpora.small import written
 from tests.scale import scaled
 
 RANKS, DATASETS, SHARDS, TOKENS, FIRST = 1024, 4, 10, 1700, 4
@@ -59,11 +60,7 @@ def operations(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counte
 def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("storm")
     for name in range(DATASETS):
-        build = cl.writing.create_writer(folder / f"d{name}", cl.writing.BuildOptions(), plan=list(range(SHARDS)))
-        for shard in range(SHARDS):
-            with build.shard(shard) as writer:
-                writer.add_document(np.arange(TOKENS))
-        cl.writing.finalize(folder / f"d{name}")
+        written(folder / f"d{name}", *[[(range(TOKENS),)]] * SHARDS)
     datasets = {f"d{name}": {"path": str(folder / f"d{name}"), "weight": name + 1} for name in range(DATASETS)}
     return {"seq_len": 16, "datasets": datasets, "loader": {"num_threads": 1, "prefetch_batches": 0}}
 

@@ -16,6 +16,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.receipts import merkle, prepare
 from conceptloader.receipts.trees import FILE, dataset_root
+from tests.corpora.records import write_rows
 from tests.hostile.targets import resealed
 from tests.raises import raises
 
@@ -49,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of several shards, prepared."""
     folder = tmp_path_factory.mktemp("prepared")
     records = [{"id": f"d{number}" if number % 3 else None, "text": "xyz " * (number % 9)} for number in range(100)]
-    (folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_rows(folder / "in.jsonl", records)
     cl.build(folder / "in.jsonl", folder / "ds", tokenizer="bytes", shard_input_bytes=1000)
     before = {file.name: file.read_bytes() for file in (folder / "ds").iterdir()}
     assert prepare(folder / "ds")

@@ -28,6 +28,7 @@ WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithmetic
 """What a receipt that is no receipt raises in the verifier, which its main turns into a refusal."""
 
 
+BARE: dict[str, Any] = {"phases": [], "exclude": [], "skip": []}
 PHASE = {"start": 0, "weights": {"web": 2, "code": 1, "books": 1}}
 
 
@@ -426,31 +427,26 @@ def test_a_new_sequence_length(copied: Path, verifier: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "found"),
+    ("config", "where", "found"),
     [
-        ({"order": "sequential", "phases": [], "skip": [], "exclude": []}, "order sequential"),
-        ({"packing": {"bins": 4, "overflow": "split"}, "exclude": []}, "packs"),
-        ({"exclude": [{"at": 2, "ids": ["web-7"], "take": "own"}]}, "take: own"),
+        ({"order": "sequential", **BARE}, "", "order sequential"),
+        ({"packing": {"bins": 4, "overflow": "split"}, "exclude": []}, "", "packs"),
+        ({"exclude": [{"at": 2, "ids": ["web-7"], "take": "own"}]}, "", "take: own"),
+        ({"datasets": {"long": {"path": "data/long"}}, **BARE}, "datasets.long", "a subset"),
     ],
 )
-def test_runs_of_other_kinds(copied: Path, config: dict[str, Any], found: str) -> None:
-    shutil.rmtree(copied / "log")
-    configure(copied, **config)
-    train(copied, None, ranks=1, size=2, steps=3)
-    with raises(ConfigError, "", found):
-        stated_in(copied, 6)
-
-
-def test_subsets_and_weights_that_were_set(copied: Path) -> None:
+def test_runs_of_other_kinds(copied: Path, config: dict[str, Any], where: str, found: str) -> None:
     shutil.rmtree(copied / "log")
     assert main(["subset", str(copied / "data/web"), "--where", "tokens > 50", "--out", str(copied / "data/long")]) == 0
-    given: dict[str, Any] = {"phases": [], "exclude": [], "skip": []}
-    configure(copied, datasets={"long": {"path": "data/long"}}, **given)
+    configure(copied, **config)
     train(copied, None, ranks=1, size=2, steps=3)
-    with raises(ConfigError, "datasets.long", "a subset"):
+    with raises(ConfigError, where, found):
         stated_in(copied, 6)
+
+
+def test_weights_that_were_set(copied: Path) -> None:
     shutil.rmtree(copied / "log")
-    configure(copied, **given)
+    configure(copied, **BARE)
     with cl.batches(copied / "run.yaml", micro_batch_size=2) as loader:
         loader.log_start(copied / "log", 0)
         next(iter(loader))

@@ -21,6 +21,7 @@ from conceptloader.format.spec.paths import UrlRoots
 from conceptloader.remote import stores
 from conceptloader.storage import reads as io
 from conceptloader.storage.urls import normal
+from tests.corpora.small import written
 from tests.hostile.targets import resealed
 from tests.raises import raises
 from tests.remote.conftest import Server
@@ -29,12 +30,7 @@ from tests.remote.files import FileServer
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    path = tmp_path / "trusted" / "data" / "ds"
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3])
-    cl.writing.finalize(path)
-    return path
+    return written(tmp_path / "trusted" / "data" / "ds", [([1, 2, 3],)])
 
 
 @pytest.fixture
@@ -283,11 +279,7 @@ def test_a_server_of_ranges_that_sends_whole_files_now_and_then(
     tmp_path: Path, servers: list[FileServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As one machine of several behind an address may. One that never sent a range has none: that is said at once."""
-    path = tmp_path / "trusted" / "data" / "long"
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        writer.add_document(range(500))
-    cl.writing.finalize(path)
+    path = written(tmp_path / "trusted" / "data" / "long", [(range(500),)])
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 9)
     clock = [0.0]
     monkeypatch.setattr(io, "monotonic", lambda: clock[0])

@@ -13,6 +13,7 @@ from conceptloader.remote import stores
 from conceptloader.remote.http import Http
 from conceptloader.storage.objects import Objects, Part
 from conceptloader.storage.source import Expected
+from tests.corpora.small import written
 from tests.raises import raises
 from tests.remote.files import FileServer
 
@@ -27,12 +28,8 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileServe
 
 def write(path: Path, seed: int) -> Path:
     """Of any seed files of equal sizes."""
-    build = cl.writing.create_writer(path, cl.writing.BuildOptions(token_type="u2"), plan=[0, 1])
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            writer.add_document(np.random.default_rng([seed, shard]).integers(0, 1000, TOKENS))
-    cl.writing.finalize(path)
-    return path
+    shards = ([(np.random.default_rng([seed, shard]).integers(0, 1000, TOKENS),)] for shard in range(2))
+    return written(path, *shards, token_type="u2")
 
 
 def rebuild(path: Path, seed: int) -> None:

@@ -22,6 +22,7 @@ from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
 from tests.batch.compare import assert_same, plain_reader
+from tests.corpora.small import written
 from tests.raises import raises
 
 SEQ_LEN = 24
@@ -146,11 +147,7 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
 
 def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     ids = ["a", "b\u2028c", "d\x85e", "f\x0cg"]
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
-    with build.shard(0) as writer:
-        for one in ids:
-            writer.add_document(range(10), id=one)
-    cl.writing.finalize(tmp_path / "ds")
+    written(tmp_path / "ds", [(range(10), {}, one) for one in ids])
     (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))

@@ -19,6 +19,8 @@ from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.where import Expression
+from tests.corpora.records import write_rows
+from tests.corpora.small import written
 from tests.raises import raises
 
 COUNT = 230
@@ -122,7 +124,7 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
     assert selected(tmp_path / "share-0") != selected(tmp_path / "share-1")
     rows = [{"id": f"doc-{k}", "domain": "ab"[k % 2], "score": k / COUNT} for k in range(0, COUNT, 3)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
-    (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "meta.jsonl", rows)
     for kind in ("parquet", "jsonl"):
         ask = SubsetOptions(where="domain = 'b' and score > 0.5", metadata=str(tmp_path / f"meta.{kind}"))
         found = make_subsets(path, tmp_path / kind, ask)
@@ -145,10 +147,7 @@ def test_metadata_joined_by_a_column_of_another_name(
     """A column called id, which is not that of the documents, is none of theirs."""
     rows = [{"page": f"doc-{k}", "id": -k, "score": k} for k in range(0, COUNT, 3)]
     file = str(tmp_path / f"meta.{kind}")
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), file)
-    else:
-        Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(Path(file), rows)
     command = ["subset", str(path), "--where", "score > 100", "--out"]
     assert main([*command, str(tmp_path / "view"), "--metadata", file, "--on", "page"]) == 0
     assert f"{sum(bool(k % 11) for k in range(0, COUNT, 3))} documents with a row of" in capsys.readouterr().out
@@ -308,7 +307,7 @@ def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
         {"id": f"d{k}", "text": f"text {k}", "quality": k / 10, "metadata": {"domain": "ab"[k % 2], "year": 2020 + k}}
         for k in range(6)
     ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     words = ["build", tmp_path / "in.jsonl", "--tokenizer", "bytes", "--metadata-column", "quality", "-q"]
     assert main([*map(str, words), "--out", str(tmp_path / "data")]) == 0
     source, found = str(tmp_path / "data"), str(tmp_path / "view")
@@ -343,7 +342,7 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
         }
         for k in range(400)
     ]  # fmt: skip
-    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(Path("in.jsonl"), rows)
     Path("names.txt").write_text("".join(f"t{k}\n" for k in range(50)))
     words = ["build", "in.jsonl", "--tokenizer", "bytes", "--vocabulary", "names.txt", "-q"]
     assert main([*words, "--column", "metadata=metadata", "--out", "data"]) == 0
@@ -359,12 +358,7 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
 
 
 def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "data", cl.writing.BuildOptions(tracks={"m": cl.writing.TrackOptions(codec="msgpack")}), plan=[0]
-    )
-    with build.shard(0) as writer:
-        writer.add_document([1], spans={"m": [(0, 1, {"raw": b"x", "n": 1})]})
-    cl.writing.finalize(tmp_path / "data")
+    written(tmp_path / "data", [([1], {"m": [(0, 1, {"raw": b"x", "n": 1})]})], tracks={"m": {"codec": "msgpack"}})
     with raises(ConfigError, path="subset: m.raw", found=repr(b"x")):
         make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="m.raw is null"))
     make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="m.n = 1"))
@@ -388,12 +382,9 @@ def test_columns_are_those_of_loops(path: Path) -> None:
 
 def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
     """No two of these touch, so that each is a run."""
-    tracks = {"concepts": cl.writing.TrackOptions(vocabulary=NAMES)}
-    build = cl.writing.create_writer(tmp_path / "data", cl.writing.BuildOptions(tracks=tracks), plan=[0])
-    with build.shard(0) as writer:
-        for number in range(3000):
-            writer.add_document([number % 7, 1])
-    cl.writing.finalize(tmp_path / "data")
+    written(
+        tmp_path / "data", [([number % 7, 1],) for number in range(3000)], tracks={"concepts": {"vocabulary": NAMES}}
+    )
     make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="document % 2 = 0"))
     assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
     assert (tmp_path / "view/manifest.json").stat().st_size < 2000
@@ -423,10 +414,10 @@ def test_an_expression_reads_nothing_but_its_table(tmp_path: Path) -> None:
 def test_ids_are_text_however_they_look(ids: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Six of ten documents have a row. A row that is not found would make its document one without."""
     corpus = [{"id": one, "text": f"text {k}"} for k, one in enumerate(ids)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    write_rows(tmp_path / "in.jsonl", corpus)
     cl.build([tmp_path / "in.jsonl"], tmp_path / "data", tokenizer="bytes")
     rows = [{"id": one, "seen": True} for one in [*ids[:6], None]]
-    (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "meta.jsonl", rows)
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "meta.parquet")
     for kind in ("jsonl", "parquet"):
         out, meta = tmp_path / f"by-{kind}", tmp_path / f"meta.{kind}"
@@ -446,7 +437,7 @@ def test_metadata_of_other_documents_or_of_none(path: Path, tmp_path: Path) -> N
         ([{"id": 10**19, "v": 1}], "", strings),
         ([{"key": "doc-1", "v": 1}], "the columns", "a column id"),
     ):
-        (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / "meta.jsonl", rows)
         with raises(ConfigError, "metadata", found, expected):
             make_subsets(
                 path, tmp_path / "view", SubsetOptions(where="v is null", metadata=str(tmp_path / "meta.jsonl"))

@@ -17,6 +17,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.testing import PlainReader
 from conceptloader.trace import BatchRecorder, Run, audit, exposure, open_run, read_record, trace_step
 from conceptloader.trace.checkpoints import find_checkpoints
+from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.trace.conftest import SEQ_LEN, starts
 
@@ -41,7 +42,7 @@ def edit(path: Path, step: int, change: Callable[[dict[str, object]], None]) -> 
     """Change the first line of a step."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     change(next(line for line in lines if line.get("step") == step))
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(path, lines)
 
 
 def test_a_faithful_record_passes(run: Run, record: Path) -> None:

@@ -15,12 +15,10 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.parquet import write_parquet
 from conceptloader.format.read.bulk import gather
 from conceptloader.format.spec.manifest import Tokenizer
-from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import create_writer
-from conceptloader.format.write.finalize import finalize
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, locate_concept, locate_document, trace_step, trace_steps
+from tests.corpora.small import written
 from tests.raises import raises
 
 
@@ -52,14 +50,10 @@ def test_ranges_near_each_other_are_one_read_and_others_are_not() -> None:
 
 
 def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
-    options = BuildOptions(
-        mode="stream-with-metadata", tokenizer=Tokenizer(name="t", vocab_size=9, eos_id=0), tracks={"c": TrackOptions()}
-    )
-    build = create_writer(tmp_path / "d", options, plan=[[0, 1]])
-    with build.shard(0) as writer:
-        writer.add_document([1] * 9, {"c": [(0, 4, [3, 1 << 31, (1 << 32) - 2])]})
-    finalize(build.path)
-    blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": build.path}}})
+    document = [1] * 9, {"c": [(0, 4, [3, 1 << 31, (1 << 32) - 2])]}
+    tokenizer = Tokenizer(name="t", vocab_size=9, eos_id=0)
+    path = written(tmp_path / "d", [document], mode="stream-with-metadata", tokenizer=tokenizer, tracks={"c": {}})
+    blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": str(path)}}})
     start = RunStart(step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, seq_len=8, spec="0" * 32)
     (row,) = table(Run(blend=blend, history=History([start])), 0, 1)
     assert " ".join(row) == "step sample micro_batch dp_rank slot dataset epoch window document id start end inputs c"

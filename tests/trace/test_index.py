@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from conceptloader.index.build import build_index
 from conceptloader.index.reader import open_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, locate_concept, locate_where, parse_where
+from tests.corpora.small import written
 from tests.raises import raises
 
 CONCEPTS = 12
@@ -259,24 +261,19 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [("spans", {"ids": "u2"}), ("dense", {"ids": "u2", "scores": "f2"}), ("spans", {"scores": "f4"})],
 )
 def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, parameters: dict[str, str]) -> None:
-    track = cl.writing.TrackOptions(
-        encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)]
-    )
-    build = cl.writing.create_writer(
-        tmp_path / "data", cl.writing.BuildOptions(tracks={"concepts": track}), plan=[0, 1]
-    )
-    for shard in range(2):
-        with build.shard(shard) as writer:
-            for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
-                spans: list[Any] = [
-                    (a, b, (ids, [0.5] * len(ids)) if "scores" in parameters else ids)
-                    for a, b, ids in document.spans["concepts"]
-                ]
-                writer.add_document(document.tokens, {"concepts": spans})
-    cl.writing.finalize(build.path)
-    index = build_index(build.path, "concepts")
+    def documents(shard: int) -> Iterator[Any]:
+        for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
+            spans: list[Any] = [
+                (a, b, (ids, [0.5] * len(ids)) if "scores" in parameters else ids)
+                for a, b, ids in document.spans["concepts"]
+            ]
+            yield document.tokens, {"concepts": spans}
+
+    track = {"encoding": encoding, "parameters": parameters, "vocabulary": [f"c{i}" for i in range(CONCEPTS)]}
+    path = written(tmp_path / "data", documents(0), documents(1), tracks={"concepts": track})
+    index = build_index(path, "concepts")
     assert index is not None
-    expected = walked(Path(build.path), "concepts")
+    expected = walked(path, "concepts")
     assert any(expected)
     for concept, spans in enumerate(expected):
         start, end = index.spans(concept)

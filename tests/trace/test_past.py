@@ -41,6 +41,7 @@ from conceptloader.trace import (
 )
 from conceptloader.viewer.pages import PAGES
 from conceptloader.viewer.source import Looked, Query
+from tests.corpora.records import write_rows
 from tests.raises import raises
 
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
@@ -489,7 +490,7 @@ def test_splits_as_whole_numbers_and_fractions(life: Life, capsys: pytest.Captur
             line["hash"] = fingerprint(saved)
         if line["kind"] == "start":
             line["spec"] = fingerprint(saved)
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(log, lines)
     assert RunLog(log.parent).spec(RunLog(log.parent).starts[0]) == whole
 
 
@@ -544,7 +545,7 @@ def test_documents_cut_at_another_length(tmp_path: Path) -> None:
 def forged(log: Path, change: Callable[[list[Any]], None]) -> None:
     lines = [json.loads(line) for line in (log / FILE_NAME).read_text().splitlines()]
     change(lines)
-    (log / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_rows(log / FILE_NAME, lines)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from conceptloader.cli import main
 from conceptloader.trace import open_run
 from conceptloader.viewer.server import Server
 from conceptloader.viewer.source import Looked
+from tests.corpora.records import write_rows
 from tests.view.browser import Browser, start_browser
 
 SEQ_LEN = 64
@@ -38,7 +39,7 @@ def document(name: str, number: int) -> dict[str, Any]:
 
 
 def build(folder: Path, name: str, rows: list[dict[str, Any]], names: list[str]) -> None:
-    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / f"{name}.jsonl", rows)
     (folder / "names.json").write_text(json.dumps(names))
     command = ["build", str(folder / f"{name}.jsonl"), "--out", str(folder / name), "--tokenizer", "bytes"]
     command += ["--vocabulary", str(folder / "names.json"), "--overlap", "union", "--workers", "1", "-q"]

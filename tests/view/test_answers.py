@@ -25,6 +25,7 @@ from conceptloader.viewer.pages import PAGES
 from conceptloader.viewer.source import Looked, Query, alone
 from conceptloader.viewer.windows import nested, pieces
 from tests.corpora.blended import tokens_of
+from tests.corpora.small import written
 from tests.corpora.tokenizers import FAMILIES, definition
 from tests.view.conftest import SEQ_LEN
 
@@ -171,14 +172,9 @@ def test_other_kinds_of_datasets(tmp_path: Path) -> None:
     assert found["pieces"] is None
     assert ask(as_documents, "concept", c=2)["hits"]
     assert ask(as_documents, "about")["run"] is None
-    options = cl.writing.BuildOptions(
-        tracks={"notes": cl.writing.TrackOptions(codec="json"), "code": cl.writing.TrackOptions(codec="pickle")}
-    )
-    build = cl.writing.create_writer(tmp_path / "records", options)
-    with build.shard(0) as writer:
-        writer.add_document([1, 2, 3, 4], {"notes": [(0, 3, {"a": [1.5, None]})], "code": [(0, 1, print)]})
-    cl.writing.finalize(tmp_path / "records")
-    records = alone(cl.open_dataset(tmp_path / "records"), 2)
+    document = [1, 2, 3, 4], {"notes": [(0, 3, {"a": [1.5, None]})], "code": [(0, 1, print)]}
+    tracks = {"notes": {"codec": "json"}, "code": {"codec": "pickle"}}
+    records = alone(cl.open_dataset(written(tmp_path / "records", [document], tracks=tracks)), 2)
     (span,) = ask(records, "window")["spans"]
     assert (span["t"], span["c"], span["a"]) == ("notes", "{'a': [1.5, None]}", False)
     assert ask(records, "stats")["tracks"]["notes"]["spans"] == 1

@@ -14,6 +14,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.viewer import search
 from conceptloader.viewer.pages import PAGES
 from conceptloader.viewer.source import Looked, Query, alone
+from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.view.browser import Browser
 from tests.view.test_answers import ask
@@ -81,7 +82,7 @@ def scored(tmp_path: Path) -> Looked:
         {"id": f"d{k}", "text": text, "spans": [{"start": 2, "end": 6, "concepts": [0], "scores": [k]}]}
         for k in range(100)
     ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     words = ["--tokenizer", "bytes", "--scores", "concepts=f4", "--workers", "1", "--no-eos", "--quiet"]
     assert main(["build", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "ds"), *words]) == 0
     return alone(cl.open_dataset(tmp_path / "ds"), 12)
@@ -121,7 +122,7 @@ def test_the_page_reads_on_until_something_is_found(
     tmp_path: Path, browser: Browser, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"id": f"d{k}", "text": "a needle" if k in (11, 14) else "some hay"} for k in range(20)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "in.jsonl", rows)
     assert main(["build", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes", "-q"]) == 0
     monkeypatch.setattr(search, "_SECONDS", -1)  # a document per answer
     browser.open(f"{serve(alone(cl.open_dataset(tmp_path / 'ds'), 8))}#search?q=needle")

@@ -59,8 +59,11 @@ def _own_names() -> str:
 OTHERS = (
     Other(("version",), tuple(ENTRIES), REFUSED),
     Other(("order.megatron",), tuple(ENTRIES), REFUSED),
-    Other(("seq_len",), FRAMEWORKS, REFUSED, "The framework's own sequence length holds: a different one raises."),
-    Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),
+    Other(
+        ("seq_len",), FRAMEWORKS, REFUSED,
+        "The framework sets the sequence length: the key raises if its value is another one.",
+    ),
+    Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
     Other(
         ("mixing: doremi, apply: loss",), ("Megatron launcher", "nanotron YAML", *HUGGING_FACE), REFUSED,
         "The trainer computes the loss.",
@@ -70,25 +73,37 @@ OTHERS = (
         (*MEGATRON, *NANOTRON, *HUGGING_FACE, "torchtitan", "OLMo-core", "Bridge"), REFUSED,
         "Records are Python objects, and the trainer moves tensors only.",
     ),
-    Other(("tracks.*.layout: ragged",), (*MEGATRON, "OLMo-core"), REFUSED, "The trainer takes a row for each sample."),
+    Other(
+        ("tracks.*.layout: ragged",), (*MEGATRON, "OLMo-core"), REFUSED,
+        "The trainer needs tensors with one row per sample.",
+    ),
     Other(("outputs.shared_labels", "outputs.loss_mask", "outputs.ignore_index"), FRAMEWORKS, REFUSED),
     Other(
         ("outputs.loss_mask",), (*HUGGING_FACE, "OLMo-core"), SILENT,
-        "The model gets labels with -100 and no mask.",
+        "The model gets no mask: labels without a loss are -100.",
     ),
     Other(
         ("outputs.ignore_index",), (*HUGGING_FACE, "OLMo-core", "Automodel"), SILENT,
         "Labels without a loss are -100 in any case.",
     ),
-    Other(("outputs.position_ids: document",), MEGATRON, REFUSED, "`--reset-position-ids` says it."),
-    Other(("outputs.position_ids: off",), MEGATRON, SILENT, "Megatron makes its own positions."),
-    Other(("outputs.position_ids: off",), (*NANOTRON, "torchtitan", "TRL"), REFUSED, "Where models take positions."),
-    Other(("outputs.cu_seqlens",), ("GrainSource",), REFUSED, "It is of a batch, and grain makes batches itself."),
-    Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "`--dataloader-inter-document-masking` says it."),
-    Other(("datasets.*.loss_weight", "outputs.loss_weight"), ("Automodel",), REFUSED, "Its losses take no weights."),
+    Other(("outputs.position_ids: document",), MEGATRON, REFUSED, "Pass Megatron's `--reset-position-ids` instead."),
+    Other(("outputs.position_ids: off",), MEGATRON, SILENT, "Megatron makes the position ids itself."),
+    Other(
+        ("outputs.position_ids: off",), (*NANOTRON, "torchtitan", "TRL"), REFUSED,
+        "If the model takes position ids.",
+    ),
+    Other(
+        ("outputs.cu_seqlens",), ("GrainSource",), REFUSED,
+        "`cu_seqlens` describes a whole batch, and grain makes batches itself.",
+    ),
+    Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "Pass Megatron's `--dataloader-inter-document-masking` instead."),
+    Other(
+        ("datasets.*.loss_weight", "outputs.loss_weight"), ("Automodel",), REFUSED,
+        "The trainer's losses take no weights.",
+    ),
     Other(
         tuple(f"outputs.{kind}, of an entry's own name" for kind in ("fields", "columns")), tuple(OWN_NAMES), REFUSED,
-        f"A field or column may not have the name of something else that the entry gives: {_own_names()}.",
+        f"The entry uses these names for other values, so no field or column may have them: {_own_names()}.",
     ),
     Other(
         tuple(f"loader.{name}" for name in READING), WITHOUT_THREADS, SAYS,
@@ -96,13 +111,13 @@ OTHERS = (
     ),
     Other(
         ("loader.pin_memory",), tuple(ENTRIES), SAYS,
-        "Without an accelerator; with one it has its effect where conceptloader's own loader reads.",
+        "Without an accelerator. With one, the key has its effect if conceptloader's own loader reads.",
     ),
     Other(
         ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE), REFUSED,
-        "There `conceptloader.trace.BatchRecorder` records what is trained.",
+        "Write a batch log with `conceptloader.trace.BatchRecorder` instead.",
     ),
-    Other(("metrics",), (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader of the steps."),
+    Other(("metrics",), (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
 )  # fmt: skip
 
 
@@ -118,18 +133,19 @@ def expected(row: str, entry: str) -> str:
 
 HEAD = """# Which key works where
 
-Made by `python -m tests.entries.table --write` from the table that [tests](../tests/entries) run; nobody edits it.
-For each cell they train with the key and without it. [Configuration](configuration.md) says what each key means.
+Made by `python -m tests.entries.table --write` from the table that [tests](../tests/entries) check; do not edit it.
+For each cell the tests train with the key and without it. [Configuration](configuration.md) says what each key means.
+A column is a way to train: an adapter, or a class for your own loop.
 
-- *yes*: the key has its effect. Batches equal those of the plain reader under the same configuration, and differ from
-  those without the key; of keys about running, another effect is compared.
-- *raises*: a `ConfigError` that names the key, before the first batch.
-- *warns*: the key has no effect there, and a warning says so at the start.
-- *given*: there is nothing for the key to do, as the note says.
+- *yes*: the key has its effect. Batches equal those of the plain reader with the same configuration, and differ from
+  those without the key. For keys that do not change batches, such as `metrics`, the tests check their own effect.
+- *raises*: training raises a `ConfigError` that names the key, before the first batch.
+- *warns*: the key has no effect, and a warning at launch says so.
+- *given*: the key has no effect, and needs none: the note says why.
 
 {everywhere}
 """
-TAKEN_OVER = "`order: {megatron: PATH}` takes over a run of Megatron-LM's own loader, and raises elsewhere."
+TAKEN_OVER = "`order: {megatron: PATH}` resumes a run of Megatron-LM's own loader in Megatron-LM, and raises elsewhere."
 UNSHOWN = ("version", "order.megatron")
 WORDS = {EFFECT: "yes", REFUSED: "raises", SAYS: "warns", SILENT: "given"}
 

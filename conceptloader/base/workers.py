@@ -70,7 +70,7 @@ def run_tasks(
                         f"worker process {process.pid}",
                         f"exit code {process.exitcode} in task {i} (killed, or out of memory?)",
                         "exit code 0",
-                        "what is finished is kept: run the same command again",
+                        "run the same command again: a build, join or index keeps what is finished",
                     ) from None
                 if kind == "news":
                     on_news(i, content)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
@@ -147,7 +147,7 @@ odd = st.sampled_from([None, True, 1.0, 1 << 64, "x", "\ud800", [], {}, [[0, 1]]
 numbers = st.integers(0, 2) | odd
 labels = {
     "concepts": st.lists(st.integers(0, 3) | st.sampled_from(["x"]), max_size=2) | odd,
-    "scores": st.lists(st.sampled_from([0.5, 1]), max_size=2) | odd,
+    "scores": st.lists(st.sampled_from([0.5, 1, True]), max_size=2) | odd,
 }
 spans = objects(start=numbers, end=numbers, text=odd, **labels)
 rows_of_objects = st.lists(
@@ -163,7 +163,17 @@ rows_of_objects = st.lists(
 )  # fmt: skip
 
 
+SPAN = {"id": "a", "start": 0, "end": 1}
+UNSCORED = {"start": 0, "end": 1, "concepts": []}
+SCORED = {**UNSCORED, "scores": [0.5]}
+
+
 @settings(max_examples=150)
+@example([{"id": "a", "spans": [{**SCORED, "concepts": [1]}]}, {"id": "a", "spans": [UNSCORED]}], "scores")
+@example([{**SPAN, "concepts": [2], "scores": [0.5]}, {**SPAN, "concepts": [2], "scores": [True]}], "scores")
+@example([{"id": "a", "value": 0.5}, {"id": "a", "value": 2049}], "numpy")
+@example([{"id": "a", "value": 0.5}, {"id": "a", "value": True}], "numpy")
+@example([{**SPAN, "concepts": [1], "text": 5}, {**SPAN, "concepts": [1], "text": 7}], "concepts")
 @given(rows_of_objects, st.sampled_from(["scores", "concepts", "numpy", "json"]))
 def test_objects_together_mean_what_they_do_alone(
     tmp_path_factory: pytest.TempPathFactory, rows: Table, kind: str
@@ -173,7 +183,7 @@ def test_objects_together_mean_what_they_do_alone(
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) or "\n")
     options = {
         "scores": AnnotateOptions(track="c", parameters={"scores": "f4"}), "concepts": AnnotateOptions(track="c"),
-        "numpy": AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "f4"}),
+        "numpy": AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "f2"}),
         "json": AnnotateOptions(track="c", codec="json"),
     }[kind]  # fmt: skip
     read: list[Any] = []

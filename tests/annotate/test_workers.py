@@ -9,15 +9,17 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.base.workers import run_tasks
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.ingest.annotate import place, placing, reading
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from tests.annotate.test_annotate import write_rows
 from tests.annotate.test_characters import build
+from tests.cli.test_strangers import small_disk
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
 
+BAD = '{"id": "d1"}\n{broken\n{"id": "d1", "start": 5, "end": 1, "concepts": []}\n'
 WORDS = ["the red cat", "and the blue bird", "a", "red bird and blue cat"]
 
 
@@ -101,7 +103,9 @@ def test_text_is_read_a_portion_at_a_time(folder: Path, monkeypatch: pytest.Monk
 def test_bad_rows_and_columns_of_all_files_count(folder: Path) -> None:
     given = inputs(folder)
     for path in (given[0], given[2]):
-        path.write_text(path.read_text() + '{"id": "d1"}\n' + '{"id": "d1", "start": 5, "end": 1, "concepts": []}\n')
+        path.write_text(
+            path.read_text() + '{"id": "d1"}\n{broken\n{"id": "d1", "start": 5, "end": 1, "concepts": []}\n'
+        )
     columns = {"document": "number", "spans": "ranges"}  # of the last file's last row alone
     options = AnnotateOptions(
         track="c", span_unit="character", overlap="levels", max_unaligned_spans=1, columns=columns
@@ -119,8 +123,10 @@ def test_bad_rows_and_columns_of_all_files_count(folder: Path) -> None:
     for workers, found in bad.items():
         out = folder / f"out{workers}"
         manifest = annotate(folder / "ds", given, out, options, None, partial(note, found), workers)
-        assert manifest.extra["annotated"]["c"]["bad_rows"] == len(found) == 4
-    assert sorted(bad[1]) == sorted(bad[2])
+        assert manifest.extra["annotated"]["c"]["bad_rows"] == len(found) == 6
+    places = [(path, int(place.split()[1])) for path, place, _ in bad[1]]
+    assert bad[1] == bad[2]
+    assert places == sorted(places), "in the order of the files and their lines"
     assert files(folder / "out1") == files(folder / "out2")
 
 
@@ -135,3 +141,27 @@ def test_errors_of_processes_are_those_of_one(folder: Path, named: bool) -> None
         with raises(InputError, f"{given[0]}: line 3"):
             annotate(folder / "ds", given, folder / "out", options, workers=workers)
         assert sorted(path.name for path in folder.iterdir() if "out" in path.name) == []
+
+
+def test_a_full_disk_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By processes that read, where all rows are sorted, and where they are kept for processes that place them."""
+    options = AnnotateOptions(track="c", span_unit="character", overlap="levels", max_unaligned_spans=1)
+    given, checked = inputs(folder), placing.Placing.checked
+
+    def full(self: placing.Placing, tables: Any) -> Any:
+        for table in checked(self, tables):
+            with small_disk(100):
+                yield table
+
+    for size in (2_000, 20_000, 1 << 30):
+        if size == 1 << 30:
+            monkeypatch.setattr(placing.Placing, "checked", full)
+        with small_disk(size), raises(ReadError, "out", "cannot be written: "):
+            annotate(folder / "ds", given, folder / "out", options, workers=2)
+        assert [path.name for path in folder.iterdir() if "out" in path.name] == []
+
+
+def test_the_number_of_processes(folder: Path) -> None:
+    for workers in (0, -1, None, "2"):
+        with raises(ConfigError, "workers", repr(workers)):
+            annotate(folder / "ds", inputs(folder), folder / "out", AnnotateOptions(track="c"), workers=workers)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
@@ -116,3 +116,15 @@ def test_what_is_no_bos_is_refused(folder: Path, tmp_path: Path) -> None:
     options = IngestOptions(columns=Columns(tracks={}), tokenizer=tokenizer, bos=10**6)
     with raises(ConfigError, "bos", "token 1000000"):
         build_dataset(find_sources([folder / "in.jsonl"]), tmp_path / "ds", options)
+
+
+def test_unions_do_not_divide_a_document_from_its_bos(folder: Path) -> None:
+    """The bos, of which characters know nothing, is part of the whole document: that stays one span, or raises."""
+    ds = build(folder, "bos", "--bos", "<s>", source="bare.jsonl")
+    whole, part = {"document": 0, "concepts": [1]}, {"document": 0, "start": 0, "end": 3, "concepts": [2]}
+    options = AnnotateOptions(track="c", span_unit="character", overlap="union", max_unaligned_spans=1)
+    for k, rows in enumerate(([whole], [part], [whole, {**whole, "concepts": [2]}, {**part, "document": 2}])):
+        annotate(ds.path, [write_rows(folder / "some.jsonl", rows)], folder / f"out{k}", options)
+    assert spans_of(cl.open_dataset(folder / "out2"), 0, "c")[0][0] == 0
+    with raises(InputError, "some.jsonl: line 1: document 0", "which other spans divide"):
+        annotate(ds.path, [write_rows(folder / "some.jsonl", [whole, part])], folder / "no", options)

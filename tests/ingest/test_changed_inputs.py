@@ -138,15 +138,14 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write(source)
     build(source, tmp_path / "ds")
     notes.write_text("".join(f'{{"document": {i}, "start": 0, "end": 1, "concepts": [1]}}\n' for i in range(100)))
-    real = reading.read_rows
+    real = reading.read_blocks
 
     def changing(*arguments: Any) -> Any:
-        for i, row in enumerate(real(*arguments)):
-            if i == 1:
-                truncate(notes)
-            yield row
+        for block in real(*arguments):
+            truncate(notes)
+            yield block
 
-    monkeypatch.setattr(reading, "read_rows", changing)
+    monkeypatch.setattr(reading, "read_blocks", changing)
     with pytest.raises(InputError, match=rf"{notes}: found it changed while it was read"):
         annotate(tmp_path / "ds", [notes], tmp_path / "out", AnnotateOptions(track="new"))
     assert not (tmp_path / "out").exists()

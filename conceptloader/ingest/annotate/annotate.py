@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
 
+from conceptloader.base.checks import as_count
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.files import Files, load_manifest
@@ -56,7 +57,7 @@ def annotate(
             leaves no files. What was done is in the manifest: `extra["annotated"][track]`.
         workers: Processes that read the files of a large input, one each, and that place its annotations, each in some
             of the shards. The result is the same for any number. A custom codec has to be registered in each, by
-            a module that is imported.
+            a module that is imported; above 1, a script needs the usual `if __name__ == "__main__":`.
 
     Returns:
         The manifest of the new dataset.
@@ -68,6 +69,7 @@ def annotate(
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
     """
+    as_count(workers, "workers")
     sources = find_sources(inputs, options.split)
     options = _with_labels(options, sources)
     track = options.check()

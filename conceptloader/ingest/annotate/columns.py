@@ -1,6 +1,6 @@
 """Annotations in record batches of parquet and Arrow files: by column, and which rows have to be looked at singly."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,10 +51,15 @@ class BatchParser(RowParser):
         """A record batch of objects of JSON, or None if some have other keys or types, which columns would hide."""
         import pyarrow as pa
 
-        name = self._theirs.get("spans", "spans")
-        listed = (spans for row in rows if type(spans := row.get(name)) is list)
-        fields = {tuple(span) if type(span) is dict else None for spans in listed for span in spans}
-        if len(fields) > 1:
+        name, value, scores = (self._theirs.get(name, name) for name in ("spans", "value", "scores"))
+        spans = [span for row in rows if type(row.get(name)) is list for span in row[name]]
+        if len({tuple(span) if type(span) is dict else None for span in spans}) > 1:
+            return None
+        parts = [*rows, *(span for span in spans if type(span) is dict)]
+        # Arrow makes floats of integers beside them, rounded to fit a record, and of true.
+        if self._concepts is None and len(_types(part.get(value) for part in parts)) > 1:
+            return None
+        if "scores" in self._keys and bool in _types(part.get(scores) for part in parts):
             return None
         try:
             return pa.RecordBatch.from_struct_array(pa.array(rows))
@@ -140,7 +145,7 @@ class BatchParser(RowParser):
         start, begins = _integers(given.get("start"), count)
         stop, ends = _integers(given.get("end"), count)
         inside = begins & ends & (start >= 0) & (start < stop) & (stop < WHOLE)
-        texts = [_texts(given[name], count) for name in OWN_TEXT if name in given]
+        texts = [_texts(given[name], count, False) for name in OWN_TEXT if name in given]
         whole = ~begins & ~ends & (is_row and not texts)
         records, odd = self._records(given, count)
         odd |= ~inside & ~whole
@@ -177,20 +182,28 @@ class BatchParser(RowParser):
         return Ragged(pairs, offsets), odd
 
 
+def _types(values: Iterable[Any]) -> set[type]:
+    """Of values, or of those in lists, without None."""
+    found = set[type]()
+    for value in values:
+        found.update(map(type, value) if type(value) is list else (type(value),))
+    return found - {type(None)}
+
+
 def _bools(column: Any) -> Bools:
     """Without nulls, which are False."""
     found: Bools = column.fill_null(False).to_numpy(zero_copy_only=False)
     return found
 
 
-def _texts(column: Any, count: int) -> Any:
-    """As texts, from texts or integers. Raises: ValueError for other types."""
+def _texts(column: Any, count: int, integers: bool = True) -> Any:
+    """As texts, from texts, or integers if these may be some. Raises: ValueError for other types."""
     import pyarrow as pa
 
     if column is None or pa.types.is_null(column.type):
         return pa.nulls(count, pa.large_string())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (is_text(kind) or pa.types.is_integer(kind)):
+    if not (is_text(kind) or (integers and pa.types.is_integer(kind))):
         raise ValueError
     return column.cast(kind).cast(pa.large_string())
 

@@ -92,10 +92,11 @@ class Annotations:
     def _keep(self, kinds: Any, batches: Iterable[Any]) -> None:
         """In place of what was kept, from which they may be read."""
         arrow, kept = need("pyarrow", PROBLEM), TemporaryFile(dir=self._directory)  # noqa: SIM115 - read below
-        with arrow.ipc.new_stream(kept, kinds) as file:
-            for batch in batches:
-                with named(self._directory, "written"):
+        with named(self._directory, "written"):
+            with arrow.ipc.new_stream(kept, kinds) as file:
+                for batch in batches:
                     file.write(batch)
+            kept.flush()
         self._file.close()
         self._file = kept
         arrow.default_memory_pool().release_unused()  # DuckDB has its own

@@ -124,6 +124,14 @@ class Placer:
         for name, found in placed.items():
             at = np.searchsorted(offsets, found.start, "right") - 1
             whole = (found.start == offsets[at]) & (found.end == offsets[at + 1])
+            cut = (items.stop == WHOLE) & (more[row] != 0) & np.isin(row, at) & ~np.isin(row, at[whole])
+            if self.rules.overlap == "union" and cut.any():
+                raise InputError(
+                    self.where(items, int(np.argmax(cut))),
+                    "an annotation of the whole document, its bos or prefix included, which other spans divide",
+                    "one of the whole document alone, where overlaps become unions",
+                    "pass --overlap levels, or annotate twice, with another --track for whole documents",
+                )
             kept = self._to_shard(found, offsets, first, items.records)
             placed[name] = replace(kept, start=kept.start - more[at] * whole)
         return placed

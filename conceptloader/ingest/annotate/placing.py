@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -107,17 +108,13 @@ class Placing:
         """Write the tables to a file. Returns: its batches in at most so many parts, each with all of its shards."""
         arrow = need("pyarrow", PROBLEM)
         shards, rows, file = list[int](), list[int](), None
-        try:
+        with named(os.path.dirname(path), "written"), ExitStack() as opened:
             for table in tables:
                 for shard, part in self._placer.by_shard(table["document"].to_numpy()):
-                    with named(path, "written"):
-                        file = file or arrow.ipc.new_file(path, table.schema)
-                        file.write_batch(table[part].combine_chunks().to_batches()[0])
+                    file = file or opened.enter_context(arrow.ipc.new_file(path, table.schema))
+                    file.write_batch(table[part].combine_chunks().to_batches()[0])
                     shards.append(shard)
                     rows.append(part.stop - part.start)
-        finally:
-            if file is not None:
-                file.close()
         return _parts(np.array(shards), np.array(rows), most)
 
 
@@ -149,11 +146,16 @@ class _WriteSome:
         require_same(self.dataset, manifest.identity, self.identity)
         return Placing(Ranges(Files(manifest, allowed)), self.sources, self.options, self.offsets)
 
-    def __call__(self, batches: range, _: Tell) -> tuple[list[Written], Losses]:
+    def __call__(self, batches: range, tell: Tell) -> tuple[list[Written], Losses]:
         arrow = need("pyarrow", PROBLEM)
         with arrow.memory_map(self.path) as source, arrow.ipc.open_file(source) as file:
-            tables = (arrow.Table.from_batches([file.get_batch(i)]) for i in batches)
-            written = [*self._placing.write_here(tables, self.directory)]
+
+            def tables() -> Iterator[Any]:
+                for i in batches:
+                    tell(None)  # which ends this process if its parent is gone
+                    yield arrow.Table.from_batches([file.get_batch(i)])
+
+            written = [*self._placing.write_here(tables(), self.directory)]
         losses = Losses(self._placing.losses)
         self._placing.losses.clear()
         return written, losses

@@ -1,5 +1,6 @@
 """The rows of input files, as batches of annotations: one file after the other, or several at once by processes."""
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +18,16 @@ from conceptloader.ingest.annotate.columns import BatchParser
 from conceptloader.ingest.annotate.join import as_batch, found_batch, schema
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import PROBLEM
-from conceptloader.ingest.records.inputs import Source, read_rows
-from conceptloader.ingest.records.lines import is_csv
+from conceptloader.ingest.records.inputs import Source
+from conceptloader.ingest.records.lines import is_csv, read_blocks
+from conceptloader.ingest.records.records import PlacedRow, read_record
 from conceptloader.ingest.records.table import read_row_groups, rows_of
 from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.reads import named
 
 OnBad = Callable[[str, str, str], None]
+_Row = tuple[int, Mapping[str, Any]]  # its number, see `Source.row_name`
 _BATCH_BYTES = 16 << 20
-_TOGETHER = 1 << 14  # annotations
 _WORTH = 8 << 20  # bytes of files that take longer than processes take to start
 
 
@@ -61,9 +63,6 @@ class Rows:
                 yield from self.of(k)
 
     def _of_workers(self, directory: str) -> Iterator[Any]:
-        def news(_: int, bad: tuple[str, str, str]) -> None:
-            self._report(*bad)
-
         def end(_: int, unseen: set[str], error: Exception | None) -> None:
             if error is not None:
                 raise error
@@ -71,23 +70,41 @@ class Rows:
 
         task = partial(_read_file, directory, self._sources, self._options, self._on_bad is not None)
         numbers = range(len(self._sources))
-        run_tasks(task, numbers, self._workers, news, end)
-        for path in (_path(directory, k) for k in numbers):
-            with open(path, "rb") as file, need("pyarrow", PROBLEM).ipc.open_stream(file) as batches:
+        run_tasks(task, numbers, self._workers, lambda *_: None, end)
+        for rows, bad in (_paths(directory, k) for k in numbers):
+            with open(bad, encoding="utf-8") as lines:
+                for line in lines:
+                    self._report(*json.loads(line))
+            with open(rows, "rb") as file, need("pyarrow", PROBLEM).ipc.open_stream(file) as batches:
                 yield from batches
-            os.remove(path)
+            os.remove(rows)
+            os.remove(bad)
 
     def of(self, k: int) -> Iterator[Any]:
         """Those of a file."""
         source = self._sources[k]
-        if source.row_groups is None:
-            skip = partial(self._skip, k)
-            rows = read_rows(source, self._options.max_line_bytes, None, None if self._on_bad is None else skip)
-            known = islice(rows, self._first)
-            yield from self._singly(k, known) if is_csv(source.path) else self._together(k, known)
-        else:
-            yield from self._batches(k, source, len(source.row_groups))
+        yield from self._lines(k) if source.row_groups is None else self._batches(k, source, len(source.row_groups))
         source.check_unchanged()
+
+    def _lines(self, k: int) -> Iterator[Any]:
+        """Of a file of lines, a block of about a MiB at a time: what can be by columns, and the other rows."""
+        source, left = self._sources[k], self._first
+        for numbers, lines, _ in read_blocks(source.path, source.compression, self._options.max_line_bytes):
+            rows, bad = list[_Row](), list[tuple[int, str]]()
+            for number, line in islice(zip(numbers, lines, strict=True), left):
+                try:
+                    rows.append((number, read_record(PlacedRow(line, source.columns) if source.columns else line)))
+                except ValueError as error:
+                    bad.append((number, str(error)))
+            table = None if is_csv(source.path) else self._parser.batch_of([row for _, row in rows])
+            if table is not None:
+                found, odd = self._parser.parse_batch(table)
+                for one in found:
+                    yield found_batch(one, k, np.array([number for number, _ in rows])[one.row])
+                rows = [rows[i] for i in np.flatnonzero(odd).tolist()]
+            yield from self._singly(k, rows, bad)
+            if left is not None and (left := left - len(numbers)) <= 0:
+                break
 
     def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
         """Of a parquet file: what can be by columns, and the other rows."""
@@ -99,53 +116,17 @@ class Rows:
             found, odd = self._parser.parse_batch(some)
             for one in found:
                 yield found_batch(one, k, first + one.row)
-            yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first))
+            yield from self._singly(k, rows_of(source.path, some, np.flatnonzero(odd), first), [])
 
-    def _together(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
-        """Of objects of JSON: what can be by columns, and the other rows."""
-        for some in self._portions(rows):
-            table = self._parser.batch_of([row for _, row in some])
-            if table is None:
-                yield from self._singly(k, some)
-                continue
-            numbers = np.array([number for number, _ in some])
-            found, odd = self._parser.parse_batch(table)
-            for one in found:
-                yield found_batch(one, k, numbers[one.row])
-            yield from self._singly(k, [some[i] for i in np.flatnonzero(odd).tolist()])
-
-    def _portions(self, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[list[tuple[int, Mapping[str, Any]]]]:
-        """The rows, of so many annotations at a time."""
-        some, count, spans = list[tuple[int, Mapping[str, Any]]](), 0, self._options.columns.get("spans", "spans")
-        for number, row in rows:
-            some.append((number, row))
-            count += 1 + (len(listed) if isinstance(listed := row.get(spans), list) else 0)
-            if count >= _TOGETHER:
-                yield some
-                some, count = [], 0
-        if some:
-            yield some
-
-    def _skip(self, k: int, number: int, problem: str) -> None:
-        source = self._sources[k]
-        if self._on_bad is None:
-            raise InputError.saying(source.row_name(number), problem)
-        self._report(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
-
-    def _report(self, path: str, place: str, problem: str) -> None:
-        assert self._on_bad is not None
-        self._on_bad(path, place, problem)
-        self.bad += 1
-
-    def _singly(self, k: int, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Any]:
-        """Of (number, row) of a file."""
+    def _singly(self, k: int, rows: Iterable[_Row], bad: list[tuple[int, str]]) -> Iterator[Any]:
+        """Of some rows of a file; what is wrong with them is reported at the end, in order with the rows in `bad`."""
         source, found, size = self._sources[k], list[tuple[Any, ...]](), 0
         texts = is_csv(source.path)
         for number, row in rows:
             try:
                 document, external, spans, content = self._parser.parse(self._parser.texts(row) if texts else row)
             except ValueError as error:
-                self._skip(k, number, str(error))
+                bad.append((number, str(error)))
                 continue
             for part, (start, stop, record, own) in enumerate(spans):
                 found.append((document, external, start, stop, k, number, part, content, record, own))
@@ -153,21 +134,35 @@ class Rows:
             if size > _BATCH_BYTES:
                 yield as_batch([*zip(*found, strict=True)])
                 found, size = [], 0
+        for number, problem in sorted(bad):
+            if self._on_bad is None:
+                raise InputError.saying(source.row_name(number), problem)
+            self._report(source.path, source.row_name(number).removeprefix(f"{source.path}: "), problem)
         if found:
             yield as_batch([*zip(*found, strict=True)])
+
+    def _report(self, *bad: str) -> None:
+        assert self._on_bad is not None
+        self._on_bad(*bad)
+        self.bad += 1
 
 
 def _read_file(
     directory: str, sources: Sequence[Source], options: AnnotateOptions, skip: bool, k: int, tell: Tell
 ) -> set[str]:
-    """Write the batches of a file to one in `directory`, in any process. Returns: the columns that were not seen."""
-    rows = Rows(sources, options, (lambda *bad: tell(bad)) if skip else None)
-    with need("pyarrow", PROBLEM).ipc.new_stream(_path(directory, k), schema()) as file:
+    """Write the batches of a file, and its bad rows, to two in `directory`. Returns: the columns that were not seen."""
+    kept, listed = _paths(directory, k)
+    with (
+        named(directory, "written"),
+        open(listed, "w", encoding="utf-8") as bad,
+        need("pyarrow", PROBLEM).ipc.new_stream(kept, schema()) as file,
+    ):
+        rows = Rows(sources, options, (lambda *one: print(json.dumps(one), file=bad)) if skip else None)
         for batch in rows.of(k):
-            with named(directory, "written"):
-                file.write(batch)
+            file.write(batch)
+            tell(None)  # which ends this process if its parent is gone
     return rows.unseen
 
 
-def _path(directory: str, k: int) -> str:
-    return os.path.join(directory, f"rows-{k}.arrow")
+def _paths(directory: str, k: int) -> tuple[str, str]:
+    return os.path.join(directory, f"rows-{k}.arrow"), os.path.join(directory, f"bad-{k}.jsonl")

@@ -1,6 +1,7 @@
 """Annotating by several processes: bytes, counts and errors are those of one."""
 
 import json
+import resource
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,12 @@ def test_a_full_disk_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """By processes that read, where all rows are sorted, and where they are kept for processes that place them."""
     options = AnnotateOptions(track="c", span_unit="character", overlap="levels", max_unaligned_spans=1)
     given, checked = inputs(folder), placing.Placing.checked
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
 
     def full(self: placing.Placing, tables: Any) -> Any:
         for table in checked(self, tables):
-            with small_disk(100):
-                yield table
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            yield table
 
     for size in (2_000, 20_000, 1 << 30):
         if size == 1 << 30:
@@ -159,6 +161,7 @@ def test_a_full_disk_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with small_disk(size), raises(ReadError, "out", "cannot be written: "):
             annotate(folder / "ds", given, folder / "out", options, workers=2)
         assert [path.name for path in folder.iterdir() if "out" in path.name] == []
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == before
 
 
 def test_the_number_of_processes(folder: Path) -> None:

@@ -52,11 +52,11 @@ class Figures:
             self.one(start, f"{count} samples, 4 datasets", "megatron-core, warm") for count in ("1e+08", "1e+07")
         )
         return (
-            "- **Start:** the first Megatron-LM batch of 10^8 samples of 4 datasets comes after "
-            f"{number(ours['median'])} s. megatron-core takes {number(theirs['median'])} s and {number(memory[1])} MB "
-            f"when it builds its index (conceptloader: {number(memory[0])} MB), and {number(warm['median'])} s when "
-            f"the index is cached. At 10^7 samples its warm start takes {number(fewer['ratio'])} times as long as "
-            "conceptloader's.\n"
+            "- **Start:** for a Megatron-LM run of 10^8 samples from 4 datasets, the first batch comes after "
+            f"{number(ours['median'])} s, with {number(memory[0])} MB of memory. megatron-core takes "
+            f"{number(theirs['median'])} s and {number(memory[1])} MB to build its index, or {number(warm['median'])} "
+            "s with a cached one. For 10^7 samples with a cached index it takes "
+            f"{number(fewer['ratio'])} times as long as conceptloader.\n"
             f"- **Read:** a window of 4,097 tokens takes {number(micro(read))} us, datatrove's reader "
             f"{number(datatrove['ratio'])} times as long, Megatron's GPTDataset {number(megatron['ratio'])} times.\n"
             f"- **Annotations:** a window with 6 spans of 5 concepts takes {number(micro(spans))} us. Unpickling a "

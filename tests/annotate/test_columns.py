@@ -196,3 +196,30 @@ def test_objects_together_mean_what_they_do_alone(
             found = [{**row, "id": row["id"] or ""} for batch in known.batches("") for row in batch.to_pylist()]
         read.append((sorted(found, key=lambda row: (row["row"], row["part"])), bad))
     assert read[0] == read[1]
+
+
+def test_rows_are_held_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few annotations next to long texts, which are ignored: about a MiB of lines is parsed at a time."""
+    path, held = tmp_path / "rows.jsonl", list[int]()
+    with open(path, "w") as file:
+        for k in range(60):
+            file.write(json.dumps({"document": k, "concepts": [1], "body": "x" * 200_000}) + "\n")
+    real = BatchParser.batch_of
+
+    def batch_of(self: BatchParser, rows: Any) -> Any:
+        held.append(sum(len(row["body"]) for row in rows))
+        return real(self, rows)
+
+    monkeypatch.setattr(BatchParser, "batch_of", batch_of)
+    rows = Rows(find_sources([path]), AnnotateOptions(track="c", ignored=["body"]), None)
+    assert sum(batch.num_rows for batch in rows.batches("")) == 60
+    assert sum(held) == 60 * 200_000
+    assert max(held) <= 3 << 20
+
+
+def test_blocks_without_a_good_row(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{broken\n[1]\n")
+    bad: list[str] = []
+    rows = Rows(find_sources([tmp_path / "rows.jsonl"]), AnnotateOptions(track="c"), lambda *one: bad.append(one[1]))
+    assert [*rows.batches("")] == []
+    assert bad == ["line 1", "line 2"]

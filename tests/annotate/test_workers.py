@@ -14,6 +14,7 @@ from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.ingest.annotate import place, placing, reading
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
+from conceptloader.ingest.records.inputs import find_sources
 from tests.annotate.test_annotate import write_rows
 from tests.annotate.test_characters import build
 from tests.cli.test_strangers import small_disk
@@ -164,7 +165,45 @@ def test_a_full_disk_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == before
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_the_list_of_bad_rows_is_its_own(folder: Path, workers: int) -> None:
+    def full(*_: str) -> None:
+        raise OSError(28, "no room for the list")
+
+    given = inputs(folder)
+    given[0].write_text(given[0].read_text() + BAD)
+    options = AnnotateOptions(track="c", span_unit="character", overlap="levels", max_unaligned_spans=1)
+    with pytest.raises(OSError, match="no room for the list") as caught:
+        annotate(folder / "ds", given, folder / "out", options, None, full, workers)
+    assert caught.type is OSError
+    assert not (folder / "out").exists()
+
+
 def test_the_number_of_processes(folder: Path) -> None:
     for workers in (0, -1, None, "2"):
         with raises(ConfigError, "workers", repr(workers)):
             annotate(folder / "ds", inputs(folder), folder / "out", AnnotateOptions(track="c"), workers=workers)  # type: ignore[arg-type]
+
+
+def test_a_process_that_reads_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reports each batch, and the first report that nobody takes ends it, not the end of its file."""
+    source, blocks, real = tmp_path / "rows.jsonl", list[int](), reading.read_blocks
+    source.write_text(json.dumps({"document": 0, "concepts": [1], "body": "x" * 100_000}) + "\n")
+    source.write_text(source.read_text() * 60)
+
+    def counted(*arguments: Any) -> Any:
+        for block in real(*arguments):
+            blocks.append(len(block[0]))
+            yield block
+
+    def gone(_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(reading, "read_blocks", counted)
+    options = AnnotateOptions(track="c", ignored=["body"])
+    reading._read_file(str(tmp_path), find_sources([source]), options, False, 0, lambda _: None)
+    assert len(blocks) > 3
+    blocks.clear()
+    with pytest.raises((BrokenPipeError, ReadError)):
+        reading._read_file(str(tmp_path), find_sources([source]), options, False, 0, gone)
+    assert len(blocks) == 1

@@ -92,10 +92,12 @@ class Annotations:
     def _keep(self, kinds: Any, batches: Iterable[Any]) -> None:
         """In place of what was kept, from which they may be read."""
         arrow, kept = need("pyarrow", PROBLEM), TemporaryFile(dir=self._directory)  # noqa: SIM115 - read below
+        file = arrow.ipc.new_stream(kept, kinds)
+        for batch in batches:  # outside of `named`: an error of the system in `on_bad` is not one of these files
+            with named(self._directory, "written"):
+                file.write(batch)
         with named(self._directory, "written"):
-            with arrow.ipc.new_stream(kept, kinds) as file:
-                for batch in batches:
-                    file.write(batch)
+            file.close()
             kept.flush()
         self._file.close()
         self._file = kept

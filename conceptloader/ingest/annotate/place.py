@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.bulk import gather, spans_of
@@ -124,17 +125,22 @@ class Placer:
         for name, found in placed.items():
             at = np.searchsorted(offsets, found.start, "right") - 1
             whole = (found.start == offsets[at]) & (found.end == offsets[at + 1])
-            cut = (items.stop == WHOLE) & (more[row] != 0) & np.isin(row, at) & ~np.isin(row, at[whole])
-            if self.rules.overlap == "union" and cut.any():
-                raise InputError(
-                    self.where(items, int(np.argmax(cut))),
-                    "an annotation of the whole document, its bos or prefix included, which other spans divide",
-                    "one of the whole document alone, where overlaps become unions",
-                    "pass --overlap levels, or annotate twice, with another --track for whole documents",
-                )
+            if self.rules.overlap == "union":
+                self._check_whole(items, (more[row] != 0) & np.isin(row, at) & ~np.isin(row, at[whole]))
             kept = self._to_shard(found, offsets, first, items.records)
             placed[name] = replace(kept, start=kept.start - more[at] * whole)
         return placed
+
+    def _check_whole(self, items: Items, cut: NDArray[np.bool_]) -> None:
+        """Raises: InputError for one of a whole document without a span of all of it. cut: items of such documents."""
+        cut = cut & (items.stop == WHOLE)
+        if cut.any():
+            raise InputError(
+                self.where(items, int(np.argmax(cut))),
+                "an annotation of the whole document, its bos or prefix included, which other spans divide",
+                "one of the whole document alone, where overlaps become unions",
+                "pass --overlap levels, or annotate twice, with another --track for whole documents",
+            )
 
     def _prefixes(self, shard: int, first: Ints, stop: Ints) -> Ints:
         """Tokens that a build put in front of documents, of which nothing is annotated; 0 for none."""

@@ -53,10 +53,10 @@ class Figures:
         )
         return (
             "- **Start:** for a Megatron-LM run of 10^8 samples from 4 datasets, the first batch comes after "
-            f"{number(ours['median'])} s, with {number(memory[0])} MB of memory. megatron-core takes "
-            f"{number(theirs['median'])} s and {number(memory[1])} MB to build its index, or {number(warm['median'])} "
-            "s with a cached one. For 10^7 samples with a cached index it takes "
-            f"{number(fewer['ratio'])} times as long as conceptloader.\n"
+            f"{number(ours['median'])} s, with {number(memory[0])} MB of memory. megatron-core builds an index in "
+            f"{number(theirs['median'])} s and {number(memory[1])} MB of memory; with a cached index it takes "
+            f"{number(warm['median'])} s, or for 10^7 samples {number(fewer['ratio'])} times as long as "
+            "conceptloader.\n"
             f"- **Read:** a window of 4,097 tokens takes {number(micro(read))} us, datatrove's reader "
             f"{number(datatrove['ratio'])} times as long, Megatron's GPTDataset {number(megatron['ratio'])} times.\n"
             f"- **Annotations:** a window with 6 spans of 5 concepts takes {number(micro(spans))} us. Unpickling a "

@@ -53,7 +53,7 @@ def read_excluded(
 ) -> tuple[dict[str, Excluded], dict[int, int]]:
     """Dataset -> what is excluded of it, and, by entry, how many of its ids no dataset has, where there are such.
 
-    Raises: ConfigError for ids and concepts that no dataset has, tokens outside of theirs, and a view of another
+    Raises: ConfigError for ids and concepts that no dataset has, tokens outside of theirs, and a subset of another
     source; FormatError, ReadError.
     """
     found, unknown_ids = dict[tuple[str, str], list[tuple[Ints, Ints, Ints]]](), dict[int, int]()
@@ -207,15 +207,15 @@ def _of_concept(dataset: Dataset, track: str, concept: int | None) -> tuple[Ints
 
 
 def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where: str) -> tuple[Ints, Ints]:
-    """The tokens of a dataset that a view of the same files lacks."""
+    """The tokens of a dataset that a subset of the same files does not have."""
     with open_dataset(path, with_default(path, roots)) as view:
         same = view.manifest.stream_fingerprint() == dataset.manifest.stream_fingerprint()
         if view.runs is None or not same:
             raise ConfigError(
                 where,
                 str(path),
-                f"a view of {dataset.source}, or of what that is a view of",
-                f"set {where} to a view of {dataset.source}",
+                f"a subset of {dataset.source}, or of the dataset that it is a subset of",
+                f"set {where} to a subset of {dataset.source}",
             )
         start, stop = np.append(0, view.runs.end), np.append(view.runs.source, view.manifest.num_tokens)
         some = start < stop

@@ -345,7 +345,7 @@ class Mixture(Shown):
             if limit is not None and count > math.floor(limit * size):
                 raise ConfigError(
                     f"datasets.{name}.max_epochs",
-                    f"a run of {num_samples} samples that reads it {count / size:.2f} times",
-                    f"at most {limit}",
+                    f"a run of {num_samples} samples that reads {count} of its {size}, {count / size:.2f} epochs",
+                    f"at most {limit} epochs",
                     f"lower datasets.{name}.weight or num_samples, or raise the limit",
                 )

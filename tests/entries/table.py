@@ -77,7 +77,10 @@ OTHERS = (
         ("tracks.*.layout: ragged",), (*MEGATRON, "OLMo-core"), REFUSED,
         "The trainer needs tensors with one row per sample.",
     ),
-    Other(("outputs.shared_labels", "outputs.loss_mask", "outputs.ignore_index"), FRAMEWORKS, REFUSED),
+    Other(
+        ("outputs.shared_labels", "outputs.loss_mask", "outputs.ignore_index"), FRAMEWORKS, REFUSED,
+        "The adapter decides: the trainer's loss uses `loss_mask`, in torchtitan labels of -100.",
+    ),
     Other(
         ("outputs.loss_mask",), (*HUGGING_FACE, "OLMo-core"), SILENT,
         "The model gets no mask: labels without a loss are -100.",

@@ -195,7 +195,7 @@ def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
 def test_max_epochs_is_checked_before_training() -> None:
     m = cl.Mixture([100, 1000], weights=[1, 1], names=["small", "large"], max_epochs=[2, None])
     m.check_run(400)
-    with raises(ConfigError, "datasets.small.max_epochs", "a run of 500 samples that reads it 2."):
+    with raises(ConfigError, "datasets.small.max_epochs", "samples that reads 249 of its 100, 2.49 epochs"):
         m.check_run(500)
 
 

@@ -586,7 +586,7 @@ ROWS: dict[str, Row] = {
         ),
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
         row(
-            "outputs.fields, of an entry's own name", {}, own_names, leaves=("outputs.fields",),
+            "outputs.fields, named as a key of the entry", {}, own_names, leaves=("outputs.fields",),
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("outputs.columns", {"outputs": {"columns": {"teacher": "labels"}}}, seen=("teacher",)),
@@ -596,7 +596,7 @@ ROWS: dict[str, Row] = {
             leaves=("outputs.columns",), base=lambda c: _of("b", path=c.path("unweighted")), seen=("halves",),
         ),
         row(
-            "outputs.columns, of an entry's own name", {}, own_names, leaves=("outputs.columns",),
+            "outputs.columns, named as a key of the entry", {}, own_names, leaves=("outputs.columns",),
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("tracks", TOPIC, leaves=(), seen=PADDED),

@@ -61,12 +61,12 @@ OTHERS = (
     Other(("order.megatron",), tuple(ENTRIES), REFUSED),
     Other(
         ("seq_len",), FRAMEWORKS, REFUSED,
-        "The framework sets the sequence length: the key raises if its value is another one.",
+        "The framework sets the sequence length; a different value of the key raises.",
     ),
     Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
     Other(
         ("mixing: doremi, apply: loss",), ("Megatron launcher", "nanotron YAML", *HUGGING_FACE), REFUSED,
-        "The trainer computes the loss.",
+        "The trainer computes the loss, without weights of datasets.",
     ),
     Other(
         ("datasets.*.allow_pickle", "tracks.*.layout: records"),
@@ -79,7 +79,7 @@ OTHERS = (
     ),
     Other(
         ("outputs.shared_labels", "outputs.loss_mask", "outputs.ignore_index"), FRAMEWORKS, REFUSED,
-        "The adapter decides: the trainer's loss uses `loss_mask`, in torchtitan labels of -100.",
+        "The adapter sets these keys for the trainer's loss, which uses `loss_mask`, or in torchtitan labels of -100.",
     ),
     Other(
         ("outputs.loss_mask",), (*HUGGING_FACE, "OLMo-core"), SILENT,
@@ -93,7 +93,7 @@ OTHERS = (
     Other(("outputs.position_ids: off",), MEGATRON, SILENT, "Megatron makes the position ids itself."),
     Other(
         ("outputs.position_ids: off",), (*NANOTRON, "torchtitan", "TRL"), REFUSED,
-        "If the model takes position ids.",
+        "Raises only if the model takes position ids.",
     ),
     Other(
         ("outputs.cu_seqlens",), ("GrainSource",), REFUSED,
@@ -105,7 +105,8 @@ OTHERS = (
         "The trainer's losses take no weights.",
     ),
     Other(
-        tuple(f"outputs.{kind}, of an entry's own name" for kind in ("fields", "columns")), tuple(OWN_NAMES), REFUSED,
+        tuple(f"outputs.{kind}, named as a key of the entry" for kind in ("fields", "columns")), tuple(OWN_NAMES),
+        REFUSED,
         f"The entry uses these names for other values, so no field or column may have them: {_own_names()}.",
     ),
     Other(
@@ -114,7 +115,7 @@ OTHERS = (
     ),
     Other(
         ("loader.pin_memory",), tuple(ENTRIES), SAYS,
-        "Without an accelerator. With one, the key has its effect if conceptloader's own loader reads.",
+        "Tested without an accelerator. With one, the key has its effect if conceptloader makes the tensors.",
     ),
     Other(
         ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE), REFUSED,
@@ -136,12 +137,14 @@ def expected(row: str, entry: str) -> str:
 
 HEAD = """# Which key works where
 
-Made by `python -m tests.entries.table --write` from the table that [tests](../tests/entries) check; do not edit it.
-For each cell the tests train with the key and without it. [Configuration](configuration.md) says what each key means.
-A column is a way to train: an adapter, or a class for your own loop.
+<!-- Made by `python -m tests.entries.table --write`; do not edit it. -->
+
+An *entry*, a column of the table, is a way to train: an adapter, or a class for your own loop.
+[Tests](../tests/entries) check each cell: they train with the key and without it. [Configuration](configuration.md)
+explains the keys.
 
 - *yes*: the key has its effect. Batches equal those of the plain reader with the same configuration, and differ from
-  those without the key. For keys that do not change batches, such as `metrics`, the tests check their own effect.
+  those without the key. For keys that do not change batches, such as `metrics`, the tests check the effect itself.
 - *raises*: training raises a `ConfigError` that names the key, before the first batch.
 - *warns*: the key has no effect, and a warning at launch says so.
 - *given*: the key has no effect, and needs none: the note says why.
@@ -174,7 +177,7 @@ def page() -> str:
     for (_, words), together in groupby(cells, lambda cell: (re.split("[.:]", cell[0])[0], cell[1])):
         lines.append(f"| {_keys(row for row, _ in together)} | {' | '.join(words)} |")
     numbered = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
-    first = f"**In every entry**, yes: {_keys(everywhere)}. {TAKEN_OVER}"
+    first = f"Every entry has *yes* for {_keys(everywhere)}. {TAKEN_OVER}"
     return HEAD.format(everywhere=textwrap.fill(first, 120)) + "\n" + "\n".join(lines) + f"\n\n{numbered}\n"
 
 

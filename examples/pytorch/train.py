@@ -20,7 +20,7 @@ if os.path.exists("checkpoint.pt"):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     loader.load_state_dict(state["loader"])
-loader.log_start("runs", loader.steps)  # by which steps are traced to documents later
+loader.log_start("runs", loader.steps)  # a run log, to trace steps to documents
 if ranks > 1:
     torch.distributed.init_process_group("gloo")
 parallel = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
@@ -35,4 +35,4 @@ for batch in loader:
         print(f"{loader.consumed_samples} samples, loss {loss.item():.2f}; {cl.decode(batch, loader)[0]}")
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
         torch.save(state, "checkpoint.tmp")
-        os.replace("checkpoint.tmp", "checkpoint.pt")  # the last one stays until this one is complete
+        os.replace("checkpoint.tmp", "checkpoint.pt")  # keeps the old checkpoint until the new one is complete

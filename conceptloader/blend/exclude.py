@@ -15,6 +15,7 @@ from conceptloader.format.read.concepts import concept_pairs, open_index
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.paths import with_default
+from conceptloader.storage.urls import is_url
 
 logger = logging.getLogger(__name__)
 
@@ -191,9 +192,10 @@ def _of_concept(dataset: Dataset, track: str, concept: int | None) -> tuple[Ints
     if index is not None:
         found_spans: tuple[Ints, Ints] = index.spans(concept)
         return found_spans
+    build = f"; `conceptloader index {dataset.source} --track {track}` builds one"
     logger.warning(
-        "%s: track %s has no index, so that each rank reads all of it for exclude; `conceptloader index %s --track %s` "
-        "builds one", dataset.path, track, dataset.path, track,
+        "%s: track %s has no index, so that each rank reads all of it for exclude%s",
+        dataset.path, track, "" if is_url(dataset.source) else build,
     )  # fmt: skip
     found = [(NOTHING.start, NOTHING.stop)]
     for shard in range(dataset.num_shards):

@@ -4,6 +4,7 @@ of labels alone do not give. That samples and answers are as documented is what 
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -163,7 +164,15 @@ def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Pat
     make_subsets(path, tmp_path / "view", SubsetOptions(where="document % 3 <> 1"))
     both = [config(one, [SPANS]) for one in (path, tmp_path / "view")]
     read = [cl.open_blend(one).excluded["web"].holes.own for one in both]
-    assert len(caplog.records) == 2
+    assert caplog.text.count(f"`conceptloader index {path} --track concepts` builds one") == 2
+    store = fsspec.filesystem("memory")
+    store.put(f"{tmp_path}/", "/own", recursive=True)
+    caplog.clear()
+    for mask, name in zip(read, ("web", "view"), strict=True):
+        found = cl.open_blend(config(Path(name), [SPANS], datasets={"web": {"path": f"memory://own/{name}"}}))
+        np.testing.assert_array_equal(mask.start, found.excluded["web"].holes.own.start)
+    store.rm("/own", recursive=True)
+    assert caplog.text.count("has no index") == 2 and "conceptloader index" not in caplog.text  # no URL has one
     build_index(path, "concepts")
     caplog.clear()
     for mask, one in zip(read, both, strict=True):

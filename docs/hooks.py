@@ -211,7 +211,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     def shown(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), match["target"]))
         name = f"`{path}`"
-        return match[0] if path.startswith("docs/") else name if match["text"] == name else f"{match['text']} ({name})"
+        if path.startswith("docs/"):
+            return match[0]
+        return name if match["text"] in (name, "test") else f"{match['text']} ({name})"
 
     return LINK.sub(shown, markdown)
 

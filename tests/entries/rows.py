@@ -586,17 +586,17 @@ ROWS: dict[str, Row] = {
         ),
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
         row(
-            "outputs.fields, named as a key of the entry", {}, own_names, leaves=("outputs.fields",),
+            "outputs.fields, with a name that the entry uses", {}, own_names, leaves=("outputs.fields",),
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("outputs.columns", {"outputs": {"columns": {"teacher": "labels"}}}, seen=("teacher",)),
         row(
-            "outputs.columns, with missing, as stored",
+            "outputs.columns, with missing and dtype: stored",
             {"outputs": {"columns": {"halves": {"at": "inputs", "missing": 7, "dtype": "stored"}}}},
             leaves=("outputs.columns",), base=lambda c: _of("b", path=c.path("unweighted")), seen=("halves",),
         ),
         row(
-            "outputs.columns, named as a key of the entry", {}, own_names, leaves=("outputs.columns",),
+            "outputs.columns, with a name that the entry uses", {}, own_names, leaves=("outputs.columns",),
             base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
         ),
         row("tracks", TOPIC, leaves=(), seen=PADDED),

@@ -105,7 +105,7 @@ OTHERS = (
         "The trainer's losses take no weights.",
     ),
     Other(
-        tuple(f"outputs.{kind}, named as a key of the entry" for kind in ("fields", "columns")), tuple(OWN_NAMES),
+        tuple(f"outputs.{kind}, with a name that the entry uses" for kind in ("fields", "columns")), tuple(OWN_NAMES),
         REFUSED,
         f"The entry uses these names for other values, so no field or column may have them: {_own_names()}.",
     ),
@@ -139,7 +139,7 @@ HEAD = """# Which key works where
 
 <!-- Made by `python -m tests.entries.table --write`; do not edit it. -->
 
-An *entry*, a column of the table, is a way to train: an adapter, or a class for your own loop.
+An *entry*, a column of the table, is a way to train: an adapter, or a name of `conceptloader` for your own loop.
 [Tests](../tests/entries) check each cell: they train with the key and without it. [Configuration](configuration.md)
 explains the keys.
 

@@ -59,8 +59,8 @@ BATCH = (
     Row("labels", "i8", _BS, "the next token of each input; `ignore_index`, if set, where `loss_mask` is 0", _TOKENS),
     Row("tokens", "i8", ("B", "S + 1"), "one tensor, of which `input_ids` and `labels` are views", _TOKENS,
         switch="shared_labels"),
-    Row("loss_mask", "f4", _BS, "1, or 0 for no loss: on padding, in excluded samples and at excluded labels, where "
-        "the dataset's field `loss_mask` is 0, and by `mask_document_boundaries` or `loss_on_eos`",
+    Row("loss_mask", "f4", _BS, "1, or 0 for no loss: padding; excluded samples and labels; tokens with 0 in the "
+        "dataset's field `loss_mask`; labels masked by `mask_document_boundaries: true` or `loss_on_eos: false`",
         _TOKENS, blank=0, labels=True),
     Row(LOSS_WEIGHT, "f4", _BS, "weight of each label's loss; `loss_mask` stays 0 or 1, multiply both", _TOKENS,
         blank=0, labels=True),
@@ -86,8 +86,8 @@ TRACK = (
         switch="padded"),
     Row("offsets", "i8", ("B * M + 1",), "span m of sample b, k = b * M + m, has `values[offsets[k]:offsets[k + 1]]`",
         "kernels/items.py:find_records", switch="ragged"),
-    Row("values", "i8", ("m",), "concept ids", _CONCEPTS, switch="ragged"),
-    Row("scores", "f4", ("m",), "one score per concept, if the track has scores", _CONCEPTS, switch="ragged"),
+    Row("values", "i8", ("n",), "concept ids", _CONCEPTS, switch="ragged"),
+    Row("scores", "f4", ("n",), "one score per concept, if the track has scores", _CONCEPTS, switch="ragged"),
     Row("values", "", _BM, "the number of each span", _CONCEPTS, blank=0, switch="numbers"),
     Row("values", "", _BMK, "the numbers of each span, 0 beyond the count", _CONCEPTS, blank=0, switch="vectors"),
     Row("counts", "i4", _BM, "numbers of each span", "kernels/items.py:find_records", blank=0, switch="vectors"),

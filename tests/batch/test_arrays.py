@@ -14,7 +14,7 @@ from conceptloader.kernels.arrays import BATCH, TRACK, IntKey, Row, TensorKey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "batch-keys.md"
 NOT_IN_THE_TABLE = ("| any token field |", "| any column |", "| `consumed_samples` |")
-FORMS = {"": "`tracks.T`", "numbers": "codec `numpy`", "vectors": "codec `numpy`, several a span"}
+FORMS = {"": "`tracks.T`", "numbers": "codec `numpy`", "vectors": "codec `numpy`, several numbers per span"}
 
 
 def enabled_by(row: Row) -> str:

@@ -50,7 +50,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
     "runs": (
         "Runs",
-        "What the [commands for runs](../cli.md) do, in Python: trace, locate, exposure, audit, metrics, receipts.",
+        "What the [commands for runs](../cli.md) do, in Python: trace, locate, exposure, audit, metrics.",
         {
             "trace": "open_run Run trace_step trace_steps trace_sample SampleTrace DocumentPart SpanPart "
             "locate_document locate_concept find_sightings Sightings exposure exposure_by Exposure DocumentSeen "
@@ -58,7 +58,6 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
             "Difference find_checkpoints Checkpoint excluded_since Launch Member BatchRecorder read_record open_other "
             "differing_steps",
             "metrics": "on_step StepMetrics log_steps to_prometheus",
-            "receipts": "prepare make_receipt state_run RunStatement",
         },
     ),
     "trainers": (

@@ -51,7 +51,6 @@ GROUPS = {
         "locate": ("trace.commands.locate", "find the steps that contain a document or concept"),
         "exposure": ("trace.commands.exposure", "count how often documents or concepts are seen"),
         "forget": ("trace.commands.forget", "plan a run without some documents, from before they were read"),
-        "receipt": ("receipts.command", "prove in which steps a document was, and that it was in no others"),
         "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
     },
 }

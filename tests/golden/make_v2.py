@@ -21,7 +21,6 @@ from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.packed import Packed
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog
 from conceptloader.order.progress.state import OrderState
-from conceptloader.receipts import make_receipt, prepare, state_run
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import audit, open_run, read_record, trace_step
 from tests.golden import content, make
@@ -33,7 +32,6 @@ COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
 }  # fmt: skip
 RUNS = {"ramps": 24, "live": 64, "mixing": 24, "receipts": 64}  # samples that each has trained, in two launches
 BATCH = 8
-DOCUMENT = "page-7"
 
 
 def written(name: str, count: int) -> tuple[Any, Any]:
@@ -179,16 +177,11 @@ def run(root: Path, name: str) -> dict[str, Any]:
     }
 
 
-def receipt(root: Path) -> Any:
-    return make_receipt(state_run(None, root / "run-receipts", RUNS["receipts"]), DOCUMENT)
-
-
 PARTS: dict[str, Callable[[Path], Any]] = {
     "columns": columns,
     "table": table,
     "states": lambda root: {name: resumed(root, name) for name in RUNS},
     "runs": lambda root: {name: run(root, name) for name in RUNS},
-    "receipt": receipt,
 }
 
 
@@ -200,7 +193,6 @@ def read(root: Path, part: str) -> Any:
 def make_all(root: Path) -> None:
     for seed, (name, prefix) in enumerate({"web": "page", "books": "book"}.items()):
         write_dataset(root / name, random_documents(12, seed=seed, prefix=prefix, vocab_size=250), shards=2)
-        prepare(root / name)
     write_columns(root / "web")
     for name in ("spans", "dense"):
         write_dataset(root / name, random_documents(8, seed=2, vocab_size=250, mean_length=9), shards=2, encoding=name)
@@ -224,8 +216,6 @@ def make_all(root: Path) -> None:
         items = np.where(known.reshape(-1, *[1] * len(COLUMNS[name][1])), items, 0)
         assert found["columns"][name][3:] == [items.tolist(), known.tolist()], name
     assert found["table"]["mapped and kept"] == [True, True]
-    assert found["receipt"]["sightings"]
-    (root / "receipt.json").write_text(json.dumps(found["receipt"]))
     (root / "expected.json").write_text(json.dumps(found, separators=(",", ":")))
 
 

@@ -13,8 +13,8 @@ from tests.soak.builds import child
 # Folder -> the commands that go with it: its own, and those of the add-ons that need it.
 GONE = {
     "metrics": "", "batch_log": "", "mixing": "", "remote": "",
-    "receipts": "receipt", "viewer": "viewer", "subset": "subset", "index": "index",
-    "columns": "column", "trace": "trace locate exposure forget subset viewer receipt column", "ingest/adopt": "adopt",
+    "viewer": "viewer", "subset": "subset", "index": "index",
+    "columns": "column", "trace": "trace locate exposure forget subset viewer column", "ingest/adopt": "adopt",
     "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
 }  # fmt: skip
 WITHOUT = """

@@ -14,9 +14,12 @@ from conceptloader.trace import Checkpoint, Run, find_checkpoints
 OF_STEPS = "run_log", "planned", "global_batch_size", "micro_batch_size", "dp_size", "scheme"
 
 
-def add_run_arguments(parser: argparse.ArgumentParser, *config: str) -> None:
-    """Add the configuration, as `add_config`, and the options that define its steps."""
-    add_config(parser, *config)
+def add_run_arguments(
+    parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"
+) -> None:
+    """Add the configuration, which a run log may stand in for, and the options that define its steps."""
+    more = "; with --run-log only where its data are now"
+    parser.add_argument("config", metavar=name, help=meaning + more, nargs="?")
     group = parser.add_argument_group("steps").add_argument
     group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
     planned = "with --run-log: answer by CONFIG, not by what the launches trained"
@@ -27,14 +30,6 @@ def add_run_arguments(parser: argparse.ArgumentParser, *config: str) -> None:
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
     scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
     add_choice(group, "--scheme", "strided contiguous", scheme)
-
-
-def add_config(
-    parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"
-) -> None:
-    """Add the configuration, which a run log may stand in for."""
-    more = "; with --run-log only where its data are now"
-    parser.add_argument("config", metavar=name, help=meaning + more, nargs="?")
 
 
 def open_run(arguments: argparse.Namespace) -> Run:

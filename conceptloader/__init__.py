@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from conceptloader.format.read.dataset import Dataset, open_dataset
     from conceptloader.format.spec.codecs import register_codec
     from conceptloader.format.tools.concat import concat
-    from conceptloader.format.tools.reencode import reencode
     from conceptloader.format.tools.verify import verify
     from conceptloader.ingest.adopt.adopt import adopt
     from conceptloader.ingest.annotate.annotate import annotate
@@ -56,7 +55,6 @@ _HOMES = {
     "format.read.dataset": "Dataset open_dataset",
     "format.spec.codecs": "register_codec",
     "format.tools.concat": "concat",
-    "format.tools.reencode": "reencode",
     "format.tools.verify": "verify",
     "ingest.adopt.adopt": "adopt",
     "ingest.annotate.annotate": "annotate",
@@ -82,7 +80,7 @@ __all__ = [
     "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",
     "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
-    "open_dataset", "reencode", "register_codec", "testing", "trace", "verify", "writing",
+    "open_dataset", "register_codec", "testing", "trace", "verify", "writing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error

@@ -113,7 +113,7 @@ WORDS = {
     kinds.NO_NUMBER: Words(
         "{value} bytes as record {place} of track {track}",
         "a single number of {limit} bytes",
-        f"{DAMAGED}, or set layout: records; conceptloader.reencode counts spans with several numbers",
+        f"{DAMAGED}, or set layout: records",
     ),
     kinds.LARGE_RECORD: Words("{value} bytes as record {place} of track {track}", "at most {limit} bytes"),
     kinds.MANY_CONCEPTS: Words(

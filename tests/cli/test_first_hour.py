@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_the_page_of_the_command_has_every_command(checkout: Path) -> None:
 
 def test_init_writes_a_configuration_that_works(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     other = tmp_path / "more" / "data"
-    cl.reencode(dataset, other, {"concepts": "dense"})
+    shutil.copytree(dataset, other)
     run = tmp_path / "runs" / "run.yaml"
     run.parent.mkdir()
     shown = shell.json("init", dataset, other, "--out", run, "--seq-len", 8)

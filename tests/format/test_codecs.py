@@ -74,7 +74,6 @@ def test_a_codec_of_the_users(tmp_path: Path) -> None:
     with registered("upper", Upper()):
         assert cl.open_dataset(path).windows(1)[0]["a"].decode() == ["HELLO"]
         assert verify(path, full=True) == []
-        cl.reencode(path, tmp_path / "dense", {"a": "dense"})
         data = next(path.glob("*.a.data"))
         data.write_bytes(b"hello")
         assert any("found lower case" in str(problem) for problem in verify(path, full=True))

@@ -140,47 +140,13 @@ def test_joined_datasets_have_the_columns_of_each(tmp_path: Path) -> None:
     assert not (tmp_path / "ab").exists()
 
 
-def test_a_dataset_of_other_encodings_has_copies(tmp_path: Path) -> None:
-    items = with_ids(tmp_path / "ds", missing=np.arange(dataset(tmp_path / "x").num_tokens) % 7 == 0)
-    cl.reencode(tmp_path / "ds", tmp_path / "dense", {"concepts": "dense"})
-    (tmp_path / "dense" / "manifest.json").unlink()  # as after a crash
-    cl.reencode(tmp_path / "ds", tmp_path / "dense", {"concepts": "dense"})
-    for file in (tmp_path / "ds").glob("*"):
-        file.unlink()
-    assert cl.verify(tmp_path / "dense", full=True) == []
-    found, known = cl.open_dataset(tmp_path / "dense").column_values("ids", 0, len(items))
-    assert np.array_equal(found[known], items[known])
-    assert np.array_equal(np.flatnonzero(~known), np.arange(0, len(items), 7))
-
-
-def test_what_cannot_be_copied_is_said_before_the_work(tmp_path: Path) -> None:
+def test_a_corrupt_description_raises_before_the_work(tmp_path: Path) -> None:
     with_ids(tmp_path / "ds")
-    place, head = tmp_path / "ds" / "00001.ids.column", tmp_path / "ds" / "ids.column.json"
-    data, said = place.read_bytes(), head.read_bytes()
-    options, rows = cl.AnnotateOptions(track="new"), tmp_path / "rows.jsonl"
+    head, rows = tmp_path / "ds" / "ids.column.json", tmp_path / "rows.jsonl"
+    head.write_bytes(head.read_bytes()[:-9])
     rows.write_text("no row")
-    for path, content in ((place, data[1:]), (head, said[:-9])):
-        path.write_bytes(content)
-        with pytest.raises(FormatError, match=path.name):
-            cl.reencode(tmp_path / "ds", tmp_path / "out", {})
-        assert not (tmp_path / "out" / "build.json").exists()
     with pytest.raises(FormatError, match=head.name):
-        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", options)
-
-
-def test_a_copy_has_the_checksum_that_is_known(tmp_path: Path) -> None:
-    items = with_ids(tmp_path / "ds")
-    np.save(tmp_path / "ids.npy", items)
-    in_place(tmp_path / "ds", "there", [tmp_path / "ids.npy"], in_place=True)
-    for name, file in (("ids", "00001.ids.column"), ("there", "ids.npy")):
-        files = load_json(str(tmp_path / "ds" / column_file(name))).value["files"]
-        kept = (tmp_path / "ds" / column_file(name)).read_bytes()
-        edited(tmp_path / "ds", name, files={**files, "checksum": [files["checksum"][0], "0" * 16, "0" * 16]})
-        with raises(FormatError, file, found="checksum", expected="0" * 16):
-            cl.reencode(tmp_path / "ds", tmp_path / "out", {})
-        (tmp_path / "ds" / column_file(name)).write_bytes(kept)
-    cl.reencode(tmp_path / "ds", tmp_path / "out", {})
-    assert cl.verify(tmp_path / "out", full=True) == []
+        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", cl.AnnotateOptions(track="new"))
 
 
 def test_verify_reads_a_shared_file_once_for_its_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +191,7 @@ def test_a_subset_has_the_columns_of_its_source(tmp_path: Path) -> None:
 
 
 def test_an_array_of_numpy_is_read_where_it_is(tmp_path: Path) -> None:
-    """One file for all shards, each of which begins somewhere in it; joined and copied, too."""
+    """One file for all shards, each of which begins somewhere in it; joined, too."""
     ds = dataset(tmp_path / "ds")
     items = random_items(RNG, ds.num_tokens, "f2", (2, 3))
     np.save(tmp_path / "values.npy", items)
@@ -243,8 +209,7 @@ def test_an_array_of_numpy_is_read_where_it_is(tmp_path: Path) -> None:
     column = ColumnFile(dtype="f2", shape=(2, 3), stream_fingerprint=tokens, files=files, created_by="tests")
     (tmp_path / "ds" / "probs.column.json").write_bytes(column.dump())
     cl.concat([tmp_path / "ds", tmp_path / "ds"], tmp_path / "deeper" / "joined", roots=[tmp_path])
-    cl.reencode(tmp_path / "ds", tmp_path / "dense", {"concepts": "dense"})
-    for path, times in ((tmp_path / "ds", 1), (tmp_path / "deeper" / "joined", 2), (tmp_path / "dense", 1)):
+    for path, times in ((tmp_path / "ds", 1), (tmp_path / "deeper" / "joined", 2)):
         assert cl.verify(path, full=True, roots=[tmp_path]) == []
         found, known = cl.open_dataset(path, roots=[tmp_path]).column_values("probs", 0, times * ds.num_tokens)
         assert known.all()
@@ -252,4 +217,3 @@ def test_an_array_of_numpy_is_read_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "values.npy").write_bytes(data[:-1])
     with pytest.raises(FormatError, match=r"values\.npy"):
         cl.open_dataset(tmp_path / "ds").column_values("probs", 0, 1)
-    assert cl.verify(tmp_path / "dense", full=True) == []

@@ -28,7 +28,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     "format": (
         {
             "checks": "verify claims damage", "verify": "verify claims damage", "codecs": "codecs golden",
-            "columnfile": "columns golden", "reencode": "convert golden", "concat": "join golden",
+            "columnfile": "columns golden", "concat": "join golden",
             "ladder": "ladder join", "overlap": "overlap", "ranges": "windows golden",
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
             "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",

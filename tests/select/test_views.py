@@ -208,8 +208,6 @@ def test_doors(folder: Path) -> None:
         assert again.tokens(0, 50).tolist() == view.tokens(0, 50).tolist()
         assert again.stream_fingerprint == view.stream_fingerprint
     assert main(["subset", str(folder / "view"), str(folder / "view"), "--out", str(folder / "no")]) in (1, 2)
-    with pytest.raises(FormatError, match="view"):
-        cl.reencode(folder / "view", folder / "no", {"concepts": "dense"})
     assert not (folder / "no").exists()
     with pytest.raises(ConfigError, match="which has the index of its source"):
         build_index(folder / "view")

@@ -31,8 +31,8 @@ _REBUILT = (
     "with another --out"
 )
 _LEFT_BEHIND = (
-    "that dataset was rebuilt after this one was made from it: restore it, or run conceptloader.concat, annotate or "
-    "reencode again"
+    "that dataset was rebuilt after this one was made from it: restore it, or run conceptloader.concat or annotate "
+    "again"
 )
 
 logger = logging.getLogger(__name__)

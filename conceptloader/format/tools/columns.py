@@ -1,24 +1,16 @@
-"""The columns of a dataset that is made of others: of the same files, or of copies of them."""
+"""The columns of a dataset that is made of the shards of others: of the same files."""
 
 import os
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import replace
-from functools import cache
-
-import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec.columnfile import ColumnFile, HoleFiles, ItemFiles, column_file
-from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest
 from conceptloader.format.spec.shardtable import Kind
 from conceptloader.format.tools.derived import end_to_end, moved_path
-from conceptloader.storage.durable import Spool, sync_directory, write_file
-from conceptloader.storage.sample import file_checksum
-
-_CHUNK = 1 << 22
+from conceptloader.storage.durable import write_file
 
 
 def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, target: str) -> dict[str, ColumnFile]:
@@ -65,33 +57,6 @@ def write_columns(columns: dict[str, ColumnFile], directory: str) -> None:
     """Their descriptions. Raises: ReadError."""
     for name, column in columns.items():
         write_file(os.path.join(directory, column_file(name)), column.dump())
-
-
-def copy_columns(source: Files, directory: str, manifest: Manifest) -> None:
-    """Give a dataset of the same shards copies of the columns. Raises: FormatError, ReadError."""
-    checksum_of = cache(file_checksum)
-    for name in source.columns:
-        column, copies = source.columns[name], deepcopy(source.columns[name])
-        for (kind, files), copy in zip(column.kinds(name).items(), copies.kinds(name).values(), strict=True):
-            copy.path = [None] * len(files.size)
-            for shard in np.flatnonzero(files.size >= 0).tolist():
-                begin, end = 0, int(files.size[shard])
-                if files is column.files:
-                    begin = int(column.files.offset[shard])
-                    end = begin + int(manifest.shards.tokens[shard]) * column.itemsize
-                with Spool(os.path.join(directory, f"{manifest.shards.path[shard]}.{kind}")) as spool:
-                    for at in range(begin, end, _CHUNK):
-                        spool.write(source.read(kind, shard, at, min(_CHUNK, end - at)))
-                    if (known := files.checksum[shard]) is not None:
-                        path = source.path(kind, shard)
-                        found = spool.checksum if spool.size == files.size[shard] else checksum_of(path)
-                        if known != found:
-                            raise bad(path, f"checksum {found}", f"{known}, as the column says", DAMAGED)
-                    spool.commit()
-                copy.size[shard], copy.checksum[shard], copy.sample[shard] = spool.size, spool.checksum, spool.sample
-        copies.files.offset[:] = 0
-        sync_directory(directory)
-        write_columns({name: _described(copies, manifest, copies.files, copies.holes)}, directory)
 
 
 def _described(like: ColumnFile, manifest: Manifest, files: ItemFiles, holes: HoleFiles | None) -> ColumnFile:

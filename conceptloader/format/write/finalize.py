@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Callable
 
 import numpy as np
 
@@ -19,14 +18,13 @@ from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 
 
-def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | None = None) -> Manifest:
+def finalize(path: str | os.PathLike[str]) -> Manifest:
     """Write the manifest of a build whose shards are all finished.
 
     Nothing is removed but temporary files which interrupted writers left.
 
     Args:
         path: Directory of the build.
-        also: Called with the manifest before it is written, for files that belong to the dataset but to no shard.
 
     Returns:
         The manifest, as it was written.
@@ -58,8 +56,6 @@ def finalize(path: str | os.PathLike[str], also: Callable[[Manifest], object] | 
     if not manifest.num_tokens:
         raise InputError(build.path, "no token in any shard", "at least one token", "pass INPUTs of which one has text")
     _check_files(build, manifest)
-    if also is not None:
-        also(manifest)
     return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
 
 

@@ -4,13 +4,11 @@ import argparse
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
 
-from conceptloader.base.terminal import masked, printable
-from conceptloader.cli.arguments import positive, refuse_all_but, refuse_beside, refuse_without
+from conceptloader.base.terminal import masked
+from conceptloader.cli.arguments import positive, refuse_all_but, refuse_without
 from conceptloader.cli.output import Output
 from conceptloader.commands import window
-from conceptloader.commands.packing import show_packing
 from conceptloader.commands.stats import show_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -18,8 +16,8 @@ from conceptloader.format.spec.columnfile import ColumnFile
 from conceptloader.ingest.records.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
-Show windows, documents or ranges of tokens: their documents, text (if the tokenizer is known), spans with concept
-names, and the bytes of files that are read for them. Without a position: a summary of the dataset.
+Show windows, documents or ranges of tokens: their documents, text (if the tokenizer is known), and spans with concept
+names. Without a position: a summary of the dataset.
 
   conceptloader inspect data/corpus
   conceptloader inspect data/corpus --window 12 --seq-len 512
@@ -27,17 +25,12 @@ names, and the bytes of files that are read for them. Without a position: a summ
   conceptloader inspect data/corpus --document a1 --column teacher_ids
   conceptloader inspect data/corpus --random 3 --seq-len 128
   conceptloader inspect data/corpus --random 3 --documents --seed 7
-  conceptloader inspect data/atlas --search astronomy
-  conceptloader inspect data/corpus --stats --top 30 --plot corpus.png
-  conceptloader inspect data/corpus --packing 2048 4096 --bins 16 64 256 --plot packing.png
+  conceptloader inspect data/corpus --stats --top 30
 
 Spans are shown as [start, end); "<" instead of "[": it begins before the window, ">" instead of ")": it ends after it.
 Window I consists of S + 1 tokens from token I * S on, as in training with `seq_len: S`.
---search lists concepts whose name, group or details (description, taxonomy, original id) contain TEXT, ignoring case.
 --stats counts documents, tokens, spans and concepts: percentiles of the lengths of documents and spans, and for each
 concept its spans and its share of all tokens. It reads documents and spans, but no tokens.
---packing shows statistics of packs (docs/packing.md) for each choice of seq_len and --bins: how many, their fill, and
-the shares of documents that do not fit into one, and that windows would cut.
 """
 
 
@@ -52,10 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--document-number", type=int, metavar="N", help="document N of the dataset")
     place.add_argument("--tokens", metavar="A:B", help="tokens A to B - 1 of the dataset")
     place.add_argument("--random", type=positive, metavar="N", help="N windows of --seq-len S, or N --documents")
-    place.add_argument("--search", metavar="TEXT", help="concepts whose name or details contain TEXT")
     place.add_argument("--stats", action="store_true", help="counts of documents, tokens, spans and concepts")
-    sizes = "statistics of packs of these numbers of tokens (default: 2048 4096 8192)"
-    place.add_argument("--packing", type=positive, nargs="*", metavar="S", help=sizes)
     parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens per window (default with --random: 128)")
     parser.add_argument("--documents", action="store_true", help="with --random: documents instead of windows")
     meaning = "show the values of this column, too (first 8 of a token; all with --json)"
@@ -63,35 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="with --random: seed of the choice (default: 0)"
     )
-    of_concepts = parser.add_argument_group("with --search or --stats").add_argument
-    of_concepts("--track", action="append", default=[], metavar="TRACK", help="default: all")
-    of_concepts("--top", type=positive, default=20, metavar="N", help="concepts shown (default: 20)")
-    parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K", help="with --packing")
-    parser.add_argument("--plot", metavar="FILE", help="with --stats or --packing: plot them, too (.png, .svg, .pdf)")
-
-
-_OF_DATASET = "dataset", "root"
-_OF_RANDOM = "documents", "seed"
-_OF_CONCEPTS = "track", "top"
+    of_stats = parser.add_argument_group("with --stats").add_argument
+    of_stats("--track", action="append", default=[], metavar="TRACK", help="default: all")
+    of_stats("--top", type=positive, default=20, metavar="N", help="concepts shown (default: 20)")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.stats:
-        refuse_all_but("--stats", arguments, *_OF_DATASET, *_OF_CONCEPTS, "plot")
+        refuse_all_but("--stats", arguments, "dataset", "root", "track", "top")
         return show_stats(arguments, output)
-    if arguments.packing is not None:
-        refuse_all_but("--packing", arguments, *_OF_DATASET, "bins", "plot")
-        return show_packing(arguments, output)
-    refuse_without("--packing", arguments, "bins")
-    refuse_without("--stats", arguments, "plot")
+    refuse_without("--stats", arguments, "track", "top")
     if arguments.random is not None:
-        refuse_beside("--random", arguments, *_OF_CONCEPTS)
         return _show_random(arguments, output)
-    if arguments.search is not None:
-        refuse_beside("--search", arguments, *_OF_RANDOM, "seq_len", "tokenizer", "column")
-        return _show_concepts(arguments, output)
-    refuse_without("--random", arguments, *_OF_RANDOM)
-    refuse_without("--search", arguments, *_OF_CONCEPTS)
+    refuse_without("--random", arguments, "documents", "seed")
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect", "one of --window and --seq-len", "the two together", "pass --window and --seq-len")
     return _show_place(arguments, output)
@@ -166,53 +140,9 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
         found, text = [], []
         for number in chosen:
             shown = window.describe(dataset, *place(number), tokenizer, arguments.column)
-            del shown["reads"]
             found.append({kind: number, **shown})
             text += [f"== {kind} {number:,}", *window.lines(shown), ""]
     output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
-
-
-def _show_concepts(arguments: argparse.Namespace, output: Output) -> None:
-    with open_dataset(arguments.dataset, arguments.root) as dataset:
-        named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
-        tracks = arguments.track or named
-        if not tracks:
-            raise ConfigError(
-                dataset.path,
-                "no track with a vocabulary",
-                "a track with a vocabulary",
-                "build with --vocabulary FILE: concepts are ids here",
-            )
-        value: dict[str, Any] = {"dataset": dataset.path, "tracks": {}}
-        for track in tracks:
-            known = [asdict(one) for one in dataset.concepts(track)]
-            found = [one for one in known if _holds(one, arguments.search.casefold())]
-            value["tracks"][track] = {"concepts": len(known), "groups": _groups(dataset, track), "found": found}
-    output.result(value, _concept_lines(value["tracks"], arguments.search, arguments.top))
-
-
-def _groups(dataset: Dataset, track: str) -> list[list[Any]]:
-    """[name, concepts] of each group of a track with a vocabulary."""
-    vocabulary = dataset.tracks[track].vocabulary
-    return [list(group) for group in vocabulary.groups] if vocabulary is not None else []
-
-
-def _holds(value: Any, wanted: str) -> bool:
-    if isinstance(value, (dict, list)):
-        return any(_holds(item, wanted) for item in (value.values() if isinstance(value, dict) else value))
-    return wanted in str(value).casefold()
-
-
-def _concept_lines(tracks: Mapping[str, Any], search: str, top: int) -> Iterator[str]:
-    for track, entry in tracks.items():
-        groups = ", ".join(f"{name} {n:,}" for name, n in entry["groups"])
-        yield f"track {track}: {entry['concepts']:,} concepts" + (f" ({groups})" if groups else "")
-        for one in entry["found"][:top]:
-            yield f"  {one['id']}: {printable(one['name'], 60)}" + (f" [{one['group']}]" if one["group"] else "")
-            for name, detail in one["details"].items():
-                yield f"      {name}: {printable(str(detail), 100)}"
-        rest = len(entry["found"]) - top
-        yield f"  {len(entry['found']):,} with {search!r}" + (f", {rest:,} not shown (--top)" if rest > 0 else "")
 
 
 def _overview(dataset: Dataset) -> dict[str, object]:
@@ -231,7 +161,7 @@ def _overview(dataset: Dataset) -> dict[str, object]:
                 "records": int(manifest.shards.tracks[name].records.sum()),
                 "encodings": sorted({str(encoding) for encoding in manifest.shards.tracks[name].encoding}),
                 "concepts": track.vocabulary.count if track.vocabulary else None,
-                "groups": dict(_groups(dataset, name)),
+                "groups": dict(track.vocabulary.groups) if track.vocabulary else {},
                 "max_concepts_per_record": track.max_items,
                 "max_spans_per_window": {str(2**k): track.max_spans[k] for k in range(7, 18, 2)},
             }

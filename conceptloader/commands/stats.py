@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.base.terminal import counted
-from conceptloader.cli.output import Output, save_picture, table
+from conceptloader.cli.output import Output, table
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.tools.stats import dataset_stats, heading, name_of, percentile_line
 
@@ -14,9 +13,6 @@ from conceptloader.format.tools.stats import dataset_stats, heading, name_of, pe
 def show_stats(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         value = dataset_stats(dataset, arguments.track or None)
-    if arguments.plot is not None:
-        plots = need_add_on("conceptloader.viewer.plots", "--plot")
-        save_picture(plots.figure_of(value, arguments.top), arguments.plot)
     output.result(value, _lines(value, arguments.top))
 
 

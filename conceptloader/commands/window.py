@@ -1,4 +1,4 @@
-"""A range of tokens as text: its documents, text, spans with concepts, columns, and the bytes that are read for it."""
+"""A range of tokens as text: its documents, text, spans with concepts, and columns."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.terminal import masked, printable
+from conceptloader.base.terminal import printable
 from conceptloader.cli.arguments import add_dataset
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.files import Files
 from conceptloader.format.spec.columnfile import BF16
 from conceptloader.ingest.records.tokenizer import TextTokenizer
 
@@ -22,26 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
 
 
-class _RecordingFiles(Files):
-    """Records which bytes of which file were read."""
-
-    reads: list[dict[str, Any]]
-
-    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
-        self.reads.append({"file": masked(self.path(kind, shard)), "offset": offset, "bytes": size})
-        return super().read(kind, shard, offset, size)
-
-
 def describe(
     dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None, columns: Sequence[str]
 ) -> dict[str, Any]:
     """Describe tokens [start, stop) as JSON values. Positions of spans are relative to `start`."""
-    files = _RecordingFiles(dataset.manifest, dataset.files.roots, dataset.files.source)
-    files.reads = []
-    dataset.files = dataset.reader.files = files
     sample = dataset.read(start, stop, dataset.chosen_tracks(None), documents=True)
     shown = {name: _column(dataset, name, start, stop) for name in columns}
-    reads = [*files.reads]  # without what showing the ids of documents takes
     tokens = sample["tokens"].tolist()
     firsts = sample["documents"].first.tolist()
     documents = [
@@ -64,7 +49,6 @@ def describe(
             track: list(_spans(dataset, track, sample[track], tokens, tokenizer)) for track in sorted(dataset.tracks)
         },
         **({"columns": shown} if shown else {}),
-        "reads": reads,
     }
 
 
@@ -125,10 +109,6 @@ def lines(window: dict[str, Any]) -> Iterator[str]:
         yield f"column {name}: {column['item']}"
         for place, (token, value) in enumerate(zip(window["token_ids"], column["values"], strict=True)):
             yield f"  {place} of token {token}: {_first(value)}"
-    if "reads" in window:
-        yield "reads"
-        for one in window["reads"]:
-            yield f"  {one['bytes']:>10,} bytes at {one['offset']:>14,} of {one['file']}"
 
 
 def _first(value: Any) -> str:

@@ -1,7 +1,6 @@
 """The commands on data: what they print, as text and as JSON, and their exit codes."""
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -118,10 +117,6 @@ def test_inspect(shell: Shell, dataset: Path) -> None:
         (3, 9, ["size", "animal"]),
     ]
     assert [span["record"] for span in window["tracks"]["metadata"]] == [{"n": 1}, {}]
-    for read in window["reads"]:
-        assert 0 <= read["offset"] <= read["offset"] + read["bytes"] <= Path(read["file"]).stat().st_size
-    stream = next(read for read in window["reads"] if read["file"].endswith("stream.bin"))
-    assert (stream["offset"], stream["bytes"]) == (16, 18)
 
     text = shell("inspect", dataset, "--document", "a")
     assert "A cat sat." in text
@@ -171,18 +166,8 @@ def test_sample(shell: Shell, dataset: Path) -> None:
     assert "== document" in shell("inspect", dataset, "--random", 3, "--documents")
 
 
-def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = tmp_path / "stats.png"
-    found = shell.json("inspect", dataset, "--stats", "--plot", picture)
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))  # as on a disk that is full
-    try:
-        shell("inspect", dataset, "--stats", "--plot", tmp_path / "half.png", code=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, most)
-    assert "half.png: cannot be written" in shell.stderr
-    assert not (tmp_path / "half.png").exists()
+def test_stats(shell: Shell, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shell.json("inspect", dataset, "--stats")
     concepts = {entry["name"]: entry for entry in found["tracks"]["concepts"]["concepts"]}
     # in each of four pairs of documents "cat" and "größe", whose eos belong to no span
     assert concepts["animal"]["spans"] == 4 * 2

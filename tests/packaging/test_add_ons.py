@@ -101,9 +101,6 @@ if name.endswith("annotate"):
 if name.endswith("batch_log"):
     code, text = said("trace", "--audit", "--run-log", "log")
     assert code == 2 and name in text, text
-if "subset" in gone or "viewer" in gone:
-    code, text = said("inspect", "data/rows", "--stats", "--plot", "stats.png")
-    assert (code == 2 and name in text) == ("viewer" in gone), text
 if name.endswith("remote"):
     refused(lambda: cl.open_dataset("s3://bucket/data"), "s3", name)
 if name.endswith("integrations"):

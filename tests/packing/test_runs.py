@@ -1,8 +1,5 @@
 """Runs over packs: everything that holds of windows holds of them."""
 
-import contextlib
-import io
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -188,34 +185,6 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
         make_dataloader({**content, "outputs": {"loss_mask": False}}, micro_batch_size=1)
     with raises(ConfigError, "seq_len", "nothing"):
         open_blend({key: value for key, value in content.items() if key != "seq_len"})
-
-
-def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], tmp_path: Path) -> None:
-    path, picture = content["datasets"]["chat"]["path"], tmp_path / "packing.png"
-    asked = ["inspect", path, "--packing", "32", "64", "--bins", "4", "8"]
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        assert main([*asked, "--plot", str(picture), "--json"]) == 0
-        assert main(asked) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    found = json.JSONDecoder().raw_decode(output.getvalue())[0]["packing"]
-    assert [(one["seq_len"], one["bins"]) for one in found] == [(32, 4), (32, 8), (64, 4), (64, 8)]
-    for one in found:
-        dataset = cl.open_dataset(path)
-        config = {"seq_len": one["seq_len"], "packing": {"bins": one["bins"]}, "datasets": {"chat": {"path": path}}}
-        view = open_blend(config).views[0]
-        parts = Counter(part.document for pack in range(one["packs"]) for part in view.packs.parts(pack))
-        lengths = [b - a for d in range(dataset.num_documents) for a, b in [dataset.document_range(d)]]
-        assert one["packs"] == view.count
-        assert one["fill"] == pytest.approx(sum(lengths) / (one["packs"] * one["seq_len"]))
-        assert one["documents_looked_at"] == sum(n > 0 for n in lengths)
-        longer = sum(n > one["seq_len"] for n in lengths)
-        split = sum(parts[d] > 1 for d, n in enumerate(lengths) if n <= one["seq_len"])
-        assert one["documents_longer"] == pytest.approx(longer / one["documents_looked_at"])
-        assert one["documents_split"] == pytest.approx(split / one["documents_looked_at"])
-        cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "truncate"}}).views[0]
-        kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.packs.parts(pack))
-        assert one["tokens_lost_by_truncation"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
 
 
 def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,7 +162,7 @@ class Dataset(Shown, Viewable):
                 f"{self.path}: track {chosen!r}",
                 f"no concept {concept!r}",
                 f"one of {len(known) // 2} names or ids",
-                f"look for it: conceptloader inspect {self.path} --search",
+                f"pass a name of {chosen}.vocabulary.json there",
             )
         return known[concept]
 

@@ -53,10 +53,9 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         {
             "trace": "open_run Run trace_step trace_steps trace_sample SampleTrace DocumentPart SpanPart "
             "locate_document locate_concept find_sightings Sightings exposure exposure_by Exposure DocumentSeen "
-            "ConceptSeen documents_with parse_where Where locate_where explain read_losses LossLog Line audit Report "
-            "Difference find_checkpoints Checkpoint excluded_since Launch Member BatchRecorder read_record open_other "
-            "differing_steps",
-            "metrics": "on_step StepMetrics log_steps to_prometheus",
+            "ConceptSeen documents_with parse_where Where locate_where Line audit Report "
+            "Difference find_checkpoints Checkpoint excluded_since Launch Member BatchRecorder read_record open_other",
+            "metrics": "on_step StepMetrics",
         },
     ),
     "trainers": (

@@ -3,7 +3,6 @@
 Every command pays for what is imported here, --help too: what only some need is imported where they do.
 """
 
-import io
 import json
 import logging
 import os
@@ -13,7 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from conceptloader.base.terminal import counted, masked, printable, printable_json
-from conceptloader.errors import ConceptloaderError, ConfigError
+from conceptloader.errors import ConceptloaderError
 
 if TYPE_CHECKING:
     from conceptloader.format.spec.manifest import Manifest
@@ -127,22 +126,6 @@ def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, in
             bar.update(done - bar.n)
 
         yield progress
-
-
-def save_picture(figure: Any, path: str) -> None:
-    """Write a matplotlib Figure atomically. Raises: ConfigError."""
-    from conceptloader.storage.durable import write_file
-
-    picture = io.BytesIO()
-    try:
-        figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)
-        write_file(path, picture.getvalue())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--plot {path}",
-            f"cannot be written: {error}",
-            fix="pass --plot another file, or run `chmod u+w` on its folder",
-        ) from error
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
 from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
@@ -85,57 +84,18 @@ def on_step(callback: Callback) -> Callable[[], None]:
     return lambda: callbacks.remove(callback)
 
 
-def log_steps(every: int = 100) -> Callback:
-    """A callback that logs steps, at INFO, as conceptloader.metrics.
-
-    Args:
-        every: Steps from one line to the next.
-
-    Returns:
-        What `on_step` takes.
-    """
-
-    def callback(metrics: StepMetrics) -> None:
-        if metrics.step % every == 0:
-            drawn = ", ".join(f"{name} {epochs:.3f}" for name, epochs in metrics.epochs.items())
-            logger.info(
-                "step %d: waited %.3f of %.3f s for data, %d micro batches ahead, %d retries; epochs: %s",
-                metrics.step, metrics.waited_seconds, metrics.seconds, metrics.ready, metrics.retries, drawn,
-            )  # fmt: skip
-
-    return callback
-
-
-def to_prometheus(registry: Any = None) -> Callback:
-    """A callback that sets gauges, conceptloader_waited_seconds and so on, those by dataset with the label `dataset`.
-
-    Args:
-        registry: Of prometheus_client, by default its global one.
-
-    Returns:
-        What `on_step` takes.
-
-    Raises:
-        ConfigError: Without that package.
-    """
-    package = need("prometheus_client", "metrics: found no prometheus_client package")
-    gauges: dict[str, Any] = {}
-
-    def callback(metrics: StepMetrics) -> None:
-        for name, value in asdict(metrics).items():
-            by_dataset = isinstance(value, dict)
-            if name not in gauges:
-                where = {"labelnames": ["dataset"] * by_dataset, "registry": registry or package.REGISTRY}
-                gauges[name] = package.Gauge(f"conceptloader_{name}", f"StepMetrics.{name}", **where)
-            for key, one in value.items() if by_dataset else [("", value)] if value is not None else []:
-                (gauges[name].labels(key) if by_dataset else gauges[name]).set(one)
-
-    return callback
-
-
 Labels = tuple[int, int, int]
 """Of a micro batch: labels, those with a loss, samples without any."""
-_to_log = log_steps()
+
+
+def _to_log(metrics: StepMetrics) -> None:
+    """Of every 100th step a line, at INFO, as conceptloader.metrics."""
+    if metrics.step % 100 == 0:
+        drawn = ", ".join(f"{name} {epochs:.3f}" for name, epochs in metrics.epochs.items())
+        logger.info(
+            "step %d: waited %.3f of %.3f s for data, %d micro batches ahead, %d retries; epochs: %s",
+            metrics.step, metrics.waited_seconds, metrics.seconds, metrics.ready, metrics.retries, drawn,
+        )  # fmt: skip
 
 
 class Meter:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from conceptloader.base.packages import need_add_on, unknown_name
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.checkpoints import Checkpoint, find_checkpoints
-from conceptloader.trace.compare import differing_steps, open_other
 from conceptloader.trace.exposure import Exposure, exposure
-from conceptloader.trace.forget import Sightings, documents_with, find_sightings
+from conceptloader.trace.forget import Sightings, documents_with, find_sightings, open_other
 from conceptloader.trace.groups import exposure_by
 from conceptloader.trace.locate import (
     ConceptSeen,
@@ -20,7 +19,6 @@ from conceptloader.trace.locate import (
     locate_document,
     locate_where,
 )
-from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.past import open_run
 from conceptloader.trace.ranges import Member
 from conceptloader.trace.run import Run
@@ -37,7 +35,6 @@ __all__ = [
     "Exposure",
     "Launch",
     "Line",
-    "LossLog",
     "Member",
     "Report",
     "Run",
@@ -46,10 +43,8 @@ __all__ = [
     "SpanPart",
     "Where",
     "audit",
-    "differing_steps",
     "documents_with",
     "excluded_since",
-    "explain",
     "exposure",
     "exposure_by",
     "find_checkpoints",
@@ -60,7 +55,6 @@ __all__ = [
     "open_other",
     "open_run",
     "parse_where",
-    "read_losses",
     "read_record",
     "trace_sample",
     "trace_step",

@@ -3,13 +3,18 @@
 docs/removal.md says what a run that is replayed from before the first of them still has of them.
 """
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from conceptloader.blend import load_config, open_blend
 from conceptloader.format.read.bulk import equal_pairs, pairs
 from conceptloader.format.spec.columns import Ints
+from conceptloader.order.progress.resume import splice
+from conceptloader.trace.past import defaults_of
 from conceptloader.trace.ranges import document_ranges, ranges_of, samples_holding
 from conceptloader.trace.run import Run
 
@@ -52,6 +57,32 @@ def find_sightings(run: Run, documents: Mapping[str, Ints], num_samples: int) ->
             parts.append(np.stack([sample, np.full(len(sample), names.index(name)), document]))
     # Once each: a pack may hold two parts of a document, and a sample may have been trained again.
     return Sightings(*np.unique(np.concatenate(parts, 1), axis=1))
+
+
+def open_other(
+    run: Run, config: str | os.PathLike[str] | Mapping[str, Any], base_dir: str | os.PathLike[str] | None = None
+) -> Run:
+    """Another configuration as if the steps of `run` were trained with it.
+
+    Its steps have the batch sizes of `run`. Weights that were set while that was going hold here, too.
+
+    Args:
+        run: The run, see `open_run`.
+        config: As for `load_config`.
+        base_dir: As for `load_config`.
+
+    Raises:
+        ConfigError: An option or argument breaks a rule, or it lacks a dataset of such weights.
+    """
+    whole = run.whole_order
+    defaults = defaults_of(whole, run.blend.config.seq_len)
+    blend = open_blend(load_config(config, defaults=defaults, base_dir=base_dir))
+    live = [phase for phase in whole.phases if phase.start in whole.live and phase.start >= whole.decided(whole.base)]
+    ended = [steps for phase in live if (steps := blend.spec.ended(phase.start))]
+    kept = (phase for phase in blend.spec.phases if not any(phase.start in steps for steps in ended))
+    phases = sorted([*kept, *live], key=lambda phase: phase.start)
+    spec = replace(blend.spec, phases=tuple(phases), live=tuple(phase.start for phase in live))
+    return Run(blend=replace(blend, spec=splice(whole, spec, whole.base)), history=run.history)
 
 
 def _sightings(run: Run, index: int, numbers: Ints, num_samples: int) -> tuple[Ints, Ints]:

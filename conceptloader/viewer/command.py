@@ -32,7 +32,6 @@ forward the port: --port 8765 here, ssh -L 8765:localhost:8765 there. For steps 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, "CONFIG|DATASET", "configuration of a run (YAML), or directory or URL of a dataset")
     add = parser.add_argument
-    add("--losses", metavar="DIR", help="loss log of the run: show losses of steps")
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
     add("--seq-len", type=positive, default=512, metavar="S", help="tokens per window, for a dataset (default: 512)")
     add("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
@@ -49,14 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     dataset = arguments.config is not None and (is_url(arguments.config) or os.path.isdir(arguments.config))
-    if dataset and any(map(vars(arguments).get, ("run_log", "losses", "samples", "global_batch_size"))):
+    if dataset and any(map(vars(arguments).get, ("run_log", "samples", "global_batch_size"))):
         raise ConfigError(
             arguments.config, "a dataset, which has no steps", "a configuration", "give the run's configuration"
         )
     if dataset:
         looked = alone(open_dataset(arguments.config, arguments.root), arguments.seq_len, arguments.tokenizer)
     else:
-        options = chosen(arguments, "samples", "losses", "tokenizer")
+        options = chosen(arguments, "samples", "tokenizer")
         run, title = open_run(arguments), os.path.basename(os.path.abspath(arguments.config or arguments.run_log))
         looked = Looked(title=title, run=run, log=arguments.run_log, **options)
     with Server(looked, arguments.host, arguments.port) as server:

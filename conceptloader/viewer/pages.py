@@ -3,7 +3,6 @@
 Open windows.py next, then corpus.py.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from conceptloader.base.strict import plain
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
-from conceptloader.trace.losses import read_losses
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import trace_sample
 from conceptloader.viewer import corpus, search, windows
@@ -105,20 +103,9 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
             for at, k, epoch, i in zip(*columns, strict=True)
         ]
     return {"n": number, "range": [first, stop], "ranks": plan.partition.dp_size, "rank": query.text("rank", ""),
-            "samples": samples, "loss": _losses(looked, number, first, stop),
+            "samples": samples,
             "in_all": (stop - first) * len(ranks) // plan.partition.dp_size,
             **_contents(looked, era, [one["sample"] for one in samples[:MOST_TRACED]])}  # fmt: skip
-
-
-def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any] | None:
-    """By sample, and their mean; NaN and Inf as strings. None without a loss log."""
-    if looked.losses is None:
-        return None
-    rows = read_losses(looked.losses, number, number + 1)
-    rows = rows[(rows["span"] == -1) & (rows["sample"] >= first) & (rows["sample"] < stop)]
-    values = [*rows["loss"].tolist(), float(rows["loss"].mean()) if len(rows) else None]
-    *losses, mean = (one if one is None or math.isfinite(one) else str(one) for one in values)
-    return {"mean": mean, "samples": dict(zip(rows["sample"].tolist(), losses, strict=True))}
 
 
 def _contents(looked: Looked, run: Run, samples: list[int]) -> dict[str, Any]:

@@ -82,8 +82,8 @@ def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:
 @contextmanager
 def new_figure(height: float) -> Iterator[Any]:
     """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
-    matplotlib = need("matplotlib", "--plot: the matplotlib package is not installed")
-    figures = need("matplotlib.figure", "--plot: the matplotlib package is not installed")
+    matplotlib = need("matplotlib", "plot_stats: the matplotlib package is not installed")
+    figures = need("matplotlib.figure", "plot_stats: the matplotlib package is not installed")
     with matplotlib.rc_context({"font.size": 8}):
         yield figures.Figure(figsize=(10, height), layout="constrained")
 

@@ -91,7 +91,7 @@ class Source(Member):
 class Looked:
     """run: what is looked at; alone: it is one dataset, in no run.
 
-    samples: length of the run, if it was given. log, losses, tokenizer: the options of these names.
+    samples: length of the run, if it was given. log, tokenizer: the options of these names.
     """
 
     title: str
@@ -99,7 +99,6 @@ class Looked:
     alone: bool = False
     samples: int | None = None
     log: str | None = None
-    losses: str | None = None
     tokenizer: str | None = None
     _kept: dict[Any, Any] = field(default_factory=dict)
 

@@ -47,7 +47,7 @@ COMMANDS: list[list[str]] = [
     ["subset", "ds", "ds", "--out", "joined"],
     ["trace", "run.yaml", "--sample", "0"], ["locate", "run.yaml", "--document", IN_NAMES],
     ["locate", "run.yaml", "--concept", IN_NAMES],
-    ["trace", "run.yaml", "--global-batch-size", "4", "--step", "0", "--indices-only"],
+    ["trace", "run.yaml", "--global-batch-size", "4", "--step", "0"],
     ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"],
     ["build", "in.jsonl", "--vocabulary-only", "--out", "found.txt"],
     ["build", "in.jsonl", "--vocabulary-only", "--out", "missing/found.txt"], ["trace", "no.yaml", "--sample", "0"],
@@ -134,7 +134,7 @@ def test_stdout_on_a_full_disk(dataset: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["trace", "run.yaml", "--global-batch-size", "4", "--step", str(10**23), "--indices-only"],
+        ["trace", "run.yaml", "--global-batch-size", "4", "--step", str(10**23)],
         ["locate", "run.yaml", "--document", "a", "--samples", str(10**23)],
         ["trace", "run.yaml", "--step", "0", "--global-batch-size", "4", "--rank", "7"],
         ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--track", "nothing"],

@@ -1,5 +1,6 @@
 """plan, trace, when, audit as commands."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -45,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-INDICES = "trace", "{config}", "--step", "0", "--indices-only"
+STEP = "trace", "{config}", "--step", "0"
 
 
 def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
@@ -55,41 +56,17 @@ def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
 
 def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "run.yaml"
-    by_log = answer(capsys, "trace", config, "--run-log", folder / "run", "--steps", "2:5", "--indices-only")["shares"]
-    sizes = [
-        "--global-batch-size",
-        "8",
-        "--micro-batch-size",
-        "2",
-        "--dp-size",
-        "2",
-        "--steps",
-        "2:5",
-        "--indices-only",
-    ]
-    by_hand = answer(capsys, "trace", config, *sizes)["shares"]
-    assert by_log == by_hand
-    assert [(s["step"], s["dp_rank"], s["micro_batch"]) for s in by_log] == [
-        (step, dp_rank, micro_batch) for step in (2, 3, 4) for dp_rank in (0, 1) for micro_batch in (0, 1)
-    ]
-    for share in by_log:
-        batch = np.load(folder / f"{share['step']}.{share['micro_batch']}.{share['dp_rank']}.npz")
-        assert [one["sample"] for one in share["samples"]] == batch["sample_index"].tolist()
-        assert [one["dataset"] for one in share["samples"]] == [["books", "web"][k] for k in batch["dataset_id"]]
-
-
-def test_a_picture_of_the_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["trace", str(folder / "run.yaml"), "--run-log", str(folder / "run"), "--step", "2", "--indices-only"]
-    assert main([*asked, "--plot", str(tmp_path / "a.svg")]) == 0
-    assert main([*asked, "--until", "9", "--plot", str(tmp_path / "b.svg")]) == 0
-    whole, part = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
-    for text in ("books", "web", "share of the samples", "epochs"):
-        assert f"<!-- {text} -->" in whole
-        assert f"<!-- {text} -->" in part
-    assert whole != part
-    assert main([*asked, "--until", "2", "--plot", str(tmp_path / "c.svg")]) == 2
-    assert "--until: found 2, expected a step after 2" in capsys.readouterr().err
-    assert not (tmp_path / "c.svg").exists()
+    by_log = answer(capsys, "trace", config, "--run-log", folder / "run", "--steps", "2:5")["rows"]
+    sizes = ["--global-batch-size", "8", "--micro-batch-size", "2", "--dp-size", "2", "--steps", "2:5"]
+    assert answer(capsys, "trace", config, *sizes)["rows"] == by_log
+    keys = "step", "micro_batch", "dp_rank", "slot", "sample", "dataset"
+    found = {tuple(row[key] for key in keys) for row in by_log}
+    expected = set()
+    for step, micro_batch, dp_rank in itertools.product((2, 3, 4), (0, 1), (0, 1)):
+        batch = np.load(folder / f"{step}.{micro_batch}.{dp_rank}.npz")
+        for slot, (sample, k) in enumerate(zip(batch["sample_index"].tolist(), batch["dataset_id"], strict=True)):
+            expected.add((step, micro_batch, dp_rank, slot, sample, ["books", "web"][k]))
+    assert found == expected
 
 
 def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,9 +112,7 @@ def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytes
 
 def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, log = str(folder / "run.yaml"), str(folder / "run")
-    indices = [word.format(config=config) for word in INDICES]
     expected = {
-        (*indices, "--run-log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
         ("trace", config, "--run-log", log, "--sample", "5"): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
         ("trace", config, "--sample", "5"): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
         ("locate", config, "--run-log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
@@ -154,29 +129,21 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ([*INDICES], "steps cannot be mapped to samples"),
+        ([*STEP], "steps cannot be mapped to samples"),
         (["trace", "--step", "0"], "found no configuration, expected CONFIG, the YAML file of the run, or its run log"),
-        ([*INDICES, "--planned"], "--planned without --run-log"),
+        ([*STEP, "--planned"], "--planned without --run-log"),
         (["locate", "--planned", "--run-log", "{folder}/run", "--document", "web-3"], "found no configuration"),
-        (["trace", "{config}", "--step", "3"], "steps cannot be mapped to samples"),
-        ([*INDICES, "--run-log", "{folder}"], "found no start of a run"),
-        ([*INDICES, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),
-        ([*INDICES, "--global-batch-size", "8", "--dp-size", "3"], "expected a multiple of"),
-        ([*INDICES, "--run-log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch-size"),
+        ([*STEP, "--run-log", "{folder}"], "found no start of a run"),
+        ([*STEP, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),
+        ([*STEP, "--global-batch-size", "8", "--dp-size", "3"], "expected a multiple of"),
+        ([*STEP, "--run-log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch-size"),
         (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch-size"),
         (
             ["locate", "{config}", "--concept", "a", "--micro-batch-size", "2"],
             "--micro-batch-size without --global-batch-size",
         ),
         (["exposure", "{config}", "--samples", "8", "--dataset", "a"], "--dataset: found with --by source, expected"),
-        ([*INDICES, "--run-log", "{folder}/run", "--until", "9"], "--until without --plot"),
-        (
-            ["trace", "{config}", "--run-log", "{folder}/run", "--step", "0", "--until", "9"],
-            "--until without --indices-only",
-        ),
-        (["trace", "{config}", "--run-log", "{folder}/run", "--step", "0", "--top", "9"], "--top without --losses"),
-        (["trace", "{config}", "--sample", "0", "--indices-only"], "--indices-only and --sample"),
-        ([*INDICES, "--run-log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
+        ([*STEP, "--run-log", "{folder}/run", "--rank", "2"], "--rank: found 2, expected a rank with some of these"),
         (["locate", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],
 )

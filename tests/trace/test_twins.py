@@ -11,7 +11,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ResumeError
 from conceptloader.testing import RawDocument, random_documents, write_dataset
-from conceptloader.trace import differing_steps, open_other, open_run
 from tests.raises import raises
 
 STEPS, BATCH, RARE = 60, 4, 20
@@ -68,14 +67,10 @@ def test_steps_that_differ_and_a_resume_from_before(
         }
         for path in paths
     )
-    (tmp_path / "run.yaml").write_text(repr(config))
     loader = cl.batches(config, micro_batch_size=BATCH)
-    loader.log_start(tmp_path, 0)
     whole, twin = batches(loader, STEPS), batches(cl.batches(other, micro_batch_size=BATCH), STEPS)
     differ = [step for step in range(STEPS) if not equal(whole[step], twin[step])]
     assert 0 < len(differ) < STEPS
-    run = open_run(tmp_path / "run.yaml", tmp_path)
-    assert list(differing_steps(run, open_other(run, other), STEPS)) == differ
     first = differ[0]
     resumed = cl.batches(other, micro_batch_size=BATCH)
     with caplog.at_level(logging.WARNING):

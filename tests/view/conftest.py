@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -56,8 +55,7 @@ def log_start(config: Path, log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """run.yaml and its datasets books and web; checkpoints/ with a run log of 2 ranks, 8 samples a step, at step 12;
-    losses/ with losses of that step and of step 14."""
+    """run.yaml and its datasets books and web; checkpoints/ with a run log of 2 ranks, 8 samples a step, at step 12."""
     folder = tmp_path_factory.mktemp("view")
     for name, count in (("books", 60), ("web", 90)):
         build(folder, name, [document(name, k) for k in range(count)], ["clause", "animal", "plant"])
@@ -72,22 +70,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "checkpoints").mkdir()
     log_start(folder / "run.yaml", folder / "checkpoints")
     (folder / "checkpoints/latest.txt").write_text("12")
-    with cl.trace.LossLog(folder / "losses") as log:  # of one of the two ranks
-        log.write(12, {"sample_index": np.array([96, 98, 100, 102])}, np.array([2.5, 0.25, 7.125, 1.0]))
-        log.write(14, {"sample_index": np.array([112, 114])}, np.array([2.0, np.nan]))
     return folder
 
 
 @pytest.fixture(scope="session")
 def looked(folder: Path) -> Looked:
     log = str(folder / "checkpoints")
-    return Looked(
-        title="run.yaml",
-        run=open_run(folder / "run.yaml", log),
-        samples=SAMPLES,
-        log=log,
-        losses=str(folder / "losses"),
-    )
+    return Looked(title="run.yaml", run=open_run(folder / "run.yaml", log), samples=SAMPLES, log=log)
 
 
 @pytest.fixture(scope="session")

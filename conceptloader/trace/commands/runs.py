@@ -11,8 +11,6 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace import Checkpoint, Run, find_checkpoints
 
-OF_STEPS = "run_log", "planned", "global_batch_size", "micro_batch_size", "dp_size", "scheme"
-
 
 def add_run_arguments(
     parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"

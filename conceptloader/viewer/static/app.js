@@ -21,7 +21,7 @@ const SAYS = {
   concept: "Where a concept stands: its spans in their context, and the windows that hold them.",
   stats: "Lengths of documents and spans, and which concepts meet.",
   mixture: "Which share of the run each dataset gives, by the weights and phases of the configuration.",
-  step: "The samples of one step, by rank, with their documents, concepts and losses.",
+  step: "The samples of one step, by rank, with their documents and concepts.",
   damage: "What the run leaves out as corrupt, and a check of the files.",
 };
 const KEYS = [

@@ -129,27 +129,9 @@ export async function stepView(parameters, about) {
         `The first ${count(found.samples.length)} of ${count(found.in_all)} samples; choose a rank.`),
       h("figcaption", {}, [...used].map(([name, k]) => h("span", {}, swatch(hue(k)), label(name))))),
     found.problems.map((one) => h("p", { class: "problem" }, h("b", {}, `Sample ${one.sample} cannot be read`), one.message)),
-    card("Loss", lossCard(found)),
     found.concepts.length > 0 && card(`Concepts of ${plural(found.traced, "sample")}`, bars(found.concepts.map((one) => (
       [label(one.name), one.tokens / most, plural(one.tokens, "token"), hue(one.c)])))),
-    card("Documents", table(["sample", "rank", "micro batch", "dataset", "window", "epoch", "loss", "documents"],
+    card("Documents", table(["sample", "rank", "micro batch", "dataset", "window", "epoch", "documents"],
       found.samples.slice(0, found.traced).map((one) => [one.sample, one.rank, one.micro_batch, label(one.d),
-        link(count(one.i), "window", { d: one.d, i: one.i }), one.epoch, lossOf(found, one), parts(one)]))));
-}
-
-const number = (loss) => (typeof loss === "number" ? loss.toFixed(4) : loss); // or a word: nan, inf
-const height = (loss) => (typeof loss === "number" ? loss : Infinity);
-const lossOf = (found, one) => number(found.loss?.samples[one.sample] ?? "-");
-
-function lossCard(found) {
-  if (found.loss === null) return quiet("Not shown: start the viewer with --losses, the directory of the run's loss log.");
-  const logged = Object.keys(found.loss.samples).length;
-  if (!logged) return quiet("None of this step was logged.");
-  const of = (one) => height(found.loss.samples[one.sample]);
-  const most = found.samples.filter((one) => one.sample in found.loss.samples)
-    .sort((a, b) => (of(b) > of(a)) - (of(b) < of(a))).slice(0, 10);
-  const top = Math.max(1e-9, ...most.map(of).filter(Number.isFinite));
-  return [h("p", {}, `${number(found.loss.mean)} on average of ${plural(logged, "sample")}; the highest:`),
-    bars(most.map((one) => [link(`sample ${count(one.sample)}`, "window", { d: one.d, i: one.i }),
-      Math.min(1, of(one) / top), lossOf(found, one), hue(one.k)]))];
+        link(count(one.i), "window", { d: one.d, i: one.i }), one.epoch, parts(one)]))));
 }

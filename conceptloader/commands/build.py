@@ -16,7 +16,6 @@ from conceptloader.cli.arguments import (
 )
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
-from conceptloader.commands import other_builds
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.builder import build_dataset, estimate
@@ -43,9 +42,6 @@ separate files are configured there (chunks, docs/annotations.md).
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
-  conceptloader build corpus/ --vocabulary-only --out concepts.txt
-  conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
-  conceptloader build --finalize --out data/corpus
 
 If interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
 """
@@ -94,13 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_build_arguments(parser)
     meaning = "say what there will be, by some of the rows"
     add("--dry-run", action="store_true", help=meaning)
-    other_builds.add_arguments(parser)
     add_recipe(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    if (done := other_builds.other_build(arguments, output)) is not None:
-        return done
     if not arguments.inputs:
         raise ConfigError(
             "build", "no INPUT", "files, or directories of files", "pass files or directories after the options"

@@ -30,9 +30,8 @@ from conceptloader.ingest.recipe import OWN_TEXT_ROLE, ROWS, Guess, guess, guess
 from conceptloader.ingest.records.chat import load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
-from conceptloader.ingest.records.inputs import Source, find_sources
-from conceptloader.ingest.records.lines import MAX_LINE_BYTES
-from conceptloader.ingest.records.names import count_names, require_new, surveyed, write_names
+from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
+from conceptloader.ingest.records.names import count_names, require_new, write_names
 from conceptloader.ingest.records.tokenizer import changes_text, load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 from conceptloader.storage.durable import write_file
@@ -154,7 +153,7 @@ def _surveyed(
     Where it finds nothing, these are the rows of the first file of which this is true.
     """
     bad: list[str] = []
-    found_rows = ((source, row) for source in sources for _, row in surveyed(source, MAX_LINE_BYTES, None, bad.append))
+    found_rows = ((source, row) for source in sources for _, row in read_rows(source, None, bad.append))
     held = [*islice(found_rows, int(min(arguments.rows or ROWS, _HELD)))]
     if not held and bad:
         raise InputError.saying("", bad[0])
@@ -199,14 +198,14 @@ def _vocabularies(
         flat = "start" in found.roles.values()
         bad: list[str] = []
         columns = found.options.get("column", {})
-        names = count_names(sources, track, columns, MAX_LINE_BYTES, flat=flat, on_bad=bad.append)
+        names = count_names(sources, track, columns, flat, bad.append)
         _count(found, bad, f"rows of all without the names of track {track}")
-        kept, _ = write_names(path, names)
+        write_names(path, names)
         if not arguments.overwrite:  # else the next try replaces it
             undo.callback(os.unlink, path)
         files[track] = path
-        if kept > _MANY:
-            found.doubts.append(f"{path}: {kept:,} names of concepts; are these labels?")
+        if len(names) > _MANY:
+            found.doubts.append(f"{path}: {len(names):,} names of concepts; are these labels?")
     return files
 
 

@@ -9,6 +9,7 @@ documents that it never saw: the average precision of each, beside its base rate
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,10 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True)
     print(corpus.write(args.folder / "atlas", args.modules))
-    command = [sys.executable, "-m", "conceptloader", "build", str(args.folder / "atlas")]
+    recipe = shutil.copy(HERE / "build.yaml", args.folder / "atlas")
+    command = [sys.executable, "-m", "conceptloader", "build", "--recipe", str(recipe)]
     corpus.train_tokenizer(args.folder / "atlas/fineweb-atlas-documents", args.folder / "tokenizer.json")
-    command += ["--preset", "fineweb-atlas", "--out", str(args.folder / "dataset")]
-    command += ["--tokenizer", str(args.folder / "tokenizer.json")]
+    command += ["--out", str(args.folder / "dataset"), "--tokenizer", str(args.folder / "tokenizer.json")]
     subprocess.run(command, check=True)
     if train(args.folder, args.steps, "--die-at", str(args.steps * 2 // 3)) == 0:
         raise SystemExit("the training was to be killed, and was not")

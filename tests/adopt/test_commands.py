@@ -1,4 +1,4 @@
-"""The commands adopt, annotate and build --finalize as a user calls them."""
+"""The commands adopt and annotate as a user calls them."""
 
 import json
 from pathlib import Path
@@ -50,19 +50,6 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "adopt", tmp_path / "x.npy", "--out", tmp_path / "ds", "--vocab-size", 3)[0] == 2
     with pytest.raises(SystemExit, match="2"):
         main(["annotate", "ds", "rows", "--out", "o", "--track", "c", "--parameters", "[1]"])
-
-
-def test_finalize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(), plan=[0, 1])
-    with build.shard(0) as writer:
-        writer.add_document([1, 2])
-    code, value, _ = run(capsys, "build", "--finalize", "--out", tmp_path / "ds")
-    assert code == 1
-    assert "1 of 2 shards missing (1)" in value["error"]["message"]
-    with build.shard(1) as writer:
-        writer.add_document([3])
-    code, value, _ = run(capsys, "build", "--finalize", "--out", tmp_path / "ds")
-    assert (code, value["shards"], value["tokens"]) == (0, 2, 3)
 
 
 @pytest.mark.parametrize(

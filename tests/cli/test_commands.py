@@ -68,13 +68,6 @@ def test_help_takes_two_screens(
         (["inspect", "DS", "--stats", "--seq-len", "8"], "--stats and --seq-len"),
         (["inspect", "DS", "--track", "concepts"], "--track without --stats"),
         (["build", "--out", "OUT", "--tokenizer", "bytes"], "found no INPUT"),
-        (["build", "IN", "--out", "OUT", "--tokenizer", "bytes", "--min-count", "2"], "--min-count without"),
-        (["build", "IN", "--out", "OUT", "--finalize"], "--finalize and INPUT"),
-        (["build", "--out", "OUT", "--finalize", "--tokenizer", "bytes"], "--finalize and --tokenizer"),
-        (["build", "IN", "--out", "OUT", "--vocabulary-only", "--tokenizer", "bytes"], "--vocabulary-only and"),
-        (["build", "--out", "OUT", "--vocabulary-only"], "--vocabulary-only and no INPUT"),
-        (["build", "IN", "--out", "OUT", "--preset", "fineweb-atlas", "--finalize"], "--preset and --finalize"),
-        (["build", "IN", "IN", "--out", "OUT", "--preset", "fineweb-atlas", "--tokenizer", "bytes"], "found 2 INPUTs"),
     ],
 )
 def test_options_that_would_be_passed_over(

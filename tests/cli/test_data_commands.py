@@ -202,16 +202,12 @@ def test_join(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     shell("subset", dataset, dataset, "--out", tmp_path / "joined", code=2)
 
 
-def test_vocabulary(shell: Shell, source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "found.txt"
-    assert shell.json("build", source, "--vocabulary-only", "--out", out)["names"] == 2
-    assert out.read_text() == "animal\nsize\n"
-    shell("build", source, "--vocabulary-only", "--out", out, code=2)
-    assert shell.json("build", source, "--vocabulary-only", "--out", tmp_path / "2", "--min-count", 5)["left_out"] == 1
+def test_names_that_lines_cannot_hold(shell: Shell, tmp_path: Path) -> None:
     strange = tmp_path / "strange.jsonl"
-    strange.write_text(json.dumps({"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["a\nb", "[", 3]}]}))
-    shell("build", strange, "--vocabulary-only", "--out", tmp_path / "3")
-    assert json.loads((tmp_path / "3").read_text()) == ["[", "a\nb"]
+    strange.write_text(json.dumps({"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["a\nb", "["]}]}))
+    shell("init", strange, "--tokenizer", "bytes", "--out", tmp_path / "build.yaml")
+    assert json.loads((tmp_path / "build.concepts.txt").read_text()) == ["[", "a\nb"]
+    shell("build", "--recipe", tmp_path / "build.yaml", "--max-unaligned-spans", "1")
 
 
 def test_a_reader_that_leaves(dataset: Path) -> None:

@@ -333,14 +333,6 @@ def test_an_empty_first_file(tmp_path: Path) -> None:
     assert yaml.safe_load(Path("build.yaml").read_text())["column"]["text"] == "body"
 
 
-def test_names_are_collected_by_column_whatever_else_is_there(tmp_path: Path) -> None:
-    """As `build --vocabulary-only` did before it knew --column: the content does not matter."""
-    source = write(tmp_path / "in.jsonl", [row(0, text="a", tokens=[1])])
-    words = ["--vocabulary-only", "--out", "names.txt", "--column", "spans=ents", "--column", "concepts=label"]
-    assert main(["build", str(source), *words]) == 0
-    assert Path("names.txt").read_text() == "red\nblue\n"
-
-
 def test_a_tokenizer_of_another_family_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its tokens do not give the text back, which offsets in characters of later annotations would need."""
     tokenizer = corpora.byte_level()

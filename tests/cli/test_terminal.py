@@ -49,8 +49,8 @@ COMMANDS: list[list[str]] = [
     ["locate", "run.yaml", "--concept", IN_NAMES],
     ["trace", "run.yaml", "--global-batch-size", "4", "--step", "0"],
     ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"],
-    ["build", "in.jsonl", "--vocabulary-only", "--out", "found.txt"],
-    ["build", "in.jsonl", "--vocabulary-only", "--out", "missing/found.txt"], ["trace", "no.yaml", "--sample", "0"],
+    ["init", "in.jsonl", "--out", "found.yaml"], ["init", "in.jsonl", "--out", "missing/found.yaml"],
+    ["trace", "no.yaml", "--sample", "0"],
 ]  # fmt: skip
 
 
@@ -137,8 +137,7 @@ def test_stdout_on_a_full_disk(dataset: Path) -> None:
         ["trace", "run.yaml", "--global-batch-size", "4", "--step", str(10**23)],
         ["locate", "run.yaml", "--document", "a", "--samples", str(10**23)],
         ["trace", "run.yaml", "--step", "0", "--global-batch-size", "4", "--rank", "7"],
-        ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--track", "nothing"],
-        ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--min-count", "-5"],
+        ["init", "in.jsonl", "--out", "none.yaml", "--rows", "-5"],
     ],
 )
 def test_what_a_stranger_types(dataset: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ def test_lists_of_objects_as_datasets_stored_them_before_version_4(tmp_path: Pat
     inside = {"label": LABEL, "j": {"_type": "Json"}}
     features = {"text": TEXT, "metadata": {"more": {"_type": "Sequence", "feature": inside}}}
     path = write(tmp_path / "in", "parquet", rows, features, "schema")
-    [(_, row)] = read_rows(find_sources([path])[0], 1 << 20)
+    [(_, row)] = read_rows(find_sources([path])[0], None, pytest.fail)
     assert row["metadata"] == {"more": {"label": ["LOC", "PER"], "j": [1, "t"]}}
 
 
@@ -199,4 +199,4 @@ def test_rows_as_datasets_gives_them(tmp_path: Path) -> None:
         for row in ds
     ]  # fmt: skip
     for path in (tmp_path / "saved", tmp_path / "a.parquet"):
-        assert [row for source in find_sources([path]) for _, row in read_rows(source, 1 << 20)] == wanted
+        assert [row for source in find_sources([path]) for _, row in read_rows(source, None, pytest.fail)] == wanted

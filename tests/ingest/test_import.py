@@ -13,13 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.ingest.chunks import join as joining
-from conceptloader.ingest.chunks.atlas import CHUNKS, CONCEPTS, DOCUMENTS, KINDS
 from tests.corpora.chunked import Chunked, make
 
+RECIPE = Path(__file__).parents[2] / "examples/atlas/build.yaml"
+DOCUMENTS, CHUNKS, CONCEPTS = "fineweb-atlas-documents", "fineweb-atlas-annotated", "fineweb-concept-atlas.parquet"
+KINDS = ("content", "tone", "document", "entity")
 NAMES = {"topic": "content", "tone": "tone"}  # of the generator's kinds there
 
 
@@ -73,12 +76,15 @@ def wanted(corpus: Chunked) -> dict[int, Any]:
     }
 
 
-def command(path: Path, out: Path) -> list[str]:
-    options = ["--preset", "fineweb-atlas", "--tokenizer", "bytes", "--workers", "1"]
-    return ["build", str(path), "--out", str(out), *options]
+def command(path: Path, out: Path, **chunks: str) -> list[str]:
+    """As the example's recipe says it, but for these of its `chunks`."""
+    recipe = yaml.safe_load(RECIPE.read_text())
+    recipe["chunks"] |= chunks
+    (path / "build.yaml").write_text(yaml.safe_dump(recipe))
+    return ["build", "--recipe", str(path / "build.yaml"), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
 
 
-def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = make(tmp_path, np.random.default_rng(5))
     chunk = next(row for row in corpus.chunks if row["status"] == "ok")
     chunk["text"] = "something else"  # left without annotation, and counted
@@ -104,7 +110,7 @@ def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.Ca
     assert again["chunks"] == first["chunks"]
     assert again["kept_shards"] == again["shards"]
     assert before == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
-    assert main([*command(atlas, out), "--chunks", '{"wrong": "error"}']) == 2  # not what the dataset was built with
+    assert main(command(atlas, out, wrong="error")) == 2  # not what the dataset was built with
     assert "found a complete dataset of other options" in capsys.readouterr().err
 
 
@@ -114,7 +120,7 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
     damaged = max(corpus.spans, key=lambda doc: len(corpus.spans[doc]))
     assert corpus.spans[damaged]
     atlas, out = as_atlas(corpus, tmp_path / "atlas", damaged=damaged), tmp_path / "out"
-    assert main([*command(atlas, out), "--chunks", json.dumps({"damaged_documents": option})]) == 0
+    assert main(command(atlas, out, damaged_documents=option)) == 0
     if option == "unannotated":
         corpus.spans[damaged] = []
     assert found(out) == wanted(corpus)

@@ -11,7 +11,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import open_writer
-from conceptloader.ingest.build.unaligned import TrackLoss, read_losses
+from conceptloader.ingest.build.unaligned import TrackLoss, finalize_within, read_losses
 from tests.corpora.records import build, content, write
 from tests.raises import raises
 
@@ -104,14 +104,15 @@ def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.Captur
     command += ["--vocabulary", str(tmp_path / "names.txt")]
     assert main(command) == 1
     assert "--max-unaligned-spans" in capsys.readouterr().err
-    assert main(["build", "--finalize", "--out", str(tmp_path / "out")]) == 1
+    with raises(InputError, fix="--max-unaligned-spans"):
+        finalize_within(tmp_path / "out", 0.2)
     assert main([*command, "--max-unaligned-spans", "0.25"]) == 0
     assert "concepts: 10 of 40 spans (25.00%) got no token, such as [2, 2) of document" in capsys.readouterr().out
     assert main([*command, "--max-unaligned-spans", "0.25", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["losses"] == {"concepts": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
     (tmp_path / "out" / "manifest.json").unlink()
-    assert main(["build", "--finalize", "--out", str(tmp_path / "out"), "--max-unaligned-spans", "0.25"]) == 0
+    assert len(finalize_within(tmp_path / "out", 0.25).shards) == 1
     with pytest.raises(SystemExit):
         main([*command, "--max-unaligned-spans", "25%"])
     with raises(ConfigError, "max_unaligned_spans", "2"):

@@ -39,11 +39,11 @@ def make_run(folder: Path) -> Looked:
         rows[module.dataset].append({"id": module.name, "text": module.text, "spans": spans})
     for name, own in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own[:60]))
-    inputs, words = [str(folder / f"{name}.jsonl") for name in rows], str(folder / "concepts.txt")
-    assert command(["build", *inputs, "--vocabulary-only", "--out", words]) == 0
-    for name, source in zip(rows, inputs, strict=True):
-        more = ["--tokenizer", "bytes", "--vocabulary", words, "--overlap", "union"]
-        assert command(["build", source, "--out", str(folder / name), *more]) == 0
+    named = {concept for own in rows.values() for row in own for span in row["spans"] for concept in span["concepts"]}
+    (folder / "concepts.txt").write_text("\n".join(sorted(named)))
+    for name in rows:
+        more = ["--tokenizer", "bytes", "--vocabulary", str(folder / "concepts.txt"), "--overlap", "union"]
+        assert command(["build", str(folder / f"{name}.jsonl"), "--out", str(folder / name), *more]) == 0
     names = sorted(rows)
     config = {
         "seq_len": 1024,

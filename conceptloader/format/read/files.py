@@ -336,7 +336,7 @@ def _explain(directory: str, file: str, error: ReadError) -> bool:
             directory,
             f"a build without {fmt.MANIFEST}",
             "a complete dataset",
-            "run the same `conceptloader build` again, or `conceptloader build --finalize`",
+            "run the same `conceptloader build` again, or conceptloader.writing.finalize in Python",
         ) from None
     raise FormatError(directory, f"no {fmt.MANIFEST}", "a dataset", _MAKE_ONE) from None
 

@@ -1,4 +1,4 @@
 """Annotations of pieces of documents that stand in files of their own: joined to the documents, then built as spans.
 
-Open options.py first, then join.py; atlas.py says how guidelabs/fineweb-atlas is such a corpus.
+Open options.py first, then join.py.
 """

@@ -1,10 +1,9 @@
 """Annotations of chunks in separate files: `chunks` of a recipe, for `build` and `annotate`."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
 
 from conceptloader.base.strict import build as convert
 from conceptloader.cli.output import Output, progress_bar
@@ -19,21 +18,42 @@ from conceptloader.ingest.build.arguments import (
     summary_lines,
     workers,
 )
-from conceptloader.ingest.chunks.atlas import atlas, parquet_files
 from conceptloader.ingest.chunks.build import Chunked, annotate_chunked, build_chunked
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.chunks.report import Joined
+from conceptloader.ingest.layouts.find import input_files
 
 CONTENT = "text", "tokens"
 
 
-def _read_chunks(arguments: argparse.Namespace, preset: Mapping[str, Any] | None = None) -> Chunks:
-    """Return the options. preset: keys that `chunks` adds to, or replaces. Raises: ConfigError."""
+def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, ...]:
+    """The parquet files that `paths` name, in that order, see `input_files`. Raises: ConfigError, InputError."""
+    found = input_files(paths, split)
+    wrong = [file.path for file in found if not file.path.lower().endswith((".parquet", ".parq"))]
+    if wrong or (paths and not found):
+        raise ConfigError(
+            wrong[0] if wrong else ", ".join(paths),
+            "no parquet file",
+            "a parquet file, or a directory of parquet files",
+            "pass files that end in .parquet, or write these as parquet",
+        )
+    for file in found:
+        if file.columns:
+            raise ConfigError(
+                file.path,
+                f"column {min(file.columns)!r} in the names of its folders",
+                "columns that the file holds",
+                "write them into the file",
+            )
+    return tuple(file.path for file in found)
+
+
+def _read_chunks(arguments: argparse.Namespace) -> Chunks:
+    """Return the options. Raises: ConfigError."""
     where = "--chunks" if arguments.recipe is None else f"{arguments.recipe}: chunks"
-    careful = preset is None and arguments.bad_records is None
-    default = {"wrong": "error" if careful else "unannotated"}
-    chunks = convert(Chunks, {**default, **(preset or {}), **(arguments.chunks or {})}, where)
+    default = {"wrong": "error" if arguments.bad_records is None else "unannotated"}
+    chunks = convert(Chunks, {**default, **(arguments.chunks or {})}, where)
     unit = arguments.span_unit or chunks.span_unit
     if chunks.span_unit not in (None, unit):
         raise ConfigError(
@@ -63,38 +83,22 @@ def _read_documents(arguments: argparse.Namespace) -> Documents:
 
 
 @contextmanager
-def _chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace) -> Iterator[Chunked]:
+def _chunked(arguments: argparse.Namespace) -> Iterator[Chunked]:
     """Yield the join with its progress bar, and the list of bad chunks."""
+    documents, chunks = _read_documents(arguments), _read_chunks(arguments)
     with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.bad_records) as on_bad:
         yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
 
 
 def annotate(arguments: argparse.Namespace, options: AnnotateOptions) -> tuple[Manifest, Joined]:
     """What `annotate` does with `chunks`."""
-    with _chunked(_read_documents(arguments), _read_chunks(arguments), arguments) as given:
+    with _chunked(arguments) as given:
         return annotate_chunked(given, arguments.dataset, options, arguments.root)
-
-
-def build_preset(arguments: argparse.Namespace, output: Output) -> int:
-    """Build a public corpus; chunks that it did not annotate, or that are invalid, are counted as not annotated."""
-    if len(arguments.inputs) != 1:
-        raise ConfigError(
-            "build --preset",
-            f"{len(arguments.inputs)} INPUTs",
-            "one INPUT, the directory of the corpus",
-            "name that directory alone",
-        )
-    documents, known = atlas(arguments.inputs[0])
-    return _build(documents, _read_chunks(arguments, known), arguments, output)
 
 
 def build(arguments: argparse.Namespace, output: Output) -> int:
     """What `build` does with `chunks`."""
-    return _build(_read_documents(arguments), _read_chunks(arguments), arguments, output)
-
-
-def _build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, output: Output) -> int:
-    with _chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
+    with _chunked(arguments) as given, progress(arguments.quiet) as watch:
         options = ingest_options(arguments, given.columns, {})
         summary, joined = build_chunked(given, options, watch=watch, overwrite=arguments.overwrite)
         if isinstance(given.on_bad, BadRecords):

@@ -16,7 +16,7 @@ from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.layouts.find import input_files, skipped_files
 from conceptloader.ingest.layouts.names import EXPECTED, kind_of
 from conceptloader.ingest.parquet import row_groups
-from conceptloader.ingest.records.lines import is_csv, read_blocks
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv, read_blocks
 from conceptloader.ingest.records.records import PlacedRow, read_record, with_values
 from conceptloader.ingest.records.table import read_objects
 from conceptloader.storage.durable import write_file
@@ -87,31 +87,30 @@ class Source:
 
 
 def read_rows(
-    source: Source, limit: int, column: str | None = None, on_bad: Callable[[int, str], None] | None = None
+    source: Source, column: str | None, on_bad: Callable[[str], None]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, see `row_name`, row) of a file; limit: see `read_lines`; column: the only one that is wanted of parquet.
+    """(number, see `row_name`, row) of a file; column: the only one that is wanted of parquet.
 
-    on_bad: called with number and problem of a row that cannot be read, which is skipped.
-
-    Raises: InputError naming file and line.
+    on_bad: called with what is wrong with a row, which is skipped, or with the rest of the file.
     """
-    if source.row_groups is not None:
-        for number, record in read_objects(source.path, column):
-            try:
-                yield number, with_values(record, source.columns) if source.columns else record
-            except ValueError as error:
-                raise InputError.saying(source.row_name(number), str(error)) from error
-        return
-    for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
-        for number, row in zip(numbers, rows, strict=True):
-            try:
-                record = read_record(PlacedRow(row, source.columns) if source.columns else row)
-            except ValueError as error:
-                if on_bad is None:
+    try:
+        if source.row_groups is not None:
+            for number, record in read_objects(source.path, column):
+                try:
+                    yield number, with_values(record, source.columns) if source.columns else record
+                except ValueError as error:
                     raise InputError.saying(source.row_name(number), str(error)) from error
-                on_bad(number, str(error))
-                continue
-            yield number, record
+            return
+        for numbers, rows, _ in read_blocks(source.path, source.compression, MAX_LINE_BYTES):
+            for number, row in zip(numbers, rows, strict=True):
+                try:
+                    record = read_record(PlacedRow(row, source.columns) if source.columns else row)
+                except ValueError as error:
+                    on_bad(f"{source.row_name(number)}: {error}")
+                    continue
+                yield number, record
+    except InputError as error:
+        on_bad(str(error))
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = None) -> list[Source]:

@@ -35,14 +35,13 @@ class Finding(NamedTuple):
     text: str
 
 
-def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None, configured: bool) -> Iterator[Finding]:
+def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> Iterator[Finding]:
     """Look at a configuration and at a few hundred of its samples.
 
     Args:
         blend: The configuration, opened.
         num_samples: Of the run; by default one epoch of all datasets.
         vocab_size: Rows of the model's embedding, if known.
-        configured: Whether `blend` is that of a configuration, not one made for a dataset.
     """
     total = num_samples or sum(blend.order.sizes)
     yield _vocabulary(blend, vocab_size)
@@ -54,9 +53,8 @@ def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None, conf
     finite = blend.order.num_samples if isinstance(blend.order, Sequential) else total
     yield from _samples(blend, min(total, finite))
     yield from _unaligned(blend)
-    if configured:
-        text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ"
-        yield Finding("ranks", True, f"{fingerprint(blend.facts())} {text}")
+    text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ"
+    yield Finding("ranks", True, f"{fingerprint(blend.facts())} {text}")
 
 
 def _vocabulary(blend: Blend, size: int | None) -> Finding:

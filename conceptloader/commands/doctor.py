@@ -7,25 +7,21 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from conceptloader.base.terminal import masked
 from conceptloader.batch.measure import Pass, drop_from_cache, measure
 from conceptloader.batch.open import open_reader
-from conceptloader.blend import Blend, ConceptOptions, load_config, open_blend
-from conceptloader.cli.arguments import above_zero, add_root, positive
+from conceptloader.blend import Blend, load_config, open_blend
+from conceptloader.cli.arguments import above_zero, positive
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.commands.checkup import check_up
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.tools.verify import verify
 
 DESCRIPTION = """\
-Check a configuration, or a dataset, and its storage before a long run: whether it opens, whether files match their
-manifests (as `conceptloader verify`), what a few hundred of its samples have, and how fast shuffled windows are read.
-The first pass reads windows individually, for their latency; the second reads batches with the loader's threads. Of a
-dataset, all tracks of concepts are read, with the default outputs; a configuration is read as it is, for speed always
-shuffled.
+Check a configuration and its storage before a long run: whether it opens, whether files match their manifests (as
+`conceptloader verify`), what a few hundred of its samples have, and how fast its windows are read in shuffled order.
+The first pass reads windows individually, for their latency; the second reads batches with the loader's threads.
 
-  conceptloader doctor data/corpus
+  conceptloader doctor run.yaml
   conceptloader doctor run.yaml --samples 1000000 --vocab-size 50304 --cold --tokens-per-second-needed 1.5e6
 
 Each line of the samples begins with ok or BAD: token ids beyond the model's vocabulary, datasets that are never drawn
@@ -50,7 +46,7 @@ _NO_END = 1 << 62
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("source", metavar="DATASET|CONFIG", help="directory or URL of a dataset, or a configuration (YAML)")
+    add("config", metavar="CONFIG", help="a configuration (YAML)")
     add("--tokens-per-second-needed", type=above_zero, metavar="X", help="check that the loader delivers them")
     add("--cold", action="store_true", help="drop the files from the page cache first")
     add(
@@ -62,25 +58,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seq-len", type=positive, metavar="S", help=f"default: the configuration's, or {_SEQ_LEN}")
     add("--batch-size", type=positive, default=16, metavar="B", help="samples per batch (default: 16)")
     add("--seconds", type=above_zero, default=5.0, metavar="T", help="duration of each of the two passes (default: 5)")
-    add(
-        "--tracks",
-        metavar="NAME,NAME",
-        help='"" for none (default: all, or the configuration\'s)',
-    )
     add("--samples", type=positive, metavar="N", help="length of the run (default: one epoch of all datasets)")
     add("--vocab-size", type=positive, metavar="V", help="rows of the model's embedding")
-    add("--seed", type=int, metavar="N", help="seed of the shuffle (default: random)")
-    add_root(add)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    blend = _open(arguments)
-    problems = _problems(blend, arguments)
+    config = load_config(arguments.config)
+    if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
+        raise ConfigError(
+            "--cold",
+            "a dataset in an object store, which is not in the page cache",
+            "a dataset on a disk",
+            "omit --cold",
+        )
+    config = replace(config, seq_len=arguments.seq_len or config.seq_len or _SEQ_LEN).read_from(config.file)
+    as_it_is = open_blend(config)
+    problems = _problems(as_it_is, arguments)
     if problems:
-        output.result({"source": masked(arguments.source), "problems": problems}, problems)
+        output.result({"config": arguments.config, "problems": problems}, problems)
         return 1
-    as_it_is = _as_it_is(arguments, blend)
-    findings = list(check_up(as_it_is, arguments.samples, arguments.vocab_size, as_it_is is not blend))
+    findings = list(check_up(as_it_is, arguments.samples, arguments.vocab_size))
+    changed = replace(config, seed=random.getrandbits(32), skip=())
+    if config.order == "sequential":
+        changed = replace(changed, order="shuffled", weights="by_size")
+    blend = open_blend(changed.read_from(config.file), as_it_is.datasets)
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.num_threads, loader.prefetch_batches))
     prefetch = max(loader.prefetch_batches, threads) if arguments.threads or loader.prefetch_batches else 0
@@ -104,14 +105,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     batches = read(single.samples, total, batch=arguments.batch_size, threads=threads, prefetch=prefetch)
     speed, needed = batches.tokens_per_second, arguments.tokens_per_second_needed
     value = {
-        "source": masked(arguments.source),
+        "config": arguments.config,
         "problems": problems,
         "unverified": [name for name, dataset in blend.datasets.items() if "://" in dataset.path],
         "mode": next(iter(blend.datasets.values())).mode,
         "samples": dict(zip(blend.order.names, blend.order.sizes, strict=True)),
         "tracks": [track.name for track in reader.layout.tracks],
         "seq_len": reader.layout.seq_len,
-        "seed": blend.config.seed,
         "threads": threads,
         "prefetch": prefetch,
         "cold": arguments.cold,
@@ -141,50 +141,6 @@ def _problems(blend: Blend, arguments: argparse.Namespace) -> list[str]:
         ]
 
 
-def _open(arguments: argparse.Namespace) -> Blend:
-    """Open the given dataset or configuration, in shuffled order."""
-    path, datasets = arguments.source, None
-    if "://" in path or os.path.isdir(path):
-        datasets = {"data": open_dataset(path, arguments.root)}
-        tracks = datasets["data"].tracks
-        concepts: dict[str, Any] = {name: {} for name in tracks if tracks[name].codec == "concepts"}
-        config = load_config({"datasets": {"data": {"path": path}}, "tracks": concepts})
-    elif os.path.exists(path):
-        config = load_config(path)
-    else:
-        raise ConfigError(
-            path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)", f"run `ls {path}`"
-        )
-    if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
-        raise ConfigError(
-            "--cold",
-            "a dataset in an object store, which is not in the page cache",
-            "a dataset on a disk",
-            "omit --cold",
-        )
-    if arguments.tracks is not None:
-        names = [name for name in arguments.tracks.split(",") if name]
-        config = replace(config, tracks={name: config.tracks.get(name, ConceptOptions()) for name in names})
-    if config.order == "sequential":
-        config = replace(config, order="shuffled", weights="by_size")
-    seed = random.getrandbits(32) if arguments.seed is None else arguments.seed
-    seq_len = arguments.seq_len or config.seq_len or _SEQ_LEN
-    roots = arguments.root or config.allowed_roots
-    changed = replace(config, seq_len=seq_len, seed=seed, skip=(), allowed_roots=roots)
-    return open_blend(changed.read_from(config.file), datasets)
-
-
-def _as_it_is(arguments: argparse.Namespace, shuffled: Blend) -> Blend:
-    """The configuration with its own order, seed and skips."""
-    path = arguments.source
-    if "://" in path or os.path.isdir(path):
-        return shuffled
-    config = load_config(path)
-    return open_blend(
-        replace(config, tracks=shuffled.config.tracks, seq_len=shuffled.config.seq_len), shuffled.datasets
-    )
-
-
 def _plain(found: Pass) -> dict[str, Any]:
     return {
         **asdict(found),
@@ -196,7 +152,7 @@ def _plain(found: Pass) -> dict[str, Any]:
 
 def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
     yield (
-        f"{value['source']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens in an epoch, "
+        f"{value['config']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens in an epoch, "
         f"tracks: {', '.join(value['tracks']) or 'none'}"
     )
     if value["unverified"]:

@@ -14,18 +14,25 @@ from conceptloader.cli import main
 from conceptloader.testing import random_documents, write_dataset
 
 Capture = pytest.CaptureFixture[str]
-BRIEF = ("--seconds", "0.1", "--seq-len", "32")
+BRIEF = ("--seconds", "0.1")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two streams with tracks, and one dataset of documents."""
+    """Two streams with tracks, and one dataset of documents; a configuration of each."""
     path = tmp_path_factory.mktemp("data")
     documents = random_documents(200, tracks={"concepts": 20, "quality": 3})
     write_dataset(path / "stream", documents, shards=3)
     write_dataset(path / "other", random_documents(50, seed=1, prefix="other"))
     write_dataset(path / "documents", documents, mode="document")
+    configured(path / "stream.yaml", path / "stream", "tracks: {concepts: {}, quality: {}}\n")
+    configured(path / "documents.yaml", path / "documents", "")
     return path
+
+
+def configured(file: Path, dataset: object, more: str) -> Path:
+    file.write_text(f"seq_len: 32\ndatasets: {{data: {{path: '{dataset}'}}}}\n{more}")
+    return file
 
 
 def bench(capsys: Capture, *arguments: object, code: int = 0) -> Any:
@@ -41,7 +48,7 @@ def refused(capsys: Capture, *arguments: object, code: int = 2) -> str:
 
 
 def test_a_stream_with_concepts(data: Path, capsys: Capture) -> None:
-    found = bench(capsys, data / "stream", *BRIEF, "--threads", 3, "--batch-size", 5)
+    found = bench(capsys, data / "stream.yaml", *BRIEF, "--threads", 3, "--batch-size", 5)
     assert (found["mode"], found["seq_len"]) == ("stream-with-metadata", 32)
     assert found["tracks"] == ["concepts", "quality"]
     assert (found["threads"], found["prefetch"], found["needed"]) == (3, 4, None)
@@ -60,21 +67,11 @@ def test_a_stream_with_concepts(data: Path, capsys: Capture) -> None:
     assert found["single"]["repeated"] + found["batches"]["repeated"] == max(0, both - total)
 
 
-def test_fewer_tracks_ask_for_fewer_bytes(data: Path, capsys: Capture) -> None:
-    each = {}
-    for tracks in ("", "quality", "quality,concepts"):
-        found = bench(capsys, data / "stream", *BRIEF, "--tracks", tracks)
-        assert found["tracks"] == sorted(filter(None, tracks.split(",")))
-        each[tracks] = found["batches"]["bytes_asked"] / found["batches"]["samples"]
-    assert each[""] == pytest.approx(33 * 2, rel=0.1)
-    assert each[""] < each["quality"] < each["quality,concepts"]
-
-
 def test_documents(data: Path, capsys: Capture) -> None:
-    found = bench(capsys, data / "documents", *BRIEF)
+    found = bench(capsys, data / "documents.yaml", *BRIEF)
     assert found["mode"] == "document"
     assert found["samples"] == {"data": 200}
-    assert main(["doctor", str(data / "documents"), *BRIEF]) == 0
+    assert main(["doctor", str(data / "documents.yaml"), *BRIEF]) == 0
     assert "padding of short documents is counted" in capsys.readouterr().out
 
 
@@ -90,14 +87,14 @@ def test_a_configuration(data: Path, tmp_path: Path, capsys: Capture) -> None:
     assert bench(capsys, config, *BRIEF, "--threads", 8)["prefetch"] == 8
     both = f"{{a: {{path: {data}/stream}}, b: {{path: {data}/other}}}}"
     config.write_text(f"order: sequential\ndatasets: {both}\nloader: {{prefetch_batches: 0}}\n")
-    found = bench(capsys, config, *BRIEF)
+    found = bench(capsys, config, *BRIEF, "--seq-len", 32)
     assert (found["tracks"], found["threads"], found["prefetch"]) == ([], 1, 0)
     assert found["batches"]["repeated"] > 0, "a finite order would have ended"
 
 
 @pytest.mark.parametrize(("needed", "code"), [("1", 0), ("1e15", 1)])
 def test_what_is_needed_decides_the_exit_code(data: Path, capsys: Capture, needed: str, code: int) -> None:
-    arguments = (data / "stream", *BRIEF, "--tokens-per-second-needed", needed)
+    arguments = (data / "stream.yaml", *BRIEF, "--tokens-per-second-needed", needed)
     found = bench(capsys, *arguments, code=code)
     assert found["needed"]["sufficient"] == (code == 0)
     assert found["needed"]["headroom"] == pytest.approx(found["batches"]["tokens_per_second"] / float(needed))
@@ -105,7 +102,9 @@ def test_what_is_needed_decides_the_exit_code(data: Path, capsys: Capture, neede
     assert ("yes" if code == 0 else "NO") in capsys.readouterr().out
 
 
-def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_reads_every_window_once(
+    data: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dropped: set[str] = set()
 
     def fadvise(descriptor: int, offset: int, size: int, advice: int) -> None:
@@ -114,9 +113,8 @@ def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: 
             dropped.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
 
     monkeypatch.setattr(os, "posix_fadvise", fadvise)
-    found = bench(
-        capsys, data / "stream", "--seconds", 60, "--seq-len", 32, "--cold", "--batch-size", 3, "--tracks=quality"
-    )
+    quality = configured(tmp_path / "run.yaml", data / "stream", "tracks: {quality: {}}\n")
+    found = bench(capsys, quality, "--seconds", 60, "--cold", "--batch-size", 3)
     total, last = found["samples"]["data"], found["batches"]
     assert found["single"]["samples"] == total // 2
     assert 0 <= found["single"]["samples"] + last["samples"] - total < 3  # the last batch is a whole one
@@ -126,7 +124,7 @@ def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: 
     assert {f"{shard:05}.{part}" for shard in range(3) for part in parts} >= dropped
     assert {f"{shard:05}.{part}" for shard in range(3) for part in parts[:2]} <= dropped
     assert any("quality" in name for name in dropped)
-    assert main(["doctor", str(data / "stream"), "--seq-len", "32", "--cold"]) == 0
+    assert main(["doctor", str(quality), "--cold"]) == 0
     assert "when all of its windows had been read" in capsys.readouterr().out
 
 
@@ -136,13 +134,13 @@ def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pyt
         monkeypatch.setattr(measure, "bytes_read", lambda: next(values, None))
 
     counters((0, 0), (100, 130), (100, 130), (1100, 130))
-    found = bench(capsys, data / "stream", *BRIEF)
+    found = bench(capsys, data / "stream.yaml", *BRIEF)
     assert (found["single"]["from"], found["single"]["fetched_per_asked"]) == ("storage", 1.3)
     assert (found["batches"]["from"], found["batches"]["fetched_per_asked"]) == ("page cache", 0)
     counters()  # a system that does not say
-    found = bench(capsys, data / "stream", *BRIEF)
+    found = bench(capsys, data / "stream.yaml", *BRIEF)
     assert (found["single"]["from"], found["single"]["bytes_asked"]) == ("unknown", None)
-    assert main(["doctor", str(data / "stream"), *BRIEF]) == 0
+    assert main(["doctor", str(data / "stream.yaml"), *BRIEF]) == 0
     assert "unknown" in capsys.readouterr().out
 
 
@@ -154,21 +152,21 @@ def test_shares_of_what_is_fetched() -> None:
         assert measure.Pass(**found).source == source
 
 
-def test_an_object_store(data: Path, capsys: Capture) -> None:
+def test_an_object_store(data: Path, tmp_path: Path, capsys: Capture) -> None:
     fsspec.filesystem("memory").put(str(data / "stream"), "/bench/stream", recursive=True)
-    url = "memory://bench/stream"
-    found = bench(capsys, url, *BRIEF)
-    assert found["tracks"] == ["concepts", "quality"]
+    config = configured(tmp_path / "run.yaml", "memory://bench/stream", "")
+    found = bench(capsys, config, *BRIEF)
+    assert found["unverified"] == ["data"]
     assert found["batches"]["from"] == "unknown"
     assert found["batches"]["tokens_per_second"] > 0
-    assert "--cold: found a dataset in an object store" in refused(capsys, url, *BRIEF, "--cold")
+    assert "--cold: found a dataset in an object store" in refused(capsys, config, *BRIEF, "--cold")
 
 
 def test_usage(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    stream = data / "stream"
-    assert "found nothing, expected a dataset" in refused(capsys, tmp_path / "none")
+    stream = data / "stream.yaml"
+    assert "No such file" in refused(capsys, tmp_path / "none.yaml", code=1)
+    assert "Is a directory" in refused(capsys, data / "stream", code=1)
     assert "pass a smaller seq_len" in refused(capsys, stream, "--seq-len", 10**6)
-    assert "found an unknown track" in refused(capsys, stream, *BRIEF, "--tracks", "nonsense")
     assert "lower one of them" in refused(capsys, stream, *BRIEF, "--batch-size", 10**12)
     for wrong in (["--seconds", "0"], ["--seconds", "nan"], ["--tokens-per-second-needed", "many"], ["--threads", "0"]):
         with pytest.raises(SystemExit, match=r"^2$"):
@@ -181,7 +179,5 @@ def test_damage_is_1(tmp_path: Path, capsys: Capture) -> None:
     write_dataset(tmp_path / "d", random_documents(50))
     with open(tmp_path / "d" / "00000.stream.bin", "ab") as file:
         file.write(b"more")
-    assert main(["doctor", str(tmp_path / "d"), *BRIEF]) == 1
+    assert main(["doctor", str(configured(tmp_path / "run.yaml", "d", "")), *BRIEF]) == 1
     assert "00000.stream.bin: found" in capsys.readouterr().out
-    os.mkdir(tmp_path / "empty")
-    assert "expected a dataset" in refused(capsys, tmp_path / "empty", code=1)

@@ -307,11 +307,13 @@ def test_passwords_in_urls_are_not_shown(
     assert "s3cr3t" not in repr(opened)
     assert "://me:***@" in repr(opened)
     options = {"inspect": [], "inspect --stats": [], "inspect --random 1": ["--seq-len", "2"]}
-    options["doctor"] = ["--seq-len", "2", "--seconds", "0.1"]
     for command, more in options.items():
         for form in ([], ["--json"]):
             assert main([*command.split(), url, *more, *form]) == 0
             assert "s3cr3t" not in "".join(capsys.readouterr()), command
+    (tmp_path / "run.yaml").write_text(f"seq_len: 2\ndatasets: {{a: {{path: '{url}'}}}}\n")
+    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.1"]) == 0
+    assert "s3cr3t" not in "".join(capsys.readouterr())
     missing = url.replace("/ds", "/none")
     run = {"seq_len": 2, "datasets": {"a": {"path": missing}}}
     for call in (lambda: cl.open_dataset(missing), lambda: cl.open_blend(run)):

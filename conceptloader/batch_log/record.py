@@ -20,6 +20,7 @@ from conceptloader.base.strict import plain
 from conceptloader.batch.digest import sha256_of
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
+from conceptloader.order.progress.spec import SAVED_VERSION
 from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
 
@@ -27,7 +28,6 @@ NEEDS = "batches", "which writes none"
 FOLDER = "conceptloader_batches"
 """Next to the run log."""
 SHA256 = "sha256"
-RECORD_VERSION = 1
 NUMBERS, BY_SAMPLE = ("step", "micro_batch"), ("samples", "datasets", "checksums")
 IGNORED = "ignore_index"
 
@@ -75,7 +75,7 @@ class BatchRecorder:
                 f"cannot begin a record: {error}",
                 fix="run `chmod u+w` on its folder, or give each of two runs a log folder of its own",
             ) from error
-        self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
+        self._write({"record_version": SAVED_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
 
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
         """Record a micro batch.

@@ -16,7 +16,7 @@ from conceptloader.blend.exclude import Excluded, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.mask import NOTHING, WHOLE, Holes, Mask
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.blend.replayed import as_set_live, replayed_phases
+from conceptloader.blend.replayed import replayed_phases
 from conceptloader.blend.schema import Config, MegatronOrder
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError, FormatError
@@ -181,7 +181,7 @@ class Blend(Shown):
             saved = OrderSpec.from_dict(saved)
         spec = resume(
             saved,
-            self.spec if new_stage else as_set_live(self.spec, saved),
+            self.spec,
             consumed,
             allow_changed=allow_changed,
             on_seq_len_change=self.config.on_seq_len_change,
@@ -299,7 +299,7 @@ def _open(config: Config, datasets: Mapping[str, Dataset] | None, some_tracks: b
     _check_size(spec, config)
     starts = np.array([phase.start for phase in config.phases if phase.start < MAX_SKIPPED], np.int64)
     for start, at in zip(starts, Skips(spec.skips).trainer_indices(starts), strict=True):
-        if at != start:  # the one key that counts what is skipped, since states of 0.2.0 do
+        if at != start:  # the one key that counts what is skipped
             where = "skip passes over it" if at < 0 else f"after skip it is the trainer's sample {at}"
             logger.warning("phases: start %d is a global sample: %s", start, where)
     return Blend(config=config, datasets=opened, excluded=excluded, spec=spec, unknown_ids=unknown_ids)

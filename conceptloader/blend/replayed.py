@@ -1,12 +1,9 @@
 """`replay: DIRECTORY`: the weights of another run, by its log, as phases of this one."""
 
-from dataclasses import replace
-
 from conceptloader.blend.schema import Config
 from conceptloader.errors import ConfigError
 from conceptloader.order.phases import Phase
 from conceptloader.order.progress.runlog import RunLog
-from conceptloader.order.progress.spec import OrderSpec, link
 
 
 def replayed_phases(config: Config) -> tuple[Phase, ...]:
@@ -42,21 +39,3 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
             "rename the datasets as in that run, or set replay to another run",
         )
     return phases
-
-
-def as_set_live(current: OrderSpec, saved: OrderSpec) -> OrderSpec:
-    """`current` without the phases that `saved` has as weights set live, if all phases so far are the same.
-
-    Release 0.2.0 set the weights of a run that it replayed while that lived; now they are phases of the configuration.
-    """
-    if current.live or (saved.origin is None and not saved.live):
-        return current
-    planned = {phase.start for phase in saved.phases} - set(saved.live)
-    number = len(saved.deciding) + (0 if saved.origin is None else saved.origin.number)
-    chain = ""
-    for phase in current.phases[:number]:
-        chain = link(chain, phase, phase.start not in planned)
-    if chain != saved.chain:
-        return current
-    kept = [phase for k, phase in enumerate(current.phases) if k >= number or phase.start in planned]
-    return replace(current, phases=tuple(kept))

@@ -41,7 +41,7 @@ class File(Controller):
                 "a path: mixing: {file: {path: FILE}}",
                 "write mixing: {file: {path: FILE}}",
             )
-        self._last = saved(SavedFile, state or {"seen": "", "given": ""})  # empty in states of 0.2.0
+        self._last = saved(SavedFile, state or {"seen": "", "given": ""})
 
     def look(self) -> str:
         """The weights, as JSON; null where they are wrong."""

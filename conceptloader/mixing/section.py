@@ -129,10 +129,7 @@ def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | Non
     Raises:
         ResumeError: If the checkpoint has that of another controller.
     """
-    # Release 0.2.0 set the weights of a run that it replayed while that lived.
-    kind = next(iter(blend.config.mixing or ()), "replay" if blend.config.replay else None)
-    if isinstance(state, Mapping):
-        state = {"options": None, **state}
+    kind = next(iter(blend.config.mixing or ()), None)
     found = None if state is None else saved(SavedMixing, state)
     if found is not None and found.kind != kind:
         if allow is not None:
@@ -156,15 +153,12 @@ def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | Non
 
 @dataclass(frozen=True, kw_only=True)
 class SavedMixing(Saved):
-    """kind: of the controller; steps: that it has observed; state: its own.
-
-    options: JSON of each of them; None in states of 0.2.0.
-    """
+    """kind: of the controller; steps: that it has observed; state: its own; options: JSON of each of them."""
 
     kind: str
     steps: Natural
     state: dict[str, Any]
-    options: dict[str, str] | None
+    options: dict[str, str]
 
 
 class Mixing:
@@ -193,7 +187,7 @@ class Mixing:
         self._refused = False  # the last weights that were to be set
         self._without, self._warned = 0, False  # steps in a row without losses
         self._asked = False  # for the weights of the loss, since the last step
-        before = self._options if state is None or state.options is None else state.options
+        before = self._options if state is None else state.options
         for key in sorted({*before, *self._options}):
             old, new = (one.get(key, "nothing") for one in (before, self._options))
             if old != new:

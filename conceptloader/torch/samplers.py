@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture
 from conceptloader.order.partition import Partition
 from conceptloader.order.phases import Phase
-from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
+from conceptloader.order.progress.state import Plain, as_leaf, saved_count, unsealed
 from conceptloader.order.weights import exact_weights, tempered
 
 _CHUNK = 1024
@@ -80,7 +80,7 @@ class EpochSampler(TorchDistributedSampler[int]):
 
     def state_dict(self) -> dict[str, str]:
         """The same on every rank. How far an epoch has come is for the trainer, or the iterator, to say."""
-        return as_leaf({"version": VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()})
+        return as_leaf({"epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume a saved epoch, on any number of ranks.
@@ -90,7 +90,7 @@ class EpochSampler(TorchDistributedSampler[int]):
         """
         saved = unsealed(state, "sampler state", "sampler")
         wanted = {"epoch_size": self.epoch_size, **self._own_state()}
-        for key in sorted({*wanted, *saved} - {"version", "epoch", "phases"}):
+        for key in sorted({*wanted, *saved} - {"epoch", "phases"}):
             old, new = saved.get(key), wanted.get(key)
             if old != new:
                 raise ResumeError(
@@ -141,8 +141,7 @@ class PositionIterator(Iterator[int]):
     def state_dict(self) -> dict[str, str]:
         """The same on every rank that has given as many."""
         size, consumed = self._sampler.epoch_size, self._first + self._given * self._sampler.num_replicas
-        fields = {"version": VERSION, "epoch": self._epoch, "epoch_size": size, "consumed": min(consumed, size)}
-        return as_leaf(fields)
+        return as_leaf({"epoch": self._epoch, "epoch_size": size, "consumed": min(consumed, size)})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a saved position, on any number of ranks.

@@ -42,8 +42,7 @@ def open_run(
     """A run from its run log, or as a configuration plans it.
 
     Args:
-        config: The configuration file. With a run log it says only where the data are now, and may be omitted, unless
-            release 0.2.0 wrote the log.
+        config: The configuration file. With a run log it says only where the data are now, and may be omitted.
         log: Directory or file of the run log: each launch answers for what it trained, and the last one for what
             follows.
         planned: The configuration answers for all samples, the run log has their steps alone.
@@ -189,10 +188,10 @@ class _Past:
         return groups[::-1]
 
     def _alike(self, *segments: Segment) -> bool:
-        """Whether their configurations make the same of a sample, as far as they are known."""
-        configs = [one for one in (self._config(segment.start) for segment in segments) if one is not None]
+        """Whether their configurations make the same of a sample."""
+        configs = [self._config(segment.start) for segment in segments]
         shown = [
-            (one.outputs, one.tracks, {k: (it.tracks, it.loss_weight) for k, it in one.datasets.items()})
+            one and (one.outputs, one.tracks, {k: (it.tracks, it.loss_weight) for k, it in one.datasets.items()})
             for one in configs
         ]
         return len({one.start.seq_len for one in segments}) == 1 and all(one == shown[0] for one in shown)
@@ -228,15 +227,16 @@ class _Past:
         own = self._config(start)
         key = spec.hash, id(own)
         if key not in self._blends:
-            config = own or self.given
-            if config is None:
-                found = f"no configuration of the launch at step {start.step}, as release 0.2.0 wrote none"
-                raise ConfigError(self.runs.path, found, fix="give CONFIG, the configuration of the run")
-            if own is None and start.seq_len is not None:
-                config = replace(config, seq_len=start.seq_len)
+            if own is None:
+                raise ConfigError(
+                    self.runs.path,
+                    f"no configuration of the launch at step {start.step}, order {spec.order}",
+                    "a launch with an order of conceptloader, logged with its configuration",
+                    "ask about steps of other launches, or with --planned (planned=True) about the configuration",
+                )
             try:
-                config, datasets = self._data(config, spec, start == self.runs.starts[-1])
-                excluded = self._excluded(spec, [one for one in (own, self.given) if one is not None], datasets)
+                config, datasets = self._data(own, spec, start == self.runs.starts[-1])
+                excluded = self._excluded(spec, [own, self.given] if self.given else [own], datasets)
             except ConceptloaderError as error:
                 raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error
             for member in spec.members.values():

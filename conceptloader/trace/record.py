@@ -9,9 +9,10 @@ from typing import Any
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import Natural, build
-from conceptloader.batch_log.record import BY_SAMPLE, IGNORED, NUMBERS, RECORD_VERSION, BatchRecorder, checksums
+from conceptloader.batch_log.record import BY_SAMPLE, IGNORED, NUMBERS, BatchRecorder, checksums
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
+from conceptloader.order.progress.spec import SAVED_VERSION
 
 __all__ = ["BatchRecorder", "Launch", "Line", "checksums", "read_record"]
 
@@ -124,10 +125,13 @@ def _read_file(path: Path) -> Iterator[Any]:
             if not isinstance(entry, dict) or (number == 1) != ("record_version" in entry):
                 raise ValueError("no line of a record")
             if number == 1:
+                if entry["record_version"] != SAVED_VERSION:
+                    raise ValueError(
+                        f"record_version: found {entry['record_version']}, expected {SAVED_VERSION}: read it with the "
+                        "release of conceptloader that wrote it"
+                    )
                 dp_rank = as_count(entry["dp_rank"], "dp_rank", 0)
-                found: Any = as_count(entry["launch"], "launch", 0), RunStart.read(entry["start"], "start")
-                if entry["record_version"] != RECORD_VERSION:
-                    raise ValueError(f"record_version: found {entry['record_version']}, known is {RECORD_VERSION}")
+                found: Any = as_count(entry["launch"], "launch", 0), build(RunStart, entry["start"], "start")
             else:
                 found = _line(entry, dp_rank)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:

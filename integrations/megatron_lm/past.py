@@ -89,7 +89,7 @@ def check_migrated(split: StockSplit, saved: Mapping[str, Any] | None, counted: 
 
 
 def _state_at(saved: Mapping[str, Any], counted: int) -> OrderState:
-    """The state of a checkpoint, at the position that Megatron says; checkpoints of 0.2.0 say none themselves."""
+    """The state of a checkpoint, at the position that Megatron says."""
     state = OrderState.read(saved, WHERE)
     consumed = state.count("count_start", WHERE, 0) + counted
     if state.consumed not in (None, consumed):

@@ -151,7 +151,7 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, weight: Any, kin
 def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[float]) -> None:
     spans = {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]}
     path = written(tmp_path / "ds", [([1] * 20, spans)], tracks={"t": NUMBER})
-    edit(path, "tracks", "t", "max_items", value=None)  # as 0.2.0 wrote it
+    edit(path, "tracks", "t", "max_items", value=None)  # not counted
     assert cl.verify(path, full=True) == []
     view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})

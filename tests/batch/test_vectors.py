@@ -109,7 +109,7 @@ def test_shards_and_datasets_are_counted_together(tmp_path: Path, vectors: list[
 
 def test_what_was_not_counted_is_when_it_is_joined(tmp_path: Path) -> None:
     old, new = build(tmp_path / "old"), build(tmp_path / "new", [[1.0], []])
-    edit(old, "tracks", "v", "max_items", value=None)  # as 0.2.0 wrote it
+    edit(old, "tracks", "v", "max_items", value=None)  # not counted
     cl.concat([new, old], tmp_path / "joined")
     assert cl.open_dataset(tmp_path / "joined").tracks["v"].max_items == 3
     assert cl.verify(tmp_path / "joined", full=True) == []

@@ -124,7 +124,7 @@ def test_columns_are_what_an_independent_reader_finds() -> None:
 
 
 def test_readers_that_know_no_columns_ignore_them() -> None:
-    """As 0.2.0: files that no manifest names change no fingerprint, and nothing looks at them."""
+    """Files that no manifest names change no fingerprint, and nothing looks at them."""
     path = golden() / COLUMNS
     compare(path, [(0, 25)])
     stream = recorded()["stream_fingerprint"], recorded()["tracks_fingerprint"]

@@ -163,7 +163,7 @@ def test_build_with_a_file(folder: Path) -> None:
 
 
 def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
-    """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out, as that of 0.2.0."""
+    """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out."""
     cl.build(write(folder / "in", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
     rows = write(folder / "rows", [{"id": "a", "start": 0, "end": 3, "concepts": [1]}])
     cl.annotate(folder / "out", [rows], folder / "again", cl.AnnotateOptions(track="new", span_unit="token"))
@@ -184,7 +184,7 @@ def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
         (problem,) = verify(folder / path, full=True)
         assert "found tokenizers-" in problem.message
         assert (problem.file, problem.shard) == (str(kept), None)
-    (folder / "out" / ".tokenizer.json").write_bytes(definition)  # of 0.2.0, beside the one that was edited
+    (folder / "out" / ".tokenizer.json").write_bytes(definition)  # beside the one that was edited
     cl.annotate(folder / "out", [rows], folder / "repaired", cl.AnnotateOptions(track="new", span_unit="token"))
     assert verify(folder / "repaired") == []
     (folder / "out" / ".tokenizer.json").unlink()

@@ -149,7 +149,8 @@ def test_questions_about_a_run_that_was_cut(tmp_path: Path) -> None:
     for consumed in (0, 8):
         schedule = BatchSchedule.constant(4).at(consumed // 4, consumed)
         start = RunStart.of(data.spec, schedule, Partition(micro_batch_size=1, dp_size=1), LENGTH)
-        RunLog(tmp_path).append(start, data.spec)
+        assert data.run is not None
+        RunLog(tmp_path).append(start, data.spec, data.run.blend.config.to_dict())
         run = open_run(path, tmp_path)
         assert run.blend.spec == data.spec
         train = data.datasets()[0]

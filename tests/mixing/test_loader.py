@@ -289,30 +289,17 @@ def test_changed_options_are_said(
     assert caplog.messages == said
 
 
-@pytest.mark.parametrize("mixing", [{"odm": {}}, {"file": "weights.yaml"}], ids=["odm", "file"])
-def test_states_of_020(mixing: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They have no options, and nothing of a file."""
+@pytest.mark.parametrize("wrong", [{"seen": 3, "given": ""}, {"seen": ""}, [], 3, None])
+def test_wrong_states(wrong: Any, tmp_path: Path) -> None:
     (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 3}")
-    if "file" in mixing:
-        mixing = {"file": str(tmp_path / "weights.yaml")}
-    run = Run(configuration(tmp_path, mixing)).steps(4)
-    before = run.loader.consumed_samples
-    state = OrderState.read(run.loader.state_dict(), "")
-    old = dict(state.more["mixing"])
-    del old["options"]
-    leaf = replace(state, more={**state.more, "mixing": old | ({"state": {}} if "file" in mixing else {})}).leaf()
-    again = Run(configuration(tmp_path, mixing), (run.saved[0], json.dumps(leaf)))
-    assert not caplog.messages
-    assert (again.loader.consumed_samples, again.mixing["steps"]) == (before, 4)
-    again.steps(2)
-    if "odm" in mixing:
-        assert again.mixing == run.steps(2).mixing
-    else:
-        assert weights(again) == {"easy": 1, "hard": 2, "middle": 3}
-    for wrong in ({"seen": 3, "given": ""}, {"seen": ""}, [], 3):
-        wrongly = replace(state, more={**state.more, "mixing": {**old, "state": wrong}}).leaf()
-        with raises(ResumeError):
-            Run(configuration(tmp_path, mixing), (run.saved[0], json.dumps(wrongly)))
+    config = configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")})
+    time, saved = Run(config).steps(2).saved
+    state = OrderState.read(json.loads(saved), "")
+    mixing = {**state.more["mixing"], "state": wrong}
+    if wrong is None:
+        del mixing["options"]
+    with raises(ResumeError):
+        Run(config, (time, json.dumps(replace(state, more={**state.more, "mixing": mixing}).leaf())))
 
 
 @named

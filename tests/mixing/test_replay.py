@@ -10,9 +10,8 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.blend import load_config
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError
 from conceptloader.order.phases import Phase
-from conceptloader.order.progress.state import KEY, OrderState
 from tests.mixing import learned
 from tests.mixing.learned import BATCH, SAMPLES
 from tests.mixing.training import SIZES
@@ -97,50 +96,6 @@ def test_a_run_that_was_resumed_twice_and_back(config: Any, tmp_path: Path) -> N
         loader.observe({"easy": 9.0, "hard": 1.0, "middle": 2.0 + len(samples)})
     replay = {**config[0], "replay": str(tmp_path / "back")}
     assert read(cl.batches(replay, micro_batch_size=2 * BATCH)) == samples
-
-
-def as_of_020(config: Any, change: Any = None, steps: int = 7) -> tuple[dict[str, str], list[Any]]:
-    """The state of a run that the release replayed, which set each of the weights after a step, and its samples."""
-    spec = cl.open_blend(config).spec
-    weights = {phase.start: phase.weights for phase in spec.phases} | (change or {})
-    plain = {**config, "replay": None}
-    loader, found = cl.batches(plain, micro_batch_size=BATCH), []
-    for _, batch in zip(range(steps), loader, strict=False):
-        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
-        at = loader.consumed_samples
-        start = at + 7 * (at > 20)
-        if weights.get(start):
-            loader.set_weights(weights[start], at)
-    loader.close()
-    fields = json.loads(loader.state_dict()[KEY])
-    assert fields["spec"]["live"]
-    more = {key: fields[key] for key in ("step", "step_start")} | {
-        "mixing": {"kind": "replay", "steps": steps, "state": {}}
-    }
-    state = OrderState.read(loader.state_dict(), "")
-    return OrderState(spec=state.spec, consumed=state.consumed, more=more).leaf(), found
-
-
-def test_states_of_runs_that_were_replayed_live(config: Any) -> None:
-    config, samples = config
-    state, found = as_of_020(config)
-    assert found == samples[: 7 * BATCH]
-    loader = cl.batches(config, micro_batch_size=2 * BATCH)
-    loader.load_state_dict(state)
-    for _, batch in zip(range(2), loader, strict=False):
-        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
-    second = loader.state_dict()
-    assert "mixing" not in json.loads(second[KEY])
-    loader = cl.batches(config, micro_batch_size=BATCH // 2)
-    loader.load_state_dict(second)
-    assert (found + read(loader))[:SAMPLES] == samples
-    for change in ({47: {"easy": 1, "hard": 2, "middle": 1}}, {47: None}, {63: {"hard": 1}}):
-        other, _ = as_of_020(config, change)
-        with pytest.raises(ResumeError, match=r"phases: saved|weights set from global sample 63 on"):
-            cl.batches(config, micro_batch_size=BATCH).load_state_dict(other)
-    without = cl.batches({**config, "replay": None}, micro_batch_size=BATCH)
-    with raises(ResumeError, "mixing", "no controller", "replay, as saved"):
-        without.load_state_dict(state)
 
 
 def test_a_run_with_a_ramp(config: Any, tmp_path: Path) -> None:

@@ -131,20 +131,19 @@ ELSEWHERE = {
     "torch/samplers": "loader/test_samplers.py loader/test_stateful.py",
 }
 _WIDE = {
-    "kernels": "golden oracle order batch packing corruption/test_engine.py loader faults remote",
-    "order": "golden oracle order schedule config loader testing trace",
-    "batch": "golden oracle batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
+    "kernels": "oracle order batch packing corruption/test_engine.py loader faults remote",
+    "order": "oracle order schedule config loader testing trace",
+    "batch": "oracle batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "metrics": "loader mixing trainers entries",
     "mixing": "mixing run trainers entries",
     "batch_log": "batch/test_batch_log.py trace",
     "columns": "columns",
     "run": "run loader mixing ranks trainers entries",
-    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
-    "trace",
-    "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
+    "format": "format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults trace",
+    "ingest": "ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
     "remote": "remote batch format",
-    "storage": "golden faults format batch corruption concurrency remote",
-    "torch": "golden oracle loader testing faults trace cli",
+    "storage": "faults format batch corruption concurrency remote",
+    "torch": "oracle loader testing faults trace cli",
 }
 
 

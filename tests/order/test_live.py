@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.base.hashing import fingerprint
-from conceptloader.base.strict import plain
 from conceptloader.errors import ConfigError, FormatError, ResumeError
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
@@ -21,7 +19,6 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.reference import order_phases
 from conceptloader.order.schedule import BatchSchedule
-from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.scale import scaled
 
@@ -271,28 +268,3 @@ def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
     path.write_text("".join(lines[:4]) + lines[4].replace('"why"', '"whim"') + "".join(lines[5:]))
     with raises(FormatError, "line 5"):
         RunLog(tmp_path)
-
-
-def test_states_and_logs_of_version_1_are_read(tmp_path: Path) -> None:
-    """Every phase is in them, and each change of weights is a start of its own."""
-    spec = planned()
-    for at in (50, 60):
-        spec = spec.with_phase(Phase(start=at, weights={"b": at, "c": 1}))
-    old = {**spec.to_dict(), "spec_version": 1}
-    del old["origin"]
-    read = OrderSpec.from_dict(json.loads(json.dumps(old)))
-    assert read == spec
-    resumed = resume(read, planned(), 65)
-    cut = resumed.cut(65, resumed.build())
-    assert cut.origin is not None
-    assert (cut.begins, cut.origin.number) == (60, 2)
-    schedule, partition = BatchSchedule(((0, 1),), 65, 65), Partition(micro_batch_size=1, dp_size=1)
-    start = {**plain(RunStart.of(spec, schedule, partition, 16)), "spec": fingerprint(old)}
-    lines = [{"kind": "spec", "hash": fingerprint(old), "spec": old}, {"kind": "start", "log_version": 1, **start}]
-    write_rows(tmp_path / FILE_NAME, lines)
-    log = RunLog(tmp_path)
-    assert log.spec_at(log.starts[0]) == spec
-    assert [one.phase.start for one in log.phases(cut)] == [0, 50, 60, 700, 9001]
-    order = cut.build(logged=log.phases(cut))
-    assert isinstance(order, Mixture)
-    assert order.sample_many(range(100))[2].tolist() == spec.build().sample_many(range(100))[2].tolist()

@@ -170,15 +170,14 @@ def test_a_change_right_before_writing_is_noticed(log, monkeypatch, change):
         "nonsense",
         "[]",
         "1",
-        "{}",
-        '{"kind": "start"}',
-        '{"kind": "start", "log_version": 1}',
-        '{"kind": "stop", "log_version": 1}',
-        json.dumps({"kind": "spec"}),
-        json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": SPEC.to_dict(), "more": 1}),
-        json.dumps({"kind": "spec", "hash": "0" * 32, "spec": SPEC.to_dict()}),
-        json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": SPEC.to_dict() | {"seed": 9}}),
-        json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": {}}),
+        '{"log_version": 2}',
+        '{"kind": "start", "log_version": 2}',
+        '{"kind": "stop", "log_version": 2}',
+        json.dumps({"kind": "spec", "log_version": 2}),
+        json.dumps({"kind": "spec", "log_version": 2, "hash": SPEC.hash, "spec": SPEC.to_dict(), "more": 1}),
+        json.dumps({"kind": "spec", "log_version": 2, "hash": "0" * 32, "spec": SPEC.to_dict()}),
+        json.dumps({"kind": "spec", "log_version": 2, "hash": SPEC.hash, "spec": SPEC.to_dict() | {"seed": 9}}),
+        json.dumps({"kind": "spec", "log_version": 2, "hash": SPEC.hash, "spec": {}}),
     ],
 )
 def test_damaged_lines_are_named(log, tmp_path, line):
@@ -193,22 +192,24 @@ def test_damaged_values_are_named(log, tmp_path):
         log.path.write_text(text.replace('"step":0', damage))
         with raises(FormatError, "line 2"):
             RunLog(tmp_path)
-    log.path.write_text(text.replace('"log_version":1', '"log_version":2'))
-    with raises(FormatError, found="version 2, expected 'start' of version 1"):
-        RunLog(tmp_path)
+
+
+def test_logs_of_other_versions_are_refused(log, tmp_path):
+    """Releases before wrote 1 in starts alone."""
+    text = log.path.read_text()
+    for other in ('"log_version":1,', '"log_version":3,', ""):
+        log.path.write_text(text.replace('"log_version":2,', other))
+        with raises(FormatError, f"{FILE_NAME}, line 1", "log_version", "version 2", fix="move it away"):
+            RunLog(tmp_path)
 
 
 def test_no_field_of_a_start_may_be_missing(log, tmp_path):
-    """But for the end, which logs of 0.2.0 lack."""
     of_spec, line = log.path.read_text().splitlines()
-    for name in json.loads(line).keys() - {"end"}:
+    for name in json.loads(line):
         less = {key: value for key, value in json.loads(line).items() if key != name}
         log.path.write_text(f"{of_spec}\n{json.dumps(less)}\n")
-        with raises(FormatError, "line 2", "a line that cannot be read"):
+        with raises(FormatError, "line 2"):
             RunLog(tmp_path)
-    without = {key: value for key, value in json.loads(line).items() if key != "end"}
-    log.path.write_text(f"{of_spec}\n{json.dumps(without)}\n")
-    assert RunLog(tmp_path).starts[0].end is None
 
 
 def test_a_missing_spec(log, tmp_path):

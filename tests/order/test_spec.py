@@ -135,17 +135,15 @@ def test_bad_member():
 
 @pytest.mark.parametrize(("key", "known"), list(VERSIONS.items()))
 def test_other_versions_are_refused(key, known):
-    latest = 2 if key == "spec_version" else 1
-    expected = " or ".join(map(str, range(1, latest + 1)))
-    for other in (latest + 1, 0, True, None):
-        with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {expected}; resume with the release"):
+    for other in (known + 1, 0, True, None):
+        with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {known}; resume with the release"):
             OrderSpec.from_dict({**spec().to_dict(), key: other})
 
 
 def test_a_ramp_is_saved_as_phases():
     first, second = spec().phases
     ramped = spec(phases=[first, replace(second, ramp=Ramp(samples=50))])
-    assert spec().hash == "27aa0a6783730ceb00c54ef58dbcf38f"  # as release 0.2.0 has it
+    assert spec().hash == "27aa0a6783730ceb00c54ef58dbcf38f"  # stays so
     assert "ramp" not in json.dumps(spec().to_dict())
     assert [phase.start for phase in ramped.phases] == [0, *range(200, 251)]
     assert "ramp" not in json.dumps(ramped.to_dict()["phases"])

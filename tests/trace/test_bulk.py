@@ -111,9 +111,10 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     log.mkdir()
     from conceptloader.trace import open_run
 
-    spec = open_run(config).blend.spec
+    blend = open_run(config).blend
+    spec = blend.spec
     start = RunStart(step=0, consumed=0, batch=[[0, 8]], micro_batch_size=4, dp_size=2, seq_len=32, spec=spec.hash)
-    RunLog(log).append(start, spec)
+    RunLog(log).append(start, spec, blend.config.to_dict())
     run = open_run(config, log)
 
     def told(*words: object, code: int = 0) -> str:

@@ -13,13 +13,10 @@ import pytest
 import yaml
 
 import conceptloader as cl
-from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog
-from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.progress.state import OrderState, sealed
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import (
     Run,
@@ -305,29 +302,18 @@ def test_masks_that_can_no_longer_be_reproduced(life: Life) -> None:
     assert [one.sample for one in locate_document(run, chosen, LAST * BATCH)] == life.samples(chosen) != []
 
 
-def as_0_2_0(log: Path) -> None:
-    """Without configurations."""
-    lines = [json.loads(line) for line in (log / FILE_NAME).read_text().splitlines()]
-    for line in lines:
-        line.pop("config" if line["kind"] == "start" else "", None)
-    (log / FILE_NAME).write_text("".join(json.dumps(line) + "\n" for line in lines if line["kind"] != "config"))
-
-
-def test_logs_of_release_0_2_0(life: Life) -> None:
-    """They know what was masked by its fingerprint: that there was nothing, or whether the configuration has it."""
+def test_a_launch_without_a_configuration(life: Life) -> None:
+    """As of Megatron-LM's own loader: nothing is known of its samples, and all of a later launch's."""
     life.launch(FIRST)
-    chosen, later = life.only_before(FIRST), quarantined(life)
-    life.launch(LAST, **later)
-    log = life.folder / "log"
-    whole = [contents(open_run(None, log), step) for step in range(LAST)]
-    as_0_2_0(log)
-    with raises(ConfigError, FILE_NAME, "no configuration of the launch at step 6", fix="give CONFIG"):
-        open_run(None, log)
-    run = open_run(life.configure(**later), log)
-    assert [contents(run, step) for step in range(LAST)] == whole
-    assert [one.sample for one in locate_document(run, chosen, LAST * BATCH)] == life.samples(chosen) != []
-    with raises(ResumeError, "launch of step 6", "exclude of web"):
-        open_run(life.configure(), log)
+    life.launch(LAST)
+    log = life.folder / "log" / FILE_NAME
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    next(line for line in lines if line["kind"] == "start").pop("config")
+    write_rows(log, lines)
+    run = open_run(life.configure(), log)
+    assert [one.sample for one in trace_step(run, FIRST)] == list(range(FIRST * BATCH, (FIRST + 1) * BATCH))
+    with raises(ConfigError, FILE_NAME, "no configuration of the launch at step 0", fix="steps of other launches"):
+        trace_step(run, 1)
 
 
 def test_a_dataset_that_was_rebuilt(life: Life) -> None:
@@ -462,32 +448,13 @@ def test_what_the_log_keeps_of_a_configuration(life: Life) -> None:
 
 
 def test_splits_as_whole_numbers_and_fractions(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
-    """One split has one order, also in states that were saved with whole numbers."""
     whole = cl.open_blend(life.configure(split_documents=[0, 0.9])).spec
     fraction = cl.open_blend(life.configure(split_documents=[0.0, 0.9])).spec
     assert whole.hash == fraction.hash
-    saved = {**whole.to_dict(), "extra": {"split_documents": [0, 0.9]}}
-    assert OrderSpec.from_dict(saved) == whole
     life.launch(2, split_documents=[0, 0.9])
-    state = OrderState.read(life.state, "state")
-    old = sealed({**state.fields(), "spec": saved})
-    checkpoint = life.folder / "old.json"
-    checkpoint.write_text(json.dumps({"conceptloader": canonical_json(old)}))
-    with cl.make_dataloader(life.configure(split_documents=[0.0, 0.9]), micro_batch_size=BATCH) as loader:
-        loader.load_state_dict(json.loads(checkpoint.read_text()))
-    for path in (checkpoint, life.folder / "log/2.json"):
-        assert main(["trace", str(life.configure(split_documents=[0.0, 0.9])), "--checkpoint", str(path)]) == 0
-        assert "those ahead are as planned" in capsys.readouterr().out
-    log = life.folder / "log" / FILE_NAME  # as it was written with whole numbers
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    for line in lines:
-        if line["kind"] == "spec":
-            line["spec"] = saved
-            line["hash"] = fingerprint(saved)
-        if line["kind"] == "start":
-            line["spec"] = fingerprint(saved)
-    write_rows(log, lines)
-    assert RunLog(log.parent).spec(RunLog(log.parent).starts[0]) == whole
+    words = ["trace", str(life.configure(split_documents=[0.0, 0.9])), "--checkpoint", str(life.folder / "log/2.json")]
+    assert main(words) == 0
+    assert "those ahead are as planned" in capsys.readouterr().out
 
 
 def test_a_checkpoint_knows_what_the_command_line_said(life: Life, capsys: pytest.CaptureFixture[str]) -> None:

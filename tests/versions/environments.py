@@ -16,7 +16,7 @@ LOADER = (
     *NO_BUILD,
 )
 KERNELS = ("tests/kernels/test_calls.py", "tests/kernels/test_library.py")
-ARM = (*ORDER, "tests/golden", *NO_BUILD)
+ARM = (*ORDER, "tests/format/test_golden.py", *NO_BUILD)
 MATRIX = "tests/trainers/test_matrix.py"
 MEGATRON = (
     "tests/megatron/test_iterators.py",

@@ -50,7 +50,7 @@ def log_start(config: Path, log: Path) -> None:
     blend = cl.open_blend(config)
     partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2, scheme="strided")
     start = cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(8), partition, SEQ_LEN)
-    cl.adapters.RunLog(log).append(start, blend.spec)
+    cl.adapters.RunLog(log).append(start, blend.spec, blend.config.to_dict())
 
 
 @pytest.fixture(scope="session")

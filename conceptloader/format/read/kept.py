@@ -31,7 +31,7 @@ def keep_tokenizer(definition: bytes, directory: str) -> None:
 def kept_tokenizers(files: Files) -> Iterator[tuple[str, bytes]]:
     """(path, content) of the copies next to the dataset, then next to its tokens."""
     for directory in dict.fromkeys((files.roots.directory, os.path.dirname(files.path("stream.bin", 0)))):
-        # 0.2.0 hid it, so that `cp dataset/*` left it out.
+        # Some are hidden: docs/format.md.
         for name in (fmt.TOKENIZER, f".{fmt.TOKENIZER}"):
             path = os.path.join(directory, name)
             if os.path.exists(path):

@@ -83,7 +83,7 @@ def concat(
 
 
 def _counted(files: Files, known: Collection[str]) -> Manifest:
-    """The manifest, in which `max_items` of tracks of numbers that others know was counted: 0.2.0 did not."""
+    """The manifest, in which `max_items` of tracks of numbers is counted where others know it."""
     tracks = dict(files.manifest.tracks)
     for name in tracks.keys() & known:
         if tracks[name].codec == "numpy" and tracks[name].max_items is None:

@@ -205,7 +205,7 @@ def _check_table(files: Files) -> Iterator[Problem]:
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
     """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again.
 
-    Of numbers, `max_items` may be missing: until 0.2.0 they were not counted.
+    Of numbers, `max_items` may be missing: a writer need not count them.
     """
     ranges = Ranges(files)
     for name, track in files.manifest.tracks.items():

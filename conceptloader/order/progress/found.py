@@ -29,8 +29,7 @@ def find_state(checkpoint: str | os.PathLike[str], *, consumed_samples: int | No
 
     Args:
         checkpoint: Directory or file of one checkpoint, as the trainer wrote it.
-        consumed_samples: The position, for checkpoints of trainers that keep it elsewhere (Megatron-Bridge, and
-            Megatron-LM with conceptloader 0.2.0).
+        consumed_samples: The position, for checkpoints of trainers that keep it elsewhere (Megatron-Bridge).
 
     Returns:
         What `state_dict` had returned.

@@ -26,7 +26,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeErro
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import LastBatch, Partition, Place, Plan, Scheme
 from conceptloader.order.phases import Phase
-from conceptloader.order.progress.spec import LoggedPhase, OrderSpec, Origin, link
+from conceptloader.order.progress.spec import SAVED_VERSION, LoggedPhase, OrderSpec, Origin, link
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.storage.durable import sync_directory
@@ -34,7 +34,6 @@ from conceptloader.storage.durable import sync_directory
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "conceptloader_runs.jsonl"
-LOG_VERSION = 1
 EARLIER = "pass --run-log with the folder of the earlier launches' checkpoints, from which this run was resumed"
 
 
@@ -52,8 +51,7 @@ class RunStart(Saved):
         spec: Hash of the order spec.
         scheme: See Partition.
         data_stage: Its name, for frameworks that have them.
-        end: Of the run: its samples, and what happens to a last batch that is not full, see Plan; None for none, and in
-            logs of release 0.2.0, which do not say it.
+        end: Of the run: its samples, and what happens to a last batch that is not full, see Plan; None for none.
         time: UTC, ISO 8601.
     """
 
@@ -95,11 +93,6 @@ class RunStart(Saved):
             data_stage=data_stage,
             end=end,
         )
-
-    @classmethod
-    def read(cls, data: Mapping[str, Any], where: str) -> "RunStart":
-        """From what `plain` made of it, also in release 0.2.0."""
-        return build(cls, {"end": None, **data}, where)
 
     @cached_property
     def plan(self) -> Plan:
@@ -285,7 +278,7 @@ class RunLog:
         return spec
 
     def config(self, start: RunStart) -> Mapping[str, Any] | None:
-        """The configuration of a start, with absolute paths; None in a log of release 0.2.0, which has none."""
+        """The configuration of a start, with absolute paths; None if it was logged without one."""
         return self._configs.get(self._config_of[self._number(start) - 1] or "")
 
     def _number(self, start: RunStart) -> int:
@@ -361,7 +354,7 @@ class RunLog:
             live=cut.live,
         )
         place = self._end
-        self._write([{"kind": "weights", "log_version": LOG_VERSION, **plain(line)}])
+        self._write([{"kind": "weights", **plain(line)}])
         self._changes.append((len(self.starts), place))
         vars(self).pop("_noted", None)
 
@@ -374,8 +367,8 @@ class RunLog:
         Args:
             start: The launch.
             spec: Its order.
-            config: What `Config.to_dict` says of its configuration. Without it, questions about the past need a
-                configuration file, and what that has in common with the launch.
+            config: What `Config.to_dict` says of its configuration. Without it, as for samples that Megatron-LM's own
+                loader chooses, nobody can ask what the launch has trained.
 
         Raises:
             ConfigError: If start.spec is not the hash of `spec`.
@@ -401,7 +394,7 @@ class RunLog:
         known = self._specs.get(start.spec)
         if known is None or known.begins > spec.begins:
             lines.append({"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})
-        line = {"kind": "start", "log_version": LOG_VERSION, **plain(start)}
+        line = {"kind": "start", **plain(start)}
         if config is not None:
             line["config"] = fingerprint(config)
             if line["config"] not in self._configs:
@@ -454,7 +447,10 @@ class RunLog:
                 logger.warning("%s: the last line is incomplete and is skipped", self.path)
                 return
             try:
-                self._take(json.loads(line))
+                found = json.loads(line)
+                version = found.pop("log_version", None) if isinstance(found, dict) else SAVED_VERSION
+                if version == SAVED_VERSION:
+                    self._take(found)
             except (ValueError, ResumeError, RecursionError) as error:  # ConfigError is a ValueError
                 raise FormatError(
                     f"{self.path}, line {number}",
@@ -463,6 +459,14 @@ class RunLog:
                     f"restore {self.path} from a copy, or delete line {number} to answer its steps from the "
                     "start before",
                 ) from error
+            if version != SAVED_VERSION:
+                raise FormatError(
+                    f"{self.path}, line {number}",
+                    f"log_version {version!r}",
+                    f"a run log of version {SAVED_VERSION}",
+                    "move it away: the next launch begins another one, and the release of conceptloader that wrote it "
+                    "reads it",
+                )
             self._end += len(line)
 
     def _change(self, place: int) -> WeightsSet:
@@ -471,15 +475,12 @@ class RunLog:
             return _weights_set(json.loads(file.readline()))
 
     def _take(self, line: Any) -> None:
-        kind, version = (line.pop(key, None) if isinstance(line, dict) else None for key in ("kind", "log_version"))
+        kind = line.pop("kind", None) if isinstance(line, dict) else None
         vars(self).pop("_noted", None)
         if kind == "spec":
             found = build(_SpecLine, line, "")
             spec = OrderSpec.from_dict(found.spec)
-            if found.hash not in (
-                spec.hash_of(found.spec),
-                fingerprint(found.spec),
-            ):  # the latter of weights set live, in version 1
+            if found.hash != spec.hash:
                 raise ConfigError(
                     "spec",
                     f"one with the hash {spec.hash}",
@@ -497,7 +498,7 @@ class RunLog:
                     "the log was edited: restore it from a copy, or pass another --run-log",
                 )
             self._configs[config.hash] = config.config
-        elif kind == "start" and version == LOG_VERSION:
+        elif kind == "start":
             config_of = line.pop("config", None)
             if config_of is not None and config_of not in self._configs:
                 raise ConfigError(
@@ -506,21 +507,17 @@ class RunLog:
                     "the hash of a configuration in a line before",
                     "the log was edited: restore it from a copy, or pass another --run-log",
                 )
-            self.starts.append(RunStart.read(line, ""))
+            self.starts.append(build(RunStart, line, ""))
             self._config_of.append(config_of)
-        elif kind == "weights" and version == LOG_VERSION and self.starts:
+        elif kind == "weights" and self.starts:
             _weights_set(line)
             self._changes.append((len(self.starts), self._end))
         else:
-            raise ConfigError(
-                "",
-                f"{kind!r} of version {version}",
-                f"'start' of version {LOG_VERSION}",
-                "pass another --run-log, or read this one with the release of conceptloader that wrote it",
-            )
+            raise ConfigError("kind", repr(kind), "spec, config, start, or after a start weights")
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
+        said = ({"log_version": SAVED_VERSION, **line} for line in lines)
+        data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in said).encode()
         new = not self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,9 @@ from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
 VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
-LIVE_VERSION = 2  # of a spec whose weights were set live
+SAVED_VERSION = 2
+"""Of all that a run keeps: states, run logs and batch logs. Until 1.0 a release reads its own version alone."""
+_OPTIONAL: dict[str, Any] = {"ramps": [], "columns": {}, "origin": None}  # not saved where a spec has none
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 Overflow = Literal["split", "crop", "refuse"]
 
@@ -219,15 +221,12 @@ class OrderSpec(Saved):
     @cached_property
     def hash(self) -> str:
         """32 hexadecimal digits; equal for equal orders, wherever their past was cut."""
-        return self.hash_of(self.to_dict())
-
-    def hash_of(self, saved: Mapping[str, Any]) -> str:
-        """The hash that it had when it was saved, such as with whole numbers where there are floats now."""
-        if saved["spec_version"] == LIVE_VERSION:
+        data = self.to_dict()
+        if self.live or self.origin:
             # Which steps of a ramp were in force is known to the chain alone, once the weights that ended it are cut.
             planned = [plain(p) for p in self.phases if p.start not in self.live and self.ramp_at(p.start) is None]
-            saved = {**saved, "phases": planned, "live": self.chain, "origin": None}
-        return fingerprint(saved)
+            data |= {"phases": planned, "live": self.chain, "origin": None}
+        return fingerprint(data)
 
     @cached_property
     def chain(self) -> str:
@@ -361,13 +360,7 @@ class OrderSpec(Saved):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved."""
         data = {**VERSIONS, **plain(self)}
-        for key in ("ramps", "columns"):
-            if not data[key]:
-                del data[key]
-        if self.live or self.origin:
-            return data | {"spec_version": LIVE_VERSION}
-        del data["origin"]
-        return data
+        return {key: value for key, value in data.items() if value or key not in _OPTIONAL}
 
     @classmethod
     def from_dict(cls, data: Any) -> "OrderSpec":
@@ -383,17 +376,16 @@ class OrderSpec(Saved):
                 f"an object with {list(VERSIONS)}",
                 "pass the state of another checkpoint",
             )
-        for key, known in {"spec_version": (1, LIVE_VERSION), "order_version": (ORDER_VERSION,)}.items():
-            if type(data[key]) is not int or data[key] not in known:
+        for key, known in VERSIONS.items():
+            if type(data[key]) is not int or data[key] != known:
                 raise ResumeError(
                     f"saved order spec: {key}",
                     repr(data[key]),
-                    " or ".join(map(str, known)),
+                    str(known),
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
-            fields = {"ramps": [], "columns": {}, **{key: value for key, value in data.items() if key not in VERSIONS}}
-            return build(cls, fields if data["spec_version"] == LIVE_VERSION else {**fields, "origin": None}, "")
+            return build(cls, {**_OPTIONAL, **{key: data[key] for key in data.keys() - VERSIONS.keys()}}, "")
         except ConfigError as error:
             raise ResumeError(
                 "saved order spec",

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 from conceptloader.base.checks import as_count
 from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.spec import SAVED_VERSION, OrderSpec
 
 KEY = "conceptloader"
-VERSION = 1
 
 Plain = dict[str, Any]
 Default = TypeVar("Default", int, None)
@@ -32,17 +31,18 @@ _ELSEWHERE = "pass load_state_dict the state of another checkpoint; Loader.state
 
 
 def sealed(fields: Mapping[str, Any]) -> Plain:
-    """`fields` with a checksum over all of them."""
-    return {**fields, "checksum": fingerprint(dict(fields))}
+    """`fields` with the version, and a checksum over all of them."""
+    fields = {"version": SAVED_VERSION, **fields}
+    return {**fields, "checksum": fingerprint(fields)}
 
 
 def as_leaf(fields: Mapping[str, Any]) -> dict[str, str]:
-    """`fields` with their checksum as one string of JSON under one key."""
+    """`fields` with both, as one string of JSON under one key."""
     return {KEY: canonical_json(sealed(fields))}
 
 
 def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
-    """The fields of a state, as a leaf or as plain data, without their checksum. kind: whose state it should be.
+    """The fields of a state, as a leaf or as plain data, without version and checksum. kind: whose it should be.
 
     Raises ResumeError if the state is no object with the version that is known here, does not have the checksum of what
     it says, or is that of another kind.
@@ -53,9 +53,9 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
         except (ValueError, RecursionError) as error:
             raise ResumeError(where, f"a corrupt state ({error})", "the state as it was saved", _ELSEWHERE) from error
     version = state.get("version") if isinstance(state, Mapping) else None
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version != SAVED_VERSION:
         found, fix = _stranger(state)
-        raise ResumeError(where, str(found), f"a state of version {VERSION}", fix)
+        raise ResumeError(where, str(found), f"a state of version {SAVED_VERSION}", fix)
     fields = {key: value for key, value in state.items() if key != "checksum"}
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
@@ -65,6 +65,7 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
             _ELSEWHERE,
         )
     marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}
+    del fields["version"]
     found = next((marks[key] for key in marks if key in fields), kind)
     if found != kind:
         raise ResumeError(
@@ -83,8 +84,8 @@ def _stranger(state: Any) -> tuple[str, str]:
     if not isinstance(state, Mapping):
         return type(state).__name__, "give the dict that state_dict() returned"
     if "version" in state:
-        fix = "resume with the release of conceptloader that saved it"
-        return f"version {state['version']!r}", fix
+        fix = "resume with the release of conceptloader that saved it; or, where the order is the same, begin at its "
+        return f"version {state['version']!r}", f"{fix}sample: pass consumed_samples, and no state"
     inside = next((key for key, value in state.items() if isinstance(value, Mapping) and KEY in value), None)
     fix = "pass what conceptloader's own state_dict() returned" if inside is None else f"pass its {inside!r}"
     return f"a dict with {', '.join(map(repr, islice(state, 3))) or 'nothing'}", fix
@@ -109,9 +110,9 @@ class OrderState:
             object.__setattr__(self, "consumed", as_count(self.consumed, "consumed_samples", 0))
 
     def fields(self) -> Plain:
-        """Plain JSON, without the checksum."""
+        """Plain JSON, without version and checksum."""
         position = {} if self.consumed is None else {"consumed_samples": self.consumed}
-        return {"version": VERSION, "spec": self.spec.to_dict(), **position, **self.more}
+        return {"spec": self.spec.to_dict(), **position, **self.more}
 
     def leaf(self) -> dict[str, str]:
         """What to save with a checkpoint."""
@@ -124,7 +125,7 @@ class OrderState:
         Raises ResumeError if it is corrupt, was edited, has other keys, or is of another version.
         """
         fields = unsealed(state, where)
-        if unknown := sorted(fields.keys() - {"version", "spec", "consumed_samples", *_MORE}):
+        if unknown := sorted(fields.keys() - {"spec", "consumed_samples", *_MORE}):
             raise ResumeError(where, f"the keys {unknown} as well", f"no keys but {_MORE}", _ELSEWHERE)
         try:
             spec = OrderSpec.from_dict(fields.get("spec"))

@@ -28,7 +28,7 @@ from conceptloader.run.weights import Mixing
 logger = logging.getLogger(__name__)
 LOADER = Entry(
     name="make_dataloader",
-    carries=frozenset({"weights", "losses", "loss_weights", "observers", "batches", "threads", "pin_memory"}),
+    carries=frozenset({"weights", "losses", "observers", "batches", "threads", "pin_memory"}),
 )
 
 B = TypeVar("B")
@@ -383,23 +383,6 @@ class BaseLoader(Shown, Generic[B]):
                 that set_weights refuses, and ranks that differ; nothing is changed.
         """
         self.run.observe(losses, self._ranks(group, agree))
-
-    def loss_weights(self) -> dict[str, float]:
-        """What to multiply the loss of each dataset by, with `mixing: {doremi: {apply: loss}}`; else 1.
-
-        Also with a controller of your own that has a method of this name.
-
-        Raises:
-            ConfigError: Without that section.
-        """
-        if self.mixing is None:
-            raise ConfigError(
-                "loss_weights",
-                "no section mixing",
-                "a controller with weights of the loss, as doremi",
-                "set mixing: {doremi: ...}, whose controller has weights of the loss",
-            )
-        return self.mixing.loss_weights()
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.

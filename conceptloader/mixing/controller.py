@@ -70,16 +70,11 @@ class Controller(ABC):
         """With `learns = False`: what all ranks are to observe. Called in each step on the first rank alone."""
         raise NotImplementedError
 
-    def loss_weights(self) -> Weights | None:
-        """What to multiply the loss of each dataset by; None, and always None, for a controller of the mixture."""
-        return None
-
 
 @dataclass(frozen=True, kw_only=True)
 class SavedRows(Saved):
-    """datasets: numbers of each. rule: what they are, as options can choose it."""
+    """datasets: numbers of each."""
 
-    rule: str
     datasets: Mapping[str, tuple[float, ...]]
 
 
@@ -116,16 +111,9 @@ def saved(kind: type[S], state: Any) -> S:
         ) from error
 
 
-def saved_rows(kind: type[R], state: Any, names: Iterable[str], rule: str) -> tuple[R, list[dict[str, float]]]:
+def saved_rows(kind: type[R], state: Any, names: Iterable[str]) -> tuple[R, list[dict[str, float]]]:
     """What a state holds, and its rows as columns by dataset. Raises ResumeError for that of others, too."""
     found, expected = saved(kind, state), list(names)
-    if found.rule != rule:
-        raise ResumeError(
-            "mixing",
-            repr(found.rule),
-            rule,
-            "restore apply (of doremi) or smoothing (of odm) under `mixing` in the YAML",
-        )
     if sorted(found.datasets) != sorted(expected):
         raise ResumeError(
             "mixing",

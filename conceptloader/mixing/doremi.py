@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from conceptloader.base.strict import Positive, Rule, Section, build
 from conceptloader.errors import ConfigError
@@ -15,15 +15,13 @@ class DoReMiOptions(Section):
     """reference: mean loss of each dataset under the reference model; None where the losses given are in excess of it.
 
     step_size: of the weights' logarithms. smoothing: the share that is spread evenly. initial_excess: of a dataset that
-    had no loss yet; the authors' code has log(vocabulary). apply: the weights are those of the mixture, or, as in that
-    code, of the loss of each dataset at fixed sampling.
+    had no loss yet; the authors' code has log(vocabulary).
     """
 
     reference: dict[str, float] | None = None
     step_size: Positive = 1.0
     smoothing: Annotated[float, Rule(lambda value: 0 < value <= 1, "above 0, at most 1")] = 1e-4
     initial_excess: Annotated[float, Rule(lambda value: value >= 0, "of 0 or more")] = 0.0
-    apply: Literal["mixture", "loss"] = "mixture"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +35,8 @@ class SavedDoReMi(SavedRows):
 class DoReMi(Controller):
     """Group distributionally robust weights (Xie et al., 2023, "DoReMi"), as the authors' code updates them.
 
+    They are those of the mixture; in that code they weight the losses of the datasets, at fixed sampling.
+
     Each step multiplies a dataset's weight by exp(step_size * excess), and mixes in an even share of `smoothing`. The
     excess is the loss above the reference, at least 0. Of a dataset without a loss in a step it is that of the last
     step that had one.
@@ -45,7 +45,7 @@ class DoReMi(Controller):
     give as losses the means of (loss - reference loss) clipped by token.
 
     Args:
-        weights: See Controller; with `apply: loss` those of the sampling, too.
+        weights: See Controller.
         state: See Controller.
         options: Those of `mixing: {doremi: {...}}` in a configuration.
 
@@ -62,14 +62,14 @@ class DoReMi(Controller):
                 f"a loss for each of {', '.join(sorted(weights))}",
                 "set mixing.doremi.reference.NAME for each dataset",
             )
-        self.weights = self.average = self._sampling = shares(weights)
+        self.weights = self.average = shares(weights)
         self.excess, self.updates = dict.fromkeys(weights, given.initial_excess), 1
         if state is not None:
-            saved, (self.weights, self.average, self.excess) = saved_rows(SavedDoReMi, state, weights, given.apply)
+            saved, (self.weights, self.average, self.excess) = saved_rows(SavedDoReMi, state, weights)
             self.updates = saved.updates
 
-    def observe(self, step: int, seen: Weights) -> dict[str, float] | None:
-        """See Controller.observe; None with `apply: loss`."""
+    def observe(self, step: int, seen: Weights) -> dict[str, float]:
+        """See Controller.observe."""
         reference, options = self.options.reference or dict.fromkeys(seen, 0.0), self.options
         self.excess |= {name: max(loss - reference[name], 0.0) for name, loss in seen.items()}
         logs = {name: math.log(weight) + options.step_size * self.excess[name] for name, weight in self.weights.items()}
@@ -79,19 +79,9 @@ class DoReMi(Controller):
         self.weights = {name: (1 - options.smoothing) * share + even for name, share in risen.items()}
         self.updates += 1
         self.average = {name: old + (self.weights[name] - old) / self.updates for name, old in self.average.items()}
-        return rounded(self.weights) if options.apply == "mixture" else None
-
-    def loss_weights(self) -> dict[str, float] | None:
-        """See Controller.loss_weights: with `apply: loss`, at the fixed sampling; over the samples their mean is 1.
-
-        The authors divide the sum of weighted losses of
-        tokens by the sum of the weights of the same tokens.
-        """
-        if self.options.apply == "mixture":
-            return None
-        return rounded({name: weight / self._sampling[name] for name, weight in self.weights.items()})
+        return rounded(self.weights)
 
     def state(self) -> dict[str, Any]:
         """See Controller.state."""
         rows = {name: [weight, self.average[name], self.excess[name]] for name, weight in self.weights.items()}
-        return {"rule": self.options.apply, "datasets": rows, "updates": self.updates}
+        return {"datasets": rows, "updates": self.updates}

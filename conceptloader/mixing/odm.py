@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from conceptloader.base.strict import Count, Natural, Rule, Section, build
+from conceptloader.errors import ResumeError
 from conceptloader.mixing.controller import Controller, SavedRows, Weights, rounded, saved_rows, shares
 
 
@@ -23,8 +24,9 @@ class ODMOptions(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedODM(SavedRows):
-    """Of each dataset its share and its reward."""
+    """Of each dataset its share and its reward. rule: what the rewards are, which `smoothing` chooses."""
 
+    rule: str
     datasets: Mapping[str, tuple[float, float]]
     exploration: float
 
@@ -44,11 +46,13 @@ class ODM(Controller):
 
     def __init__(self, weights: Weights, state: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.options = build(ODMOptions, options, "odm")
-        self.rule = "sum" if self.options.smoothing is None else "average"  # what the rewards are
+        self.rule = "sum" if self.options.smoothing is None else "average"
         self.shares, self.rewards = shares(weights), dict.fromkeys(weights, 0.0)
         self.exploration = 1 / len(self.shares)
         if state is not None:
-            saved, (self.shares, self.rewards) = saved_rows(SavedODM, state, weights, self.rule)
+            saved, (self.shares, self.rewards) = saved_rows(SavedODM, state, weights)
+            if saved.rule != self.rule:
+                raise ResumeError("mixing", repr(saved.rule), self.rule, "restore mixing.odm.smoothing in the YAML")
             self.exploration = saved.exploration
 
     def observe(self, step: int, seen: Weights) -> dict[str, float] | None:

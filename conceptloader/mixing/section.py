@@ -182,11 +182,10 @@ class Mixing:
         known = plain(self.controller.options)
         known.pop("path", None)  # which may differ between ranks
         self._options = {key: json.dumps(value, sort_keys=True, default=str) for key, value in known.items()}
-        self.learns, self.weighs_losses = self.controller.learns, self.controller.loss_weights() is not None
+        self.learns = self.controller.learns
         self._failed: Exception | None = None  # of `look`
         self._refused = False  # the last weights that were to be set
         self._without, self._warned = 0, False  # steps in a row without losses
-        self._asked = False  # for the weights of the loss, since the last step
         before = self._options if state is None else state.options
         for key in sorted({*before, *self._options}):
             old, new = (one.get(key, "nothing") for one in (before, self._options))
@@ -255,11 +254,6 @@ class Mixing:
             ) from error
         return dict(vars(SavedMixing(kind=self.kind, steps=self.steps, state=state, options=self._options)))
 
-    def loss_weights(self) -> dict[str, float]:
-        """See run/weights.py."""
-        self._asked = True
-        return dict(self.controller.loss_weights() or dict.fromkeys(self.names, 1.0))
-
     def _check(self, weights: Weights) -> None:
         """Raise ConfigError unless a controller gave every dataset a number of at least 0."""
         for name in sorted({*self.names, *weights}):
@@ -276,10 +270,7 @@ class Mixing:
             convert(weights[name], Weight, where)
 
     def _learnt(self, losses: Weights | None) -> bool:
-        """Whether there are losses to learn from.
-
-        Raises ConfigError if there are none for long, or their weights are not applied.
-        """
+        """Whether there are losses to learn from. Raises ConfigError if there are none for long."""
         expected = f"the mean loss of each dataset: {self.kind} learns from them"
         if losses is None or not (losses or self.steps):
             raise ConfigError("observe", "no losses", expected, "pass them to loader.observe(...) after each step")
@@ -295,15 +286,6 @@ class Mixing:
         if self._without and not self._warned:
             self._warned = True
             logger.warning("mixing.%s: step %d has no losses; the weights stay as they are", self.kind, self.steps)
-        if self.steps and not self._asked and self.weighs_losses:
-            raise ConfigError(
-                f"mixing.{self.kind}",
-                "weights of the loss that nobody asked for: the model trains as if all were 1",
-                "a loss with these weights",
-                "multiply the loss of each dataset by loader.loss_weights() in every step, or let the mixture have "
-                "the weights (doremi: apply: mixture)",
-            )
-        self._asked = False
         return bool(losses)
 
 

@@ -17,11 +17,10 @@ from conceptloader.kernels.arrays import Outputs
 
 logger = logging.getLogger(__name__)
 
-Part = Literal["weights", "losses", "loss_weights", "observers", "batches", "threads", "pin_memory"]
-"""weights: they may change while it reads. losses: those of each step reach the run. loss_weights: it multiplies losses
-by them, or hands them to code that does. observers: they are told of each micro batch. batches: they see it whole, and
-the launch is logged before the first one. threads: it reads in threads of its own, with the options of `loader` for
-these. pin_memory: its batches are tensors that it makes.
+Part = Literal["weights", "losses", "observers", "batches", "threads", "pin_memory"]
+"""weights: they may change while it reads. losses: those of each step reach the run. observers: they are told of each
+micro batch. batches: they see it whole, and the launch is logged before the first one. threads: it reads in threads of
+its own, with the options of `loader` for these. pin_memory: its batches are tensors that it makes.
 """
 _OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
 _OF_LOADER: dict[str, Part] = {**dict.fromkeys(_OF_THREADS, "threads"), "pin_memory": "pin_memory"}

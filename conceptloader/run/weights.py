@@ -28,12 +28,10 @@ class Mixing(Protocol):
     Attributes:
         kind: Of the controller, as the configuration names it.
         learns: From losses; else trainers need not compute any.
-        weighs_losses: It has weights of the loss, by which somebody has to multiply.
     """
 
     kind: str
     learns: bool
-    weighs_losses: bool
 
     def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
         """What it decides by, as JSON on all ranks, each of which calls this once a step: the losses, if it learns.
@@ -58,9 +56,6 @@ class Mixing(Protocol):
     def state(self) -> dict[str, Any]:
         """Plain JSON, for a checkpoint, equal on all ranks."""
 
-    def loss_weights(self) -> dict[str, float]:
-        """What to multiply the loss of each dataset by. To be called in every step, on every rank."""
-
 
 def open_mixing(blend: Blend, entry: Entry, saved: Any, allow: str | None = None) -> Mixing | None:
     """What sets the weights of a run, if anything does; see Mixing.
@@ -72,9 +67,6 @@ def open_mixing(blend: Blend, entry: Entry, saved: Any, allow: str | None = None
     mixing: Mixing | None = add_on("mixing").resumed(blend, saved, allow)
     if mixing is not None and mixing.learns:
         entry.need(f"mixing.{mixing.kind}", "losses", "which is given no losses to learn from")
-    if mixing is not None and mixing.weighs_losses:
-        why = "which would train the losses as if all weights were 1"
-        entry.need(f"mixing.{mixing.kind}.apply", "loss_weights", why)
     return mixing
 
 

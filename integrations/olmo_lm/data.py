@@ -194,10 +194,6 @@ class ConceptDataLoader(TextDataLoaderBase):
         """Give `mixing` in the configuration the losses of the step that has ended; see Loader.observe."""
         self.loader.observe(losses, group=group)
 
-    def loss_weights(self) -> dict[str, float]:
-        """What to multiply the loss of each dataset by; see Loader.loss_weights."""
-        return self.loader.loss_weights()
-
     def state_dict(self) -> dict[str, Any]:
         """What the Trainer saves: one string, and the epoch."""
         return {**self.loader.state_dict(), _EPOCH: self._epoch, _TOKENS: self.tokens_processed}

@@ -240,10 +240,6 @@ class ConceptDataLoader(BaseDataLoader):
         """Give `mixing` in the configuration the losses of the step that has ended; see Loader.observe."""
         self.loader.observe(losses, group=group)
 
-    def loss_weights(self) -> dict[str, float]:
-        """What to multiply the loss of each dataset by; see Loader.loss_weights."""
-        return self.loader.loss_weights()
-
     def state_dict(self) -> dict[str, Any]:
         """One string, equal on all ranks."""
         return dict(self.loader.state_dict())

@@ -81,11 +81,11 @@ class collate:
 
 
 class _Loader(TrainedLoader):
-    # The Trainer's own loss has no weights of datasets, and nothing tells it where a run log is.
+    # Nothing tells the Trainer where a run log is.
     entry = replace(
         TrainedLoader.entry,
         name="ConceptTrainer",
-        carries=TrainedLoader.entry.carries - {"loss_weights", "batches"},
+        carries=TrainedLoader.entry.carries - {"batches"},
         keys=TrainedLoader.entry.keys | {"labels", "shift_labels"},
     )
     tracked: dict[str, float] | None = None  # of the last step, for the Trainer's next log

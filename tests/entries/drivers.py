@@ -43,7 +43,6 @@ class Taken:
 
     Attributes:
         batches: Of the model, by step.
-        losses: That were trained on, by step.
         metrics: What the trainer's loggers were given, by step.
     """
 
@@ -52,7 +51,6 @@ class Taken:
     names: tuple[str, ...] = ()
     workers: int = 0
     batches: list[dict[str, Any]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
     def take(self, batch: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
@@ -95,19 +93,6 @@ def mask_of(batch: Mapping[str, Any]) -> torch.Tensor:
     return torch.as_tensor(batch["targets"] != IGNORED).float()
 
 
-def loss_of(batch: Mapping[str, Any], factors: Mapping[str, float] | None = None, names: Any = ()) -> float:
-    """The mean loss of a batch, or with a factor for each dataset, that of docs/mixing.md."""
-    weights = mask_of(batch)
-    if factors is not None:
-        by_id = torch.tensor([factors[name] for name in names])
-        weights = weights * by_id[torch.as_tensor(batch["dataset_id"]).long()][:, None]
-    return float((token_losses(batch) * weights).sum() / weights.sum().clamp(min=1e-9))
-
-
-def learns_loss(config: Config) -> bool:
-    return (config.get("mixing") or {}).get("doremi", {}).get("apply") == "loss"
-
-
 # Loops of one's own.
 
 
@@ -121,7 +106,6 @@ def _loop(make: Callable[..., Any]) -> "Driver":
         with loader:
             for batch in loader:
                 given = taken.take(batch)
-                taken.losses.append(loss_of(given, loader.loss_weights() if learns_loss(config) else None, names))
                 if hasattr(loader, "acknowledge"):
                     loader.acknowledge(batch["consumed_samples"])
                 if loader.mixing is not None:
@@ -198,8 +182,7 @@ def megatron(config: Config, taken: Taken, patch: Patch) -> None:
     data = MegatronData(_written(config, taken), _megatron_config(config), sizes, micro_batch_size=BATCH)
     iterator = data.iterator(data.datasets()[0])
     for _ in range(taken.steps):
-        given = taken.take(data.get_batch(iterator), **MEGATRON_NAMES)
-        taken.losses.append(loss_of(given))
+        taken.take(data.get_batch(iterator), **MEGATRON_NAMES)
 
 
 def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
@@ -242,7 +225,6 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         found = taken.take({**stock, **(launch.concepts(iterator) or {})}, **MEGATRON_NAMES)
         if "dataset_id" in found:
             launch.add_losses(torch.as_tensor(found["dataset_id"]).long(), token_losses(found), mask_of(found))
-        taken.losses.append(loss_of(found))
         args.consumed_train_samples += BATCH
         after_step(lambda *_, **__: None)
     taken.metrics += written.values()
@@ -272,7 +254,7 @@ def nanotron(config: Config, taken: Taken, patch: Patch) -> None:
         model_inputs=dict.fromkeys(_further(taken, "position_ids"), "last"), run_log=taken.folder,
     )  # fmt: skip
     for batch in itertools.islice(loader, taken.steps):
-        taken.losses.append(loss_of(taken.take(batch, **NANOTRON_NAMES)))
+        taken.take(batch, **NANOTRON_NAMES)
 
 
 def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
@@ -314,7 +296,7 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
     for batch in itertools.islice(loader, taken.steps):
         given = taken.take(batch, **NANOTRON_NAMES)
         every = token_losses(given).requires_grad_()
-        taken.losses.append(float(losses.masked_mean(None, every, mask_of(given).bool(), torch.float)))
+        losses.masked_mean(None, every, mask_of(given).bool(), torch.float)
         dataset.update_consumption_metrics(0, BATCH, SEQ_LEN)
 
 
@@ -334,10 +316,8 @@ def lightning(config: Config, taken: Taken, patch: Patch) -> None:
 
         def training_step(self, batch: Any, index: int) -> Any:
             given, data = taken.take(batch), self.trainer.datamodule
-            names = data.loader.blend.config.names
             if "dataset_id" in batch:
                 data.losses.add(batch["dataset_id"], token_losses(given), mask_of(given))
-            taken.losses.append(loss_of(given, data.loader.loss_weights() if learns_loss(config) else None, names))
             return self.weight * 0
 
         def configure_optimizers(self) -> Any:
@@ -367,13 +347,10 @@ class _Table(torch.nn.Module):
 
     def _take(self, _: Any, args: tuple[()], given: dict[str, Any]) -> None:
         more = {name: value for name, value in given.items() if name not in ("labels", "shift_labels", "fused_lm_head")}
-        self.given = self.taken.take({**more, "targets": given["shift_labels"]})
+        self.taken.take({**more, "targets": given["shift_labels"]})
 
     def forward(self, input_ids: Any, **more: Any) -> dict[str, Any]:
-        return {
-            "loss": torch.tensor(loss_of(self.given)) + self.weight * 0,
-            "logits": LOGITS[input_ids] + self.weight * 0,
-        }
+        return {"loss": self.weight * 0, "logits": LOGITS[input_ids] + self.weight * 0}
 
     # What TRL takes to compute the loss itself.
 
@@ -398,7 +375,6 @@ def _transformers(trainer: Any, config: Config, taken: Taken, patch: Patch, argu
     )  # fmt: skip
     run.train()
     logged = [line for line in run.state.log_history if "loss" in line]
-    taken.losses += [line["loss"] for line in logged]
     taken.metrics += [found for line in logged if (found := {k: v for k, v in line.items() if k.startswith("data/")})]
 
 
@@ -446,7 +422,6 @@ def accelerate(config: Config, taken: Taken, patch: Patch) -> None:
         for batch in loader:
             with accelerator.accumulate(model):
                 given = taken.take(batch)
-                taken.losses.append(loss_of(given, loader.loss_weights() if learns_loss(config) else None, names))
             if loader.mixing is not None:
                 loader.observe(mean_losses(given, names))
             if taken.done:
@@ -494,8 +469,6 @@ def olmo(config: Config, taken: Taken, patch: Patch) -> None:
             ends = np.cumsum([n for row in batch.pop("doc_lens").tolist() for n in row if n])
             batch["cu_seqlens"] = np.array([0, *ends], np.int32)
         given = taken.take(batch, labels="targets", index="sample_index")
-        factors = data.loader.loss_weights() if learns_loss(config) else None
-        taken.losses.append(loss_of(given, factors, data.blend.config.names))
         if data.loader.mixing is not None:
             data.observe(mean_losses(given, data.blend.config.names))
         if taken.done:
@@ -526,8 +499,6 @@ def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
             for name, value in {**inputs, "targets": targets}.items()
         }
         given = taken.take(flat, input="input_ids", positions="position_ids")
-        factors = data.loader.loss_weights() if learns_loss(config) else None
-        taken.losses.append(loss_of(given, factors, data.loader.blend.config.names))
         if data.loader.mixing is not None:
             data.observe(mean_losses(given, data.loader.blend.config.names))
     data.close()

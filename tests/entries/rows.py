@@ -27,7 +27,7 @@ from conceptloader.mixing.controller import shares
 from conceptloader.run.entry import ANY
 from conceptloader.run.training import TrainingRun
 from tests.entries.corpus import Corpus, learned, state_at
-from tests.entries.drivers import BATCH, Entry, Taken, loss_of, mean_losses
+from tests.entries.drivers import BATCH, Entry, Taken, mean_losses
 
 EFFECT, REFUSED, SAYS, SILENT = "effect", "raises", "warns", "no effect"
 ORDERED = ("input_ids", "targets", "sample_index", "dataset_id")
@@ -106,22 +106,16 @@ def merged(config: Change, change: Change) -> dict[str, Any]:
 # What should come.
 
 
-@dataclass
-class Reference:
-    """Batches of a configuration, and losses of its training, without any entry."""
-
-    batches: list[dict[str, Any]]
-    losses: list[float]
-
-
-def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) -> Reference:
-    """What comes of a configuration in this entry."""
+def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The batches that come of a configuration in this entry."""
     micro, lag = entry.micro, entry.lag * ("mixing" in config)
-    found: Reference = corpus.once(lambda: _computed(row, entry, config), "reference", config, row.steps, micro, lag)
+    found: list[dict[str, Any]] = corpus.once(
+        lambda: _computed(row, entry, config), "reference", config, row.steps, micro, lag
+    )
     return found
 
 
-def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
+def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> list[dict[str, Any]]:
     total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
     if "mixing" in config or "replay" in config:
         return _mixed(config, row.steps, entry)
@@ -130,15 +124,15 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> Reference:
     reader = cl.testing.PlainReader(blend.order, blend.views, batch_layout(blend))
     for first in range(start, start + total, entry.micro):
         taken.take(reader.read(np.arange(first, first + entry.micro, dtype=np.uint64)))
-    return Reference(taken.batches, [loss_of(batch) for batch in taken.batches])
+    return taken.batches
 
 
-def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
+def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> list[dict[str, Any]]:
     """With weights set by hand, where the configuration says that they change."""
     ((kind, options),) = config.get("mixing", {"replay": config.get("replay")}).items()
     plain = {key: value for key, value in config.items() if key not in ("mixing", "replay")}
     loader = cl.batches({**plain, "loader": {"prefetch_batches": 0}}, micro_batch_size=1, global_batch_size=BATCH)
-    names, taken, losses, factors = loader.blend.config.names, Taken(None), list[float](), None  # type: ignore[arg-type]
+    names, taken = loader.blend.config.names, Taken(None)  # type: ignore[arg-type]
     controller = None
     if kind == "file":
         loader.set_weights(FILE_WEIGHTS, at=(2 + entry.lag) * BATCH)
@@ -155,21 +149,17 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> Reference:
     for step in range(steps):
         rows = [next(batches) for _ in range(BATCH)]
         given = taken.take({name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
-        if options and isinstance(options, Mapping) and options.get("apply") == "loss":
-            factors = controller.loss_weights()  # type: ignore[union-attr]
-        losses.append(loss_of(given, factors, names))
         if controller is not None:
             weights = controller.observe(step, mean_losses(given, names))
             if weights is not None:
                 loader.set_weights(weights, at=(step + 1 + entry.lag) * BATCH)
     loader.close()
     per_batch = BATCH // entry.micro
-    split = [
+    return [
         {name: value[k * entry.micro : (k + 1) * entry.micro] for name, value in batch.items()}
         for batch in taken.batches
         for k in range(per_batch)
     ]
-    return Reference(split, losses)
 
 
 def differs(one: list[dict[str, Any]], other: list[dict[str, Any]], names: tuple[str, ...]) -> str:
@@ -205,7 +195,7 @@ def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str
     base, found = run(before), run(after)
     if problem := row.refused(found) or row.refused(base):
         return problem
-    expected, plain = reference(row, entry, corpus, after).batches, reference(row, entry, corpus, before).batches
+    expected, plain = reference(row, entry, corpus, after), reference(row, entry, corpus, before)
     assert differs(expected, plain, row.seen), "this change changes nothing"
     if wrong := differs(base.taken.batches, plain, ORDERED):
         return f"wrong without the key: {wrong}"
@@ -225,7 +215,7 @@ def gate(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str
         return problem
     if not isinstance(base.error, ConceptloaderError):
         return f"accepted without the key: {base.error!r:.200}"
-    wrong = differs(found.taken.batches, reference(row, entry, corpus, after).batches, row.seen)
+    wrong = differs(found.taken.batches, reference(row, entry, corpus, after), row.seen)
     return f"wrong: {wrong}" if wrong else EFFECT
 
 
@@ -245,20 +235,6 @@ def absent(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> s
     if asked or (name in base.taken.batches[0] and not any(name in batch for batch in found.taken.batches)):
         return EFFECT
     return unseen(row, base, found)
-
-
-def trained(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Losses that are trained on are those of a loop by hand, and others than without the key."""
-    before, after = row.configs(corpus)
-    base, found = run(before), run(after)
-    if problem := row.refused(found) or row.refused(base):
-        return problem
-    if np.allclose(found.taken.losses, base.taken.losses, rtol=1e-6):
-        return unseen(row, base, found)
-    expected = reference(row, entry, corpus, after)
-    if wrong := differs(found.taken.batches, expected.batches, row.seen):
-        return f"wrong: {wrong}"
-    return EFFECT if np.allclose(found.taken.losses, expected.losses, rtol=1e-5) else "wrong: losses"
 
 
 def measured(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
@@ -346,7 +322,7 @@ def own_names(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -
         found = run(config, asked=(*ORDERED, name))
         outcome = only.refused(found)
         if not outcome:
-            expected = reference(row, entry, corpus, config).batches
+            expected = reference(row, entry, corpus, config)
             lacking = differs(found.taken.batches, expected, (name,))
             outcome = f"{SILENT} ({name}: {lacking})" if lacking else EFFECT
         outcomes.add(outcome)
@@ -470,10 +446,6 @@ ROWS: dict[str, Row] = {
         ),
         row("mixing: odm", {"mixing": {"odm": {}}}, leaves=("mixing",), steps=6, named=("mixing",)),
         row("mixing: doremi", {"mixing": {"doremi": DOREMI}}, leaves=("mixing",), steps=6, named=("mixing",)),
-        row(
-            "mixing: doremi, apply: loss", {"mixing": {"doremi": {**DOREMI, "apply": "loss"}}}, trained,
-            leaves=("mixing",), named=("mixing", "apply"),
-        ),
         row(
             "mixing: module:Class", {"mixing": {"conceptloader.testing.controllers:Greedy": {}}},
             leaves=("mixing",), steps=6, named=("mixing",),

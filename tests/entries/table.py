@@ -65,10 +65,6 @@ OTHERS = (
     ),
     Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
     Other(
-        ("mixing: doremi, apply: loss",), ("Megatron launcher", "nanotron YAML", *HUGGING_FACE), REFUSED,
-        "The trainer computes the loss, without weights of datasets.",
-    ),
-    Other(
         ("datasets.*.allow_pickle", "tracks.*.layout: records"),
         (*MEGATRON, *NANOTRON, *HUGGING_FACE, "torchtitan", "OLMo-core", "Bridge"), REFUSED,
         "Records are Python objects, and the trainer moves tensors only.",

@@ -17,7 +17,6 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.mixing import Controller
 from conceptloader.order.progress.state import OrderState
-from conceptloader.testing.controllers import Greedy
 from tests.mixing.training import BATCH, SIZES, Run, configuration
 from tests.raises import raises
 
@@ -73,18 +72,6 @@ def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def weights(run: Run) -> dict[str, int]:
     return {name: int(weight) for name, weight in run.loader.blend.spec.phases[-1].weights.items()}
-
-
-def test_weights_of_the_loss_leave_the_mixture_alone(tmp_path: Path) -> None:
-    """DoReMi as its authors have it: the loader has the weights, the loop multiplies."""
-    reference = dict.fromkeys(SIZES, 4.0)
-    run = Run(configuration(tmp_path, {"doremi": {"reference": reference, "apply": "loss"}})).steps(8)
-    assert run.loader.blend.spec.live == ()
-    factors = run.loader.loss_weights()
-    assert factors["hard"] > 1 > factors["easy"]
-    again = Run(configuration(tmp_path, {"doremi": {"reference": reference, "apply": "loss"}}), run.saved)
-    assert again.loader.loss_weights() == factors
-    assert Run(configuration(tmp_path, {"odm": {}})).loader.loss_weights() == dict.fromkeys(sorted(SIZES), 1)
 
 
 def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -315,40 +302,6 @@ def test_losses_that_do_not_come_any_more(mixing: Any, tmp_path: Path, caplog: p
     next(batches)
     with raises(ConfigError, "observe", "no losses in 16 steps, up to step 35", kind):
         loader.observe({})
-
-
-class Weighing(Greedy):
-    """A user's controller with weights of the loss."""
-
-    def loss_weights(self) -> dict[str, float]:
-        return dict.fromkeys(self.names, 2.0)
-
-
-@pytest.mark.parametrize("mixing", [{"doremi": {"apply": "loss"}}, {f"{__name__}:Weighing": {}}], ids=["doremi", "own"])
-def test_weights_of_the_loss_that_nobody_asks_for(mixing: Any, tmp_path: Path) -> None:
-    config, kind = configuration(tmp_path, mixing), next(iter(mixing))
-    loader = cl.batches(config, micro_batch_size=BATCH)
-    given = {"easy": 1.0, "hard": 2.0, "middle": 3.0}
-    batches = iter(loader)
-    next(batches)
-    loader.observe(given)
-    next(batches)
-    before = loader.mixing.state()
-    with raises(ConfigError, f"mixing.{kind}", "nobody asked for", fix="loader.loss_weights()"):
-        loader.observe(given)
-    assert loader.mixing.state() == before
-    loader = cl.batches(config, micro_batch_size=BATCH)
-    batches = iter(loader)
-    for _ in range(4):
-        next(batches)
-        loader.loss_weights()
-        loader.observe(given)
-    next(batches)
-    with raises(ConfigError, f"mixing.{kind}", "nobody asked for"):
-        loader.observe(given)  # each step has other weights
-    plain = cl.batches(configuration(tmp_path, None), micro_batch_size=BATCH)
-    with raises(ConfigError, "loss_weights", "no section mixing"):
-        plain.loss_weights()
 
 
 def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:

@@ -54,11 +54,7 @@ class Run:
                 logits = self.model(batch["input_ids"]).transpose(1, 2)
                 losses = cross_entropy(logits, batch["labels"], reduction="none")
                 self.losses.add(batch["dataset_id"], losses, batch["loss_mask"])
-                weights = batch["loss_mask"]
-                if self.loader.mixing is not None:
-                    factors = torch.tensor([self.loader.loss_weights()[name] for name in sorted(SIZES)])
-                    weights = weights * factors[batch["dataset_id"]][:, None]
-                (losses * weights).mean().backward()
+                (losses * batch["loss_mask"]).mean().backward()
                 self.samples += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
             self.optimizer.step()
             self.optimizer.zero_grad()

@@ -43,18 +43,6 @@ def test_a_controller_that_learns_needs_losses(config: Config) -> None:
         Unheard({**config, "mixing": {"odm": {}}}, micro_batch_size=2)
 
 
-def test_weights_of_losses(config: Config) -> None:
-    """Of which the controller knows, once it is made."""
-    asked = {**config, "mixing": {"doremi": {"apply": "loss"}}}
-    cl.make_dataloader(asked, micro_batch_size=2)
-
-    class Unweighted(cl.NumpyLoader):
-        entry = replace(LOADER, carries=LOADER.carries - {"loss_weights"})
-
-    with raises(ConfigError, "mixing.doremi.apply", "as if all weights were 1"):
-        Unweighted(asked, micro_batch_size=2)
-
-
 def test_keys_about_speed_are_only_said(config: Config, caplog: pytest.LogCaptureFixture) -> None:
     asked = load_config({**config, "loader": {"num_threads": 3, "pin_memory": True, "verify_files": False}})
     with caplog.at_level(logging.WARNING):

@@ -1,11 +1,7 @@
 """Where the arrays of a batch lie in its memory, as the rows of kernels/arrays.py and the configuration say."""
 
 import math
-import mmap
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -30,10 +26,6 @@ ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 I8, F4, U1 = map(np.dtype, ("i8", "f4", "u1"))
 BF16 = np.dtype("u2", metadata={"torch": "bfloat16"})  # its bits, since numpy has no such type
-
-# Bytes of a block from which on it is sure to hold a huge page: 4 MiB, as in numpy, where pages have 4 KiB. Where they
-# have 64 KiB (Grace), a huge one has 512 MiB, all of which is zeroed, and kept, for the first byte that is written.
-_LARGE = 2 * mmap.PAGESIZE * (mmap.PAGESIZE // 8)
 
 
 class ArraySpec(NamedTuple):
@@ -255,58 +247,3 @@ def share(batch: AnyBatch) -> AnyBatch:
     """A batch with `tokens`, with input_ids and labels as views of these. Arrays or tensors."""
     batch["input_ids"], batch["labels"] = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
     return batch
-
-
-class _Lease(weakref.ref[Block]):
-    """Of an array over `memory`; None, and not among all leases, if an interrupt came while it was made."""
-
-    memory: mmap.mmap | None = None
-
-
-class BatchMemory:
-    """Blocks for one reader, used again once nobody can see them. Safe for many threads.
-
-    A fresh block of a few MB costs a page fault every 4 KiB, more than the reads that fill it. So a block is an mmap,
-    and what `allocate` returns is an array made over it for one batch: its lease. Every view, of numpy or torch, keeps
-    the lease alive, and when it ends, the block is free. The lease must lie over the mmap itself: over another array
-    numpy would make *that* the base of every view, and the lease would end while views live.
-
-    keep: how many free blocks `allocate` leaves, of all sizes; those that were free for longest go first.
-    """
-
-    def __init__(self, keep: int = 64) -> None:
-        self.keep = keep
-        self.free: deque[_Lease] = deque()  # that have ended
-        self._leases: dict[int, _Lease] = {}  # all
-
-    def allocate(self, size: int) -> Block:
-        """A block of `size` bytes, not initialized, aligned to a page. Raises MemoryError."""
-        free, memory = self.free, None
-        for _ in range(len(free)):
-            try:
-                found = free.pop()  # nobody else can find it now
-            except IndexError:  # another thread took the last one
-                break
-            if found.memory is not None and len(found.memory) == size:
-                memory = self._leases.pop(id(found), found).memory
-                break
-            free.appendleft(found)
-        # If all are of other sizes, one goes too, so that those of sizes that are not in use any more do.
-        for _ in range(max(len(free) - self.keep, 0) + (memory is None)):
-            with suppress(IndexError):
-                self._leases.pop(id(free.popleft()), None)
-        if memory is None:
-            try:  # private: what a forked process writes into its copy of a block is not seen here
-                memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE)
-            except (OSError, OverflowError) as error:
-                raise MemoryError(f"found no memory for a batch of {size:,} bytes; lower micro_batch_size") from error
-            if size >= _LARGE:
-                with suppress(OSError):  # advice, which not every kernel takes
-                    memory.madvise(mmap.MADV_HUGEPAGE)
-        lease = np.frombuffer(memory, np.uint8, size)
-        # `append` runs in whatever thread lets go of the last view, and takes no lock. It is no Python function:
-        # Python swallows an interrupt that comes while a callback of the garbage collector runs one.
-        ended = _Lease(lease, free.append)
-        ended.memory = memory
-        self._leases[id(ended)] = ended
-        return lease

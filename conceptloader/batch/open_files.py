@@ -8,21 +8,17 @@ import numpy.typing as npt
 
 from conceptloader.batch.tables import Tables
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.files import Files
 from conceptloader.kernels.system import OBJECT, STREAM, publish
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.objects import Objects
 from conceptloader.storage.source import Expected
-
-_LOOKS = 8  # at shards, on a network file system a request for each of their files
 
 
 class OpenFiles(OpenTable):
     """The open files of one reader; keys are rows of its shard table.
 
     files: i32 [shards, columns], -1 for closed, OBJECT for what is never opened; used: i64 [shards], clock of the last
-    use. unproven: datasets of which a file was opened since somebody looked whether they were rebuilt, each with a
-    number of its own: one look at the end of a batch serves all that any thread opened before it.
+    use.
     """
 
     def __init__(self, tables: Tables, handles: Handles = HANDLES) -> None:
@@ -32,21 +28,17 @@ class OpenFiles(OpenTable):
         for dataset, first in tables.owners:
             if dataset.files.remote is not None:
                 self.files[first : first + dataset.num_shards] = OBJECT
-        self.unproven: set[tuple[Files, int]] = set()
-        self._next = 0, 0  # of the datasets and rows to look at again
         super().__init__(np.zeros(rows, np.int64), handles)
 
     def open(self, row: int) -> None:
-        """Open the files of a shard that are read, and pin them until `unpin`.
+        """Open the files of a shard that are read.
 
         Raises: FormatError for a file of another size than the manifest says, or that was replaced since it was first
-        opened; ReadError.
+        opened, and if the dataset was rebuilt; ReadError.
         """
         dataset, shard = self.owner(row)
         local = dataset.files.local
         assert local is not None  # else it is an OBJECT
-        with self.handles.lock:
-            self.pins[row] += 1
         opened: list[tuple[int, int]] = []
         try:
             # The stream comes last: where it is open, everything is.
@@ -56,12 +48,11 @@ class OpenFiles(OpenTable):
                     descriptor = self.handles.open(partial(local.open, file))
                     opened.append((column, descriptor))
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are random
+            dataset.files.require_unchanged()  # after all are open: so they are those that the manifest means
         except BaseException:
             for _, descriptor in opened:
                 os.close(descriptor)
-            self.unpin([row])
             raise
-        self.unproven.add((dataset.files, next(self.handles.clock)))
         with self.handles.lock:
             for column, descriptor in opened:
                 if self.files[row, column] >= 0:  # another thread was faster
@@ -69,26 +60,6 @@ class OpenFiles(OpenTable):
                     continue
                 self.put(row, descriptor)
                 publish(self.files, row, column, descriptor)
-
-    def look_again(self) -> None:
-        """Look at one dataset, and at the open files of a few shards, which may have been written over in place.
-
-        The next call looks at the next ones, unless something was wrong. Raises: FormatError, ReadError.
-        """
-        owners, (turn, cursor) = self.tables.owners, self._next
-        owners[turn % len(owners)][0].files.require_unchanged()
-        clock = self.handles.begin()
-        try:
-            rows = cursor + np.flatnonzero(self.files[cursor:, STREAM] >= 0)[:_LOOKS]
-            for row in rows.tolist():
-                dataset, shard = self.owner(row)
-                local = dataset.files.local
-                for kind, descriptor in zip(self.tables.kinds, self.files[row].tolist(), strict=True):
-                    if descriptor >= 0 and local is not None:  # still
-                        local.look_again(dataset.files.expected(kind, shard), descriptor)
-        finally:
-            self.handles.end(clock)
-        self._next = turn + 1, int(rows[-1]) + 1 if len(rows) == _LOOKS else 0
 
     def forget(self, row: int) -> None:
         """See OpenTable; here, the kernels.

@@ -2,17 +2,18 @@
 
 import errno
 import os
-import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from conceptloader.batch.after import WithoutLoss, steps_after
-from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, BatchMemory
+from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout
 from conceptloader.batch.messages import explain
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.tables import make_tables
@@ -29,12 +30,13 @@ from conceptloader.storage.reads import retrying
 
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
-LOOK_NS = 60 * 10**9  # from one look at a dataset in use to the next
+_KEPT_BYTES = (32 << 20) - (8 << 10)  # with what malloc adds, the largest block that it learns from
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
 # Over one sample, without an error. A pack out of a store takes seven: tables of documents in two, the stream and
 # tables of spans, their entries, index, data, and the last one. The rest is for files that other threads close
 # meanwhile, because a read of theirs failed: each time costs a pass.
 MOST_PASSES = 100
+_TRIES = 10  # passes over one sample, before its thread keeps the others from opening and closing files
 
 Picked = tuple[I64Array, U64Array]
 """[B] members of the order, and [B] windows of these."""
@@ -76,15 +78,14 @@ class BatchReader:
         self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, handles)
-        self._memory = BatchMemory()
         self._shapes: dict[int, Shape] = {}
         self._workspaces: list[Workspace] = []
         self._idle: list[Workspace] = []
         self._running: dict[int, Workspace] = {}
         self._late = 0  # batches for which the storage counts as slow
-        # One of all ranks looks: each would be a request to the same server.
-        self._pause_ns = LOOK_NS // max(8, len(self._tables.owners))
-        self._due_ns = perf_counter_ns() + self._pause_ns if dp_rank == 0 else sys.maxsize
+        # Freed at once, untouched: from then on malloc of glibc keeps what is freed of up to that size. It would give
+        # the memory of batches back to the system, and page faults of the next ones take longer than reading them.
+        np.empty(_KEPT_BYTES, np.uint8)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.order, self.views, self.layout, self.dp_rank)
@@ -102,8 +103,8 @@ class BatchReader:
     ) -> Batch:
         """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`.
 
-        By default the memory is reused once the batch is freed. Where samples are repeated, [2, B]: with the positions
-        at which they are trained, which decide what `exclude` takes out.
+        Where samples are repeated, [2, B]: with the positions at which they are trained, which decide what `exclude`
+        takes out.
 
         picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
         the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
@@ -114,7 +115,8 @@ class BatchReader:
         """
         samples, positions = samples if samples.ndim == 2 else (samples, samples)
         shape = self._shape(len(samples))
-        block = (allocate or self._memory.allocate)(shape.carving.size)
+        size = shape.carving.size
+        block = np.empty(size, np.uint8) if allocate is None else allocate(size)
         batch: Batch = shape.carving.views(block)
         work, thread = self._workspace(), get_ident()
         self._running[thread] = work
@@ -153,19 +155,16 @@ class BatchReader:
             return work
 
     def _fill(self, work: Workspace) -> None:
-        """Passes of the kernel until all samples are complete; how slow the storage is, and whether files changed."""
+        """Passes of the kernel until all samples are complete; and how slow the storage is."""
         # Packing takes time too, which says nothing of the storage.
         work.state["announcing"] = self._late and not self._packed and len(self._running) <= _FEW
-        if self._pass(work) != system.OK or self._files.unproven:
+        if self._pass(work) != system.OK:
             # Attempts are counted for each read: the handles of many shards may go stale at once.
             retrying(partial(self._complete, work), work.place)
         if work.spent_ns > LATE_NS * len(work.samples):
             self._late = _LATE_BATCHES
         elif self._late:
             self._late -= 1
-        if perf_counter_ns() > self._due_ns:
-            retrying(self._files.look_again)
-            self._due_ns = perf_counter_ns() + self._pause_ns
 
     def where(self, thread: int) -> str:
         """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""
@@ -188,45 +187,40 @@ class BatchReader:
 
     def _complete(self, work: Workspace) -> None:
         """Repeat passes until nothing lacks. After a ReadError the next attempt resumes from there."""
-        files, state = self._files, work.state
-        pinned: list[int] = []
-        try:
-            while work.code != system.OK:
-                if work.code == system.WANTS:
-                    self._get(work, pinned)
-                elif work.code == system.GROW:
-                    work.grow()
-                elif work.code == system.FAILED:
-                    error, message = int(state["value"]), f"cannot read {self._describe(work)}"
-                    files.close(int(state["row"]))
-                    work.code, work.passes, state["wants"] = int(system.WANTS), 0, 0
-                    if error < 0:
-                        fix = (
-                            "it was truncated after it was opened: restore it, then run `conceptloader verify DATASET`"
-                        )
-                        raise ReadError(message, "the file ends there", fix=fix, errno=errno.ENODATA)
-                    raise ReadError(message, os.strerror(error), errno=error)
-                else:
-                    sample = int(state["sample"])
-                    raise explain(state, files, self.layout, self.views[work.members[sample]], self._who(work, sample))
+        lock = self._files.handles.lock
+        while work.code != system.OK:
+            # Threads may close each other's files before these are read, if few may be open: then they take turns.
+            with lock if work.passes > _TRIES else nullcontext():
+                self._provide(work)
                 self._pass(work)
-            opened = files.unproven.copy()
-            for dataset in {dataset for dataset, _ in opened}:
-                dataset.require_unchanged()
-            files.unproven -= opened  # what was opened meanwhile stays
-        finally:
-            files.unpin(pinned)
 
-    def _get(self, work: Workspace, pinned: list[int]) -> None:
+    def _provide(self, work: Workspace) -> None:
+        """What the last pass lacked. Raises: FormatError, ReadError, ConfigError if there is no such thing."""
+        state = work.state
+        if work.code == system.WANTS:
+            self._get(work)
+        elif work.code == system.GROW:
+            work.grow()
+        elif work.code == system.FAILED:
+            error, message = int(state["value"]), f"cannot read {self._describe(work)}"
+            self._files.close(int(state["row"]))
+            work.code, work.passes, state["wants"] = int(system.WANTS), 0, 0
+            if error < 0:
+                fix = "it was truncated after it was opened: restore it, then run `conceptloader verify DATASET`"
+                raise ReadError(message, "the file ends there", fix=fix, errno=errno.ENODATA)
+            raise ReadError(message, os.strerror(error), errno=error)
+        else:
+            sample = int(state["sample"])
+            view, who = self.views[work.members[sample]], self._who(work, sample)
+            raise explain(state, self._files, self.layout, view, who)
+
+    def _get(self, work: Workspace) -> None:
         """What a pass lacked: files and ranges of objects.
 
-        Files, as many as the limit on descriptors allows, but all of the first sample that lacks any. pinned: rows that
-        stay open for it, which are added to.
+        Files, as many as the limit on descriptors allows, but all of the first sample that lacks any.
         """
         files, state, first = self._files, work.state, int(work.state["complete"])
-        if first != work.passed:  # what was opened for the samples before has been used
-            files.unpin(pinned)
-            pinned.clear()
+        if first != work.passed:  # the samples before are complete
             work.passed, work.passes = first, 0
         work.passes += 1
         most = files.handles.capacity // (4 * files.files.shape[1] * len(self._running))
@@ -242,7 +236,7 @@ class BatchReader:
                 )
             if files.files[row, column] == system.OBJECT:
                 work.held.want(row, column, start, stop - start, who)
-            elif row not in opened and (sample == first or len(pinned) < most):
+            elif row not in opened and (sample == first or len(opened) < most):
                 state["sample"], state["row"], state["column"] = sample, row, system.STREAM
                 state["at"], state["size"] = 0, -1  # no read is under way
                 try:
@@ -250,7 +244,6 @@ class BatchReader:
                 except (FormatError, ReadError) as error:
                     raise error.within(who) from error
                 opened.add(row)
-                pinned.append(row)
         if work.held:
             work.held.fetch()
             work.use_held()

@@ -42,8 +42,8 @@ class Observer(Protocol):
         Some batches are never yielded: those prefetched when a loop ends, or when weights change.
 
         Args:
-            batch: Its arrays, see docs/batch-keys.md, whose memory is used again; in Megatron-LM and nanotron the
-                `loss_mask` alone, a tensor, where this rank has it.
+            batch: Its arrays, see docs/batch-keys.md; in Megatron-LM and nanotron the `loss_mask` alone, a tensor,
+                where this rank has it.
 
         Returns:
             What `yielded` is given as `note`.

@@ -11,7 +11,7 @@ import os
 import resource
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
@@ -93,17 +93,14 @@ class Handles:
         return opener()
 
     def renew(self) -> None:
-        """See forks.Renewed: reads and pins of other threads do not exist here."""
+        """See forks.Renewed: reads of other threads do not exist here."""
         with self.lock:
             self._active.clear()
             self._close_retired()
-            for table in self.tables:
-                table.pins.clear()
 
     def _evict(self, target: int) -> None:
-        """Close what was used least recently and is not pinned, until no more than `target` files are kept."""
-        tables = [(table, table.descriptors.keys() - table.pins) for table in self.tables]
-        idle = [(int(table.used[key]), table, key) for table, keys in tables for key in keys]
+        """Close what was used least recently, until no more than `target` files are kept."""
+        idle = [(int(table.used[key]), table, key) for table in self.tables for key in table.descriptors]
         for _, table, key in sorted(idle, key=lambda entry: entry[0]):
             if self._kept <= target:
                 break
@@ -141,13 +138,12 @@ class OpenTable:
     """The open files of one reader.
 
     descriptors: of each key. used: key -> clock of the last use; a dictionary, or an array if keys are its rows.
-    pins: keys whose files stay, and how often each was pinned. All are changed with the lock of the handles held.
+    Both are changed with the lock of the handles held.
     """
 
     def __init__(self, used: Any, handles: Handles = HANDLES) -> None:
         self.used, self.handles = used, handles
         self.descriptors: dict[Any, list[int]] = {}
-        self.pins: Counter[Any] = Counter()
         with handles.lock:
             handles.tables.add(self)
         # Not at exit: a thread may still be reading then, and the system closes everything.
@@ -158,12 +154,6 @@ class OpenTable:
         self.used[key] = next(self.handles.clock)
         self.descriptors.setdefault(key, []).append(descriptor)
         self.handles._kept += 1
-
-    def unpin(self, keys: Iterable[Any]) -> None:
-        """Undo one pin of each."""
-        with self.handles.lock:
-            self.pins.subtract(keys)
-            self.pins = +self.pins
 
     def close(self, key: Any) -> None:
         """Take the files of a key out of the table; they are closed when nobody can be reading them."""

@@ -156,12 +156,6 @@ class LocalFiles:
         self._opened[path] = found
         return descriptor
 
-    def look_again(self, file: Expected, descriptor: int) -> None:
-        """Raises: FormatError if an open file was written over, as far as its size and time tell; ReadError."""
-        with named(file.path, "looked at"):
-            found = os.fstat(descriptor)
-        file.check(found, self._opened[file.path])
-
     def close(self) -> None:
         """Let go of what is open; it is opened again when needed."""
         for path in list(self.table.descriptors):

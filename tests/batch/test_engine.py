@@ -38,6 +38,16 @@ def test_what_an_interrupt_leaves_is_not_gone_on_with(tmp_path, monkeypatch, bef
         assert_same(reader.read(samples[:size], picked=picked), wanted)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_of_what_was_in_the_memory_is_in_a_batch(tmp_path, seed):
+    """Such as an earlier batch, with what a trainer wrote into it."""
+    case = random_case(tmp_path, seed)
+    picked = case.datasets, case.windows
+    reader, plain = (cls(None, case.views, case.layout) for cls in (BatchReader, PlainReader))
+    found = reader.read(case.samples, lambda size: np.full(size, 0xA5, np.uint8), picked)
+    assert_same(found, plain.read(case.samples, picked=picked))
+
+
 def test_a_member_that_has_left_is_named(tmp_path):
     case = random_case(tmp_path, 1)
     for reader in (cls(None, [None, case.views[1]], case.layout) for cls in (BatchReader, PlainReader)):

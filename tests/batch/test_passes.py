@@ -1,6 +1,7 @@
 """What a pass over a batch lacks is got together, and the pass repeated: how often, with how few descriptors."""
 
 import dataclasses
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,28 @@ def test_what_stays_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert passes.begun == MOST_PASSES + 1
 
 
+def test_threads_that_close_each_others_files_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each might close what another one has opened before that reads it."""
+    view, handles = shards(tmp_path / "a", 3), Handles(1000)
+    reader = BatchReader(NO_ORDER, [view], layout_of(view), handles=handles)
+    get = reader._get
+
+    def close_all() -> None:
+        if handles.lock.acquire(blocking=False):
+            for row in range(3):
+                reader._files.close(row)
+            handles.lock.release()
+
+    def got(work: Any) -> None:
+        get(work)
+        other = threading.Thread(target=close_all)
+        other.start()
+        other.join()
+
+    monkeypatch.setattr(reader, "_get", got)
+    check(reader, view)
+
+
 def test_of_two_damages_the_first_one_is_named(tmp_path: Path) -> None:
     """Also where the file of its sample is opened after the other one was found."""
     view = shards(tmp_path / "a", 4)
@@ -159,13 +182,3 @@ def test_of_two_damages_the_first_one_is_named(tmp_path: Path) -> None:
             opened.write(content)
     with pytest.raises(FormatError, match=r"^sample 0: .*00000\.stream\.bin"):
         read(reader, *range(view.count))
-
-
-def test_who_only_looks_at_samples_leaves_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the ranks of a training one looks at them now and then; a trace or an audit has no rank."""
-    view, looks = shards(tmp_path / "a", 2), list[OpenFiles]()
-    monkeypatch.setattr("conceptloader.batch.reader.LOOK_NS", 0)
-    monkeypatch.setattr(OpenFiles, "look_again", lambda files: looks.append(files))
-    for rank, expected in ((None, 0), (1, 0), (0, 1)):
-        read(BatchReader(NO_ORDER, [view], layout_of(view), rank), *range(view.count))
-        assert len(looks) == expected

@@ -68,7 +68,7 @@ class Taken:
 
 
 def as_array(value: Any) -> Any:
-    """A copy of it in numpy: memory of batches is used again."""
+    """A copy of it in numpy."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
         value = value.view(torch.uint16)  # its bits, since numpy has no such type
     if isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float):

@@ -44,22 +44,6 @@ def test_the_least_recently_used_of_all_tables_leave_first() -> None:
     assert (sorted(rows.descriptors), sorted(paths.descriptors)) == ([0, 4, 5, 6, 7, 8], [1, 3])
 
 
-def test_what_is_pinned_stays_until_every_pin_is_undone() -> None:
-    handles = Handles(2)
-    table = OpenTable({}, handles)
-    fill(table, range(2))
-    with handles.lock:
-        table.pins.update([0, 0, 1])
-    table.unpin([0, 1])
-    fill(table, range(2, 4))
-    assert 0 in table.descriptors
-    assert 1 not in table.descriptors
-    table.unpin([0])
-    fill(table, range(4, 5))
-    assert 0 not in table.descriptors
-    assert not table.pins
-
-
 def test_a_file_is_closed_when_the_reads_that_began_before_it_left_have_ended() -> None:
     handles = Handles(4)
     table = OpenTable({}, handles)
@@ -162,14 +146,12 @@ def test_the_capacity_is_what_the_system_allows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:
-    """Nor does it keep open what such a read used, or pinned what another thread had."""
+    """Nor does it keep open what such a read used."""
     handles = Handles(2)
     renew_in_children(handles)
     table = OpenTable({}, handles)
     clock = handles.begin()
     files = fill(table, range(4))
-    with handles.lock:
-        table.pins[3] += 1
     for key in range(4):
         table.close(key)
     assert handles.count == 4
@@ -178,7 +160,6 @@ def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:
         signal.alarm(20)
         assert handles.count == 0
         assert not any(map(is_open, files.values()))
-        assert not table.pins
         fill(table, range(3))
 
     assert child(in_child)

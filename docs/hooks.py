@@ -52,9 +52,9 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "What the [commands for runs](../cli.md) do, in Python: trace, locate, exposure, audit, metrics.",
         {
             "trace": "open_run Run trace_step trace_steps trace_sample SampleTrace DocumentPart SpanPart "
-            "locate_document locate_concept find_sightings Sightings exposure exposure_by Exposure DocumentSeen "
-            "ConceptSeen documents_with parse_where Where locate_where Line audit Report "
-            "Difference find_checkpoints Checkpoint excluded_since Launch Member BatchRecorder read_record open_other",
+            "locate_document locate_concept exposure exposure_by Exposure DocumentSeen "
+            "ConceptSeen parse_where Where locate_where Line audit Report "
+            "Difference excluded_since Launch Member BatchRecorder read_record",
             "metrics": "on_step StepMetrics",
         },
     ),

@@ -48,9 +48,11 @@ GROUPS = {
     },
     "Runs": {
         "trace": ("trace.commands.trace", "show what a step contains, past or future; audit a recorded run"),
-        "locate": ("trace.commands.locate", "find the steps that contain a document or concept"),
+        "locate": (
+            "trace.commands.locate",
+            "find the steps that contain documents or a concept, or check that none does",
+        ),
         "exposure": ("trace.commands.exposure", "count how often documents or concepts are seen"),
-        "forget": ("trace.commands.forget", "plan a run without some documents, from before they were read"),
         "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
     },
 }

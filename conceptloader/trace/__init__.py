@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from conceptloader.base.packages import need_add_on, unknown_name
 from conceptloader.trace.bulk import trace_steps
-from conceptloader.trace.checkpoints import Checkpoint, find_checkpoints
 from conceptloader.trace.exposure import Exposure, exposure
-from conceptloader.trace.forget import Sightings, documents_with, find_sightings, open_other
 from conceptloader.trace.groups import exposure_by
 from conceptloader.trace.locate import (
     ConceptSeen,
@@ -27,7 +25,6 @@ from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
     "BatchRecorder",
-    "Checkpoint",
     "ConceptSeen",
     "Difference",
     "DocumentPart",
@@ -39,20 +36,15 @@ __all__ = [
     "Report",
     "Run",
     "SampleTrace",
-    "Sightings",
     "SpanPart",
     "Where",
     "audit",
-    "documents_with",
     "excluded_since",
     "exposure",
     "exposure_by",
-    "find_checkpoints",
-    "find_sightings",
     "locate_concept",
     "locate_document",
     "locate_where",
-    "open_other",
     "open_run",
     "parse_where",
     "read_record",

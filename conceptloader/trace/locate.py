@@ -24,9 +24,13 @@ _ANSWERS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSeen(Seen):
-    """A sample that holds some of a document: at which positions [start, end) of input_ids and of labels, or None."""
+    """A sample that holds some of a document: at which positions [start, end) of input_ids and of labels, or None.
+
+    document: its number in the dataset. id: the one it had in the input, if any.
+    """
 
     document: int
+    id: str | None
     inputs: Interval | None
     labels: Interval | None
 
@@ -57,6 +61,7 @@ def locate_document(
     for era, index, number in find_documents(run, document, dataset, num_samples):
         member = era.member(index)
         start, stop = member.dataset.document_range(number)
+        name = member.dataset.document_id(number)
         windows = samples_holding(member, *(np.array([one]) for one in (number, start, stop)))
         read = ranges_of(
             member, windows
@@ -67,7 +72,7 @@ def locate_document(
             parts = read.take(np.arange(*np.searchsorted(read.row, [rows[k], rows[k] + 1])))
             for part in parts.take(parts.since > time["sample"]).joined().parts():
                 inputs, labels = part.positions(start, stop)
-                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+                seen.append(DocumentSeen(**time, document=number, id=name, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 

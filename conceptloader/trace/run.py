@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
-from conceptloader.order.progress.spec import LoggedPhase, OrderSpec
+from conceptloader.order.progress.spec import LoggedPhase
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace.ranges import Member
 
@@ -121,17 +121,6 @@ class Run:
         """The name of a dataset of an era; of data that the last one does not have under it, "name@fingerprint"."""
         mine, last = era.blend.datasets[name].stream_fingerprint, self.blend.datasets.get(name)
         return name if last is not None and last.stream_fingerprint == mine else f"{name}@{mine}"
-
-    @cached_property
-    def whole_order(self) -> OrderSpec:
-        """From sample 0 on, with all weights that were set while it was going; of several orders, the last."""
-        spec, logged = self.blend.spec, self.blend.logged_phases
-        if spec.origin is None:
-            return spec
-        self.at(self.first)  # or else the run log lacks some of them
-        planned = {phase.start for phase in spec.phases if phase.start not in spec.live}
-        live = tuple(one.phase.start for one in logged if one.phase.start not in planned)
-        return replace(spec, phases=tuple(one.phase for one in logged), live=live, origin=None)
 
     @property
     def phases(self) -> list[LoggedPhase]:

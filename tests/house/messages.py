@@ -16,7 +16,7 @@ from conceptloader import errors
 ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("messages.txt")
 # bad: of the format, a FormatError. The others are kinds that a caller tells apart, where they are raised.
-KINDS = {"bad", "OtherBuild", "OtherDataset", "ChangedPast", "NoState", "BadRecord", "BadRow"}
+KINDS = {"bad", "OtherBuild", "OtherDataset", "ChangedPast", "BadRecord", "BadRow"}
 # Words: of batch/messages.py, for what the kernels find.
 KINDS |= {"Words"} | {name for name in vars(errors) if name.endswith("Error")}
 PARTS = ("path", "found", "expected", "fix")

@@ -14,7 +14,7 @@ from tests.soak.builds import child
 GONE = {
     "metrics": "", "batch_log": "", "mixing": "", "remote": "",
     "viewer": "viewer", "subset": "subset", "index": "index",
-    "columns": "column", "trace": "trace locate exposure forget subset viewer column", "ingest/adopt": "adopt",
+    "columns": "column", "trace": "trace locate exposure subset viewer column", "ingest/adopt": "adopt",
     "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
 }  # fmt: skip
 WITHOUT = """

@@ -21,15 +21,11 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import (
     Run,
     audit,
-    documents_with,
     excluded_since,
     exposure,
     exposure_by,
-    find_checkpoints,
-    find_sightings,
     locate_concept,
     locate_document,
-    open_other,
     open_run,
     read_record,
     trace_step,
@@ -169,23 +165,12 @@ def test_each_launch_answers_for_what_it_trained(
         seen = locate_document(run, document, LAST * BATCH)
         assert [one.sample for one in seen] == expected
         assert [one.places[0].step for one in seen] == [sample // BATCH for sample in expected]
-        documents, unknown = documents_with(run, [document])
-        assert (find_sightings(run, documents, LAST * BATCH).sample.tolist(), unknown) == (expected, [])
         table = exposure(run, until=LAST).documents(ids=[document]).to_pylist()
         firsts = [one["first_sample"] for one in table if one["first_sample"] is not None]
         assert firsts == expected[:1]
         (life.folder / "one.txt").write_text(document)
-        asked = [
-            "forget",
-            "--run-log",
-            str(log),
-            "--ids",
-            str(life.folder / "one.txt"),
-            "--until",
-            str(LAST),
-            "--check",
-        ]
-        assert main(asked) == bool(expected)
+        asked = ["locate", "--run-log", log, "--documents", life.folder / "one.txt", "--check"]
+        assert main([*map(str, asked)]) == bool(expected)
     since = FIRST * BATCH if change in ("never read", "exclude") else None
     assert list(excluded_since(run, chosen).values()) == ([] if since is None else [since])
     concepts = [one.sample for one in locate_concept(run, "concepts", "concept-1", LAST * BATCH) if one.inputs]
@@ -214,8 +199,6 @@ def test_each_launch_answers_for_what_it_trained(
     for name in ("samples", "tokens", "size"):
         assert {row["dataset"]: row[name] for row in by} == {row["dataset"]: row[name] for row in sources}
 
-    found, skipped = find_checkpoints(run, log)
-    assert ([one.step for one in found], skipped) == (list(range(1, LAST + 1)), {})
     assert audit(run, read_record(log / FOLDER), digests=True).difference is None
 
 
@@ -233,7 +216,7 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         ["trace", "--step", 8],
         ["locate", "--document", ids.read_text(), "--samples", LAST * BATCH],
         ["exposure", "--until", LAST],
-        ["forget", "--ids", ids, "--checkpoints", log],
+        ["locate", "--documents", ids, "--samples", LAST * BATCH],
         ["trace", "--audit"],
     ]
 
@@ -245,7 +228,7 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         return found
 
     expected = answers()
-    assert len(expected[2]["seen"]) == expected[4]["samples"] > 0
+    assert expected[2]["seen"] == expected[4]["seen"] != []
     assert expected[5]["difference"] is None
     assert answers(life.configure(seed=99)) == expected
     moved = tmp_path / "elsewhere"
@@ -258,26 +241,6 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         name: {**one, "path": str(moved / name)} for name, one in life.config["datasets"].items()
     }
     assert answers(life.configure()) == expected
-    out = life.folder / "without.yaml"
-    words = ["forget", "--run-log", log, "--ids", ids, "--checkpoints", log, life.configure(), "--out", out]
-    assert main([*map(str, words)]) == 0
-    assert yaml.safe_load(out.read_text())["exclude"][0]["at"] == expected[4]["checkpoint"]["consumed_samples"]
-
-
-def test_a_plan_from_the_run_log_alone(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
-    """forget writes the configuration of the last launch, which nobody has to have kept."""
-    life.launch(LAST)
-    log, ids, out = life.folder / "log", life.folder / "ids.txt", life.folder / "new" / "without.yaml"
-    out.parent.mkdir()
-    ids.write_text("web-3")
-    (life.folder / "run.yaml").unlink()
-    words = ["forget", "--run-log", log, "--ids", ids, "--checkpoints", log, "--out", out]
-    assert main([*map(str, words)]) == 0
-    assert "excludes them from sample" in capsys.readouterr().out
-    blend = cl.open_blend(out)
-    state = json.loads((log / "1.json").read_text())
-    cl.make_dataloader(blend.config, micro_batch_size=BATCH).load_state_dict(state)
-    assert blend.config.exclude[0].take == "own"
 
 
 def test_masks_that_can_no_longer_be_reproduced(life: Life) -> None:
@@ -384,7 +347,6 @@ def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureF
         lambda: locate_document(run, "web-1", 80),
         lambda: exposure(run, until=LAST),
         lambda: exposure(run, num_samples=LAST * BATCH),
-        lambda: find_sightings(run, {}, 80),
         lambda: run.at(3),
     ):
         with raises(ConfigError, fix=earlier):
@@ -399,7 +361,7 @@ def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsy
     chosen, later, ids = life.only_before(FIRST), quarantined(life), life.folder / "ids.txt"
     life.launch(LAST, log="new", **later)
     ids.write_text(chosen)
-    words = ["forget", "--ids", ids, "--until", LAST, "--check", "--run-log"]
+    words = ["locate", "--documents", ids, "--samples", LAST * BATCH, "--check", "--run-log"]
     for config in ([], [life.configure(**later)]):
         assert main([*map(str, [*words, life.folder / "new", *config])]) == 2
         assert (
@@ -414,8 +376,6 @@ def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsy
     for ask in (lambda: locate_document(run, chosen, 80), lambda: exposure(run, until=LAST), lambda: run.at(3)):
         with raises(ConfigError, "sample", "begins at sample 48", fix="--planned"):
             ask()
-    found, skipped = find_checkpoints(run, life.folder / "new")
-    assert ([one.step for one in found], skipped) == (list(range(FIRST + 1, LAST + 1)), {})
 
 
 def test_each_launch_has_its_own_loss_weights(life: Life) -> None:
@@ -468,8 +428,8 @@ def test_a_checkpoint_knows_what_the_command_line_said(life: Life, capsys: pytes
     assert "seed: saved 7, now 8" in capsys.readouterr().err
 
 
-def test_a_plan_for_a_run_whose_weights_were_set(tmp_path: Path) -> None:
-    """The checkpoint lies after the change; the new run keeps it."""
+def test_a_resume_without_a_document_after_weights_were_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The checkpoint lies after the change, which holds for the resumed run, too."""
     life = Life(tmp_path)
     config, log = life.configure(), tmp_path / "log"
     with cl.batches(config, micro_batch_size=BATCH, num_samples=10 * BATCH) as loader:
@@ -480,11 +440,18 @@ def test_a_plan_for_a_run_whose_weights_were_set(tmp_path: Path) -> None:
                 loader.set_weights({"books": 1, "web": 1})
     run = open_run(log=log)
     late = next(k for k in range(200) if [one.sample > 40 for one in locate_document(run, f"web-{k}", 80)] == [True])
-    (tmp_path / "ids").write_text(f"web-{late}")
-    words = ["forget", str(config), "--run-log", str(log), "--ids", str(tmp_path / "ids"), "--checkpoints", str(log)]
-    assert main([*words, "--out", str(tmp_path / "without.yaml"), "--quiet"]) == 0
-    other = open_other(run, tmp_path / "without.yaml")
-    assert other.blend.order.sample_many(range(80))[2].tolist() == run.blend.order.sample_many(range(80))[2].tolist()
+    words = ["locate", "--run-log", str(log), "--document", f"web-{late}", "--samples", "80", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    step = found["before"] // BATCH
+    assert step > 2
+    with cl.batches(life.configure(exclude=found["exclude"]), micro_batch_size=BATCH, num_samples=80) as loader:
+        loader.load_state_dict(json.loads((log / f"{step}.json").read_text()))
+        loader.log_start(log, step)
+        for batch in loader:
+            order = run.blend.order.sample_many(batch["sample_index"])
+            assert batch["dataset_id"].tolist() == order[0].tolist()
+    assert main([*words[:-3], "--check"]) == 0
 
 
 def test_documents_cut_at_another_length(tmp_path: Path) -> None:

@@ -20,10 +20,6 @@ _LONGEST = 1 << 24
 _LARGE = 1 << 26  # files of weights: read only if no smaller file has a state
 
 
-class NoState(ResumeError):
-    """There is no state at all, as in what is no checkpoint."""
-
-
 def find_state(checkpoint: str | os.PathLike[str], *, consumed_samples: int | None = None) -> dict[str, str]:
     """The state of the loader in a checkpoint of any trainer, for `load_state_dict`.
 
@@ -51,7 +47,7 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
             found.setdefault(state.leaf().popitem()[1], (path, state))
     where = str(checkpoint)
     if not found:
-        raise NoState(
+        raise ResumeError(
             where,
             "no file with a state of conceptloader",
             "a checkpoint with a state",

@@ -1,1 +1,1 @@
-"""Commands that ask about runs: trace, locate, exposure, forget."""
+"""Commands that ask about runs: trace, locate, exposure."""

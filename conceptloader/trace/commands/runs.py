@@ -9,7 +9,7 @@ from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
-from conceptloader.trace import Checkpoint, Run, find_checkpoints
+from conceptloader.trace import Run
 
 
 def add_run_arguments(
@@ -48,10 +48,3 @@ def open_run(arguments: argparse.Namespace) -> Run:
     if isinstance(run.blend.order, Sequential):
         start = dataclasses.replace(start, end=(run.blend.order.num_samples, "partial"))
     return dataclasses.replace(run, history=History([start]))
-
-
-def checkpoints_of(run: Run, arguments: argparse.Namespace) -> tuple[list[Checkpoint], dict[str, str]]:
-    """Those in --checkpoints, see find_checkpoints; none without that option."""
-    if arguments.checkpoints is None:
-        return [], {}
-    return find_checkpoints(run, arguments.checkpoints, logged=arguments.run_log is not None)

@@ -76,35 +76,23 @@ def test_a_rank_opens_manifests_and_the_shards_that_it_reads(
                 pass
         loader.close()
         shards: set[tuple[int, int]] = set()
-        batches = 0  # with files that were not open before, for each dataset
         for step in range(FIRST):
             members, _, windows = loader.blend.order.sample_many(loader.plan.micro_batches(step, rank)[0])
             first = np.stack([windows * 16, windows * 16 + 16]) // TOKENS
-            read = {(int(member), int(shard)) for row in first for member, shard in zip(members, row, strict=True)}
-            batches += len({member for member, _ in read - shards})
-            shards |= read
+            shards |= {(int(member), int(shard)) for row in first for member, shard in zip(members, row, strict=True)}
         opened = Counter(what.rsplit(" ")[-1] for what in counts.elements() if what.startswith("open"))
         manifests = {path for path in opened if path.endswith("manifest.json")}
         assert len(manifests) == DATASETS
         assert set(opened.values()) == {1}, "each file is opened once"
         files = len(opened) - len(manifests)
         assert files == len(shards), "of the shards that the rank reads first"
-        # A file is opened without a look at it. What is looked at is the manifest, once for a batch that opened files
-        # of the dataset, whether it was rebuilt; and for each dataset the manifest once more, and the directories
-        # above it, for links.
+        # A file is opened without a look at it. What is looked at is the manifest, once for a shard that was opened,
+        # whether the dataset was rebuilt; and for each dataset the manifest once more, and the directories above it,
+        # for links.
         looks = Counter(what for what in counts.elements() if not what.startswith("open"))
         of_manifests = sum(count for what, count in looks.items() if what.endswith("manifest.json"))
-        assert of_manifests == batches + DATASETS, sorted(counts.items())
+        assert of_manifests == len(shards) + DATASETS, sorted(counts.items())
         # And whether there is a table of its shards.
         tables = sum(count for what, count in looks.items() if what.endswith("shards.derived.bin"))
         assert tables == DATASETS
         assert looks.total() - of_manifests - tables <= 3 * DATASETS, sorted(counts.items())
-
-
-def test_one_look_serves_all_files_of_a_batch(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {**config, "datasets": {"d0": config["datasets"]["d0"]}}
-    folder = Path(one["datasets"]["d0"]["path"])
-    with operations(folder, monkeypatch) as counts, cl.make_dataloader(one, micro_batch_size=256) as loader:
-        next(iter(loader))
-    assert sum(count for what, count in counts.items() if what.startswith("open")) == 1 + SHARDS
-    assert counts[f"stat {folder}/manifest.json"] == 2

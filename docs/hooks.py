@@ -69,8 +69,6 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
             "integrations.olmo_lm": "",
             "integrations.megatron_lm": "install concepts add_losses set_weights MegatronData ConceptDataset "
             "SplitIterator",
-            "integrations.bridge_lm": "",
-            "integrations.automodel_lm": "",
             "integrations.nanotron_lm": "install set_weights build_dataloader save_state",
             "integrations.datatrove_lib": "ConceptStreamWriter ConceptStreamFinalize ChunkedBuild ConceptIndexWriter "
             "ConceptIndexJoin",

@@ -5,8 +5,8 @@ import os
 import re
 from functools import cache
 
-# Package -> the oldest and the newest version that is known: for the last two, by their contract. setup.py's extras
-# begin at the oldest, and end before the next major one.
+# Package -> the oldest and the newest version that is known. setup.py's extras begin at the oldest, and end before the
+# next major one.
 TESTED = {
     "torch": ("2.6", "2.15"),
     "megatron-core": ("0.16.1", "0.20"),
@@ -18,8 +18,6 @@ TESTED = {
     "trl": ("1.16", "1.16"),
     "torchtitan": ("0.3", "0.3"),
     "ai2-olmo-core": ("3.0", "3.0"),
-    "megatron-bridge": ("0.6", "0.6"),
-    "nemo-automodel": ("0.7", "0.7"),
 }
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from conceptloader.order.mixture import Mixture
 from conceptloader.order.phases import Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import LoggedPhase, Member, OrderSpec, PackingRule
-from conceptloader.order.progress.state import OrderState
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import MAX_SKIPPED, Skips
 from conceptloader.order.weights import exact_weights, tempered
@@ -195,11 +194,6 @@ class Blend(Shown):
         object.__setattr__(changed, "spec", self.spec.cut(consumed, self.order).with_phase(phase))
         object.__setattr__(changed, "order", changed._order())
         return changed
-
-    def state(self, consumed: int | None, **more: Any) -> OrderState:
-        """What a checkpoint at `consumed` samples keeps of the order, and `more`. None: without the position."""
-        spec = self.spec if consumed is None else self.spec.cut(consumed, self.order)
-        return OrderState(spec=spec, consumed=consumed, more=more)
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """What has to be equal on all ranks that read it; see `facts_of`."""

@@ -388,7 +388,8 @@ class TrainingRun:
                     "resumed run will learn nothing from it; call observe first", consumed,
                 )  # fmt: skip
         known = {key: value for key, value in more.items() if value is not None}
-        return self._blend_at(consumed).state(consumed, **known)
+        blend = self._blend_at(consumed)
+        return OrderState(spec=blend.spec.cut(consumed, blend.order), consumed=consumed, more=known)
 
     def _blend_at(self, consumed: int) -> Blend:
         """All that is known of the order, from a position on that may be before weights that were set live."""
@@ -435,7 +436,7 @@ class TrainingRun:
             ResumeError: If what determined consumed samples has changed; nothing is changed then.
             ConfigError: See __init__.
         """
-        consumed, allowed = saved.position(where), {*self.allow_changed, *as_names(allow_changed, "allow_changed")}
+        consumed, allowed = saved.consumed, {*self.allow_changed, *as_names(allow_changed, "allow_changed")}
         if self.num_samples is not None and consumed > self.num_samples:
             raise ResumeError(
                 where,

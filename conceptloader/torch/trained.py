@@ -220,8 +220,11 @@ class EvaluationLoader:
         self.loader.close()
 
 
-def check_no_run(blend: Blend, option: str) -> None:
-    """Raise ConfigError if the configuration of an evaluation says where a run is continued."""
+def check_each_once(blend: Blend, samples: int, option: str) -> None:
+    """Raise ConfigError unless an evaluation of so many samples reads each window once, or fewer of them.
+
+    Also if its configuration says where a run is continued.
+    """
     if blend.config.continue_from is not None:
         raise ConfigError(
             "continue_from",
@@ -229,11 +232,6 @@ def check_no_run(blend: Blend, option: str) -> None:
             "a training, which alone is continued",
             "omit continue_from",
         )
-
-
-def check_each_once(blend: Blend, samples: int, option: str) -> None:
-    """Raise ConfigError unless an evaluation of so many samples reads each window once, or fewer of them."""
-    check_no_run(blend, option)
     order = blend.order
     order.check_run(samples)
     sizes = zip(order.names, order.sizes, order.counts(samples), strict=True)

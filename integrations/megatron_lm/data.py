@@ -15,6 +15,7 @@ from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState
 from conceptloader.run.entry import Entry
 from conceptloader.run.training import TrainingRun
 
@@ -196,12 +197,12 @@ class MegatronData:
     def spec(self) -> OrderSpec:
         return self.train.spec if self.run is None else self.run.blend.spec
 
-    def state(self, consumed: int | None = None) -> dict[str, str]:
-        """What to keep with a checkpoint at `consumed` samples of Megatron's count, or wherever it says: one string."""
-        position = None if consumed is None else self.count_start + consumed
-        if self.run is None or position is None:
-            return self.train.state(position, count_start=self.count_start).leaf()
-        return self.run.state(position).leaf()
+    def state(self, consumed: int) -> dict[str, str]:
+        """What to keep with a checkpoint at `consumed` samples of Megatron's count: one string."""
+        position = self.count_start + consumed
+        if self.run is not None:
+            return self.run.state(position).leaf()
+        return OrderState(spec=self.spec, consumed=position, more={"count_start": self.count_start}).leaf()
 
     def check_tokenizer(self, embedding: int | None) -> None:
         """Raise ConfigError for data of another tokenizer than Megatron's.

@@ -3,7 +3,6 @@
 import logging
 from argparse import Namespace
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from conceptloader.errors import ResumeError
@@ -92,14 +91,14 @@ def _state_at(saved: Mapping[str, Any], counted: int) -> OrderState:
     """The state of a checkpoint, at the position that Megatron says."""
     state = OrderState.read(saved, WHERE)
     consumed = state.count("count_start", WHERE, 0) + counted
-    if state.consumed not in (None, consumed):
+    if state.consumed != consumed:
         raise ResumeError(
             WHERE,
             f"a state of {state.consumed} consumed samples",
             f"{consumed}, at which the run resumes",
             "pass MegatronData.state(consumed) the count of the same checkpoint, or load both from one",
         )
-    return replace(state, consumed=consumed)
+    return state
 
 
 def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | None:
@@ -116,7 +115,9 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         begun = next((start.consumed for start in log.starts[:1] if not start.step), 0)  # where Megatron's count began
         before = [start for start in log.starts if start.consumed < begun + consumed]
         if before and LOG in accept:
-            return OrderState(spec=log.spec_at(before[-1], begun + consumed), more={"count_start": begun}).leaf()
+            position = begun + consumed
+            spec = log.spec_at(before[-1], position)
+            return OrderState(spec=spec, consumed=position, more={"count_start": begun}).leaf()
         if before:
             raise ResumeError(
                 "checkpoint",

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import BatchLayout
@@ -12,7 +11,6 @@ from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.blend.blend import open_datasets
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.progress.state import OrderState
 
 from .dataset import SampleRules
 from .options import for_evaluation, one_pass, wanted
@@ -32,10 +30,6 @@ class OurSplit:
     @property
     def spec(self) -> OrderSpec:
         return self.blend.spec
-
-    def state(self, consumed: int | None, **more: Any) -> OrderState:
-        """See Blend.state."""
-        return self.blend.state(consumed, **more)
 
     @property
     def datasets(self) -> Mapping[str, Dataset]:

@@ -19,7 +19,6 @@ from conceptloader.blend.blend import columns_of, facts_of, open_datasets
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member, OrderSpec
-from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.urls import is_url
 
 from .dataset import Reader, SampleRules
@@ -113,10 +112,6 @@ class StockSplit:
     def facts(self) -> dict[str, Any]:
         """As Blend.facts."""
         return facts_of(self.config, self.spec)
-
-    def state(self, consumed: int | None, **more: Any) -> OrderState:
-        """What a checkpoint at `consumed` samples keeps of the order, and `more`."""
-        return OrderState(spec=self.spec, consumed=consumed, more=more)
 
     @property
     def one_pass(self) -> int:

@@ -23,7 +23,7 @@ class State:
     @property
     def consumed(self) -> int:
         """Samples of the run that were trained, over all data stages."""
-        return self.order.position(NAME)
+        return self.order.consumed
 
     def write(self, folder: Path) -> None:
         """Write NAME into `folder`, completely or not at all."""
@@ -48,7 +48,7 @@ class State:
                 "set checkpoints.resume_checkpoint_path to another checkpoint",
             ) from error
         saved = OrderState.read(data, str(path))
-        consumed, stage = saved.position(str(path)), saved.more.get("data_stage")
+        consumed, stage = saved.consumed, saved.more.get("data_stage")
         stage_start = saved_count(saved.more, "data_stage_start", str(path))
         if not isinstance(stage, str) or stage_start > consumed:
             raise ResumeError(

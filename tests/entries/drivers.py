@@ -3,8 +3,8 @@
 A driver trains `Taken.steps` steps of `BATCH` samples on one rank and notes what the model was given, in the common
 names: those of a plain batch, but `targets` for labels and loss mask together, which many trainers get as one.
 
-Megatron-Bridge, NeMo Automodel, OLMo-core and torchtitan are not installed with the others: their drivers have
-stand-ins for the classes that the adapters derive from, and do what the trainers do with them.
+OLMo-core and torchtitan are not installed with the others: their drivers have stand-ins for the classes that the
+adapters derive from, and do what the trainers do with them.
 """
 
 import importlib
@@ -504,28 +504,6 @@ def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
     data.close()
 
 
-def bridge(config: Config, taken: Taken, patch: Patch) -> None:
-    from tests.trainers.test_contracts import BridgeBase, Context, single
-
-    stand_in(patch, "megatron.bridge.data.base", DatasetProvider=BridgeBase)
-    provider = adapter(patch, "bridge_lm").ConceptProvider(
-        config=_written(config, taken), seq_length=SEQ_LEN, state=str(taken.folder),
-        model_inputs=_further(taken, "position_ids"),
-    )  # fmt: skip
-    dataset, *_ = provider.build_datasets(Context(train_samples=taken.steps * BATCH, valid_samples=0))
-    for batch in itertools.islice(single(dataset, 0, 0, 1, BATCH), taken.steps):
-        taken.take(batch, **MEGATRON_NAMES)
-
-
-def automodel(config: Config, taken: Taken, patch: Patch) -> None:
-    from conceptloader.integrations.automodel_lm import AutomodelSamples
-
-    dataset = AutomodelSamples(config)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, collate_fn=cl.collate_fn)
-    for batch in itertools.islice(loader, taken.steps):
-        taken.take(batch, labels="targets")
-
-
 def _written(config: Config, taken: Taken) -> str:
     """For an entry that takes a file."""
     path = taken.folder / "run.yaml"
@@ -643,7 +621,5 @@ ENTRIES: dict[str, Entry] = {
             "drive": olmo, "classes": (f"{_IN}olmo_lm.ConceptDataLoader", f"{_IN}olmo_lm.ConceptDataLoaderConfig"),
         },
         "torchtitan": {"drive": torchtitan, "classes": (f"{_IN}torchtitan_lm.ConceptDataLoader",)},
-        "Bridge": {"drive": bridge, "classes": (f"{_IN}bridge_lm.ConceptProvider",)},
-        "Automodel": {"drive": automodel, "classes": (f"{_IN}automodel_lm.AutomodelSamples",)},
     }.items()
 }  # fmt: skip

@@ -34,9 +34,9 @@ class Other:
 
 MEGATRON = ("Megatron launcher", "Megatron own script")
 NANOTRON = ("nanotron YAML", "nanotron own script")
-FRAMEWORKS = (*MEGATRON, *NANOTRON, "torchtitan", "Bridge")
+FRAMEWORKS = (*MEGATRON, *NANOTRON, "torchtitan")
 HUGGING_FACE = ("Hugging Face", "TRL")
-SOURCES = ("SampleDataset", "GrainSource", "Bridge", "Automodel")
+SOURCES = ("SampleDataset", "GrainSource")
 OWN_SCRIPTS = ("Megatron own script", "nanotron own script")
 WITHOUT_THREADS = (*SOURCES, *MEGATRON, *NANOTRON)
 READING = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
@@ -66,7 +66,7 @@ OTHERS = (
     Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
     Other(
         ("datasets.*.allow_pickle", "tracks.*.layout: records"),
-        (*MEGATRON, *NANOTRON, *HUGGING_FACE, "torchtitan", "OLMo-core", "Bridge"), REFUSED,
+        (*MEGATRON, *NANOTRON, *HUGGING_FACE, "torchtitan", "OLMo-core"), REFUSED,
         "Records are Python objects, and the trainer moves tensors only.",
     ),
     Other(
@@ -82,7 +82,7 @@ OTHERS = (
         "The model gets no mask: labels without a loss are -100.",
     ),
     Other(
-        ("outputs.ignore_index",), (*HUGGING_FACE, "OLMo-core", "Automodel"), SILENT,
+        ("outputs.ignore_index",), (*HUGGING_FACE, "OLMo-core"), SILENT,
         "Labels without a loss are -100 in any case.",
     ),
     Other(("outputs.position_ids: document",), MEGATRON, REFUSED, "Pass Megatron's `--reset-position-ids` instead."),
@@ -96,10 +96,6 @@ OTHERS = (
         "`cu_seqlens` describes a whole batch, and grain makes batches itself.",
     ),
     Other(("outputs.cu_seqlens",), MEGATRON, REFUSED, "Pass Megatron's `--dataloader-inter-document-masking` instead."),
-    Other(
-        ("datasets.*.loss_weight", "outputs.loss_weight"), ("Automodel",), REFUSED,
-        "The trainer's losses take no weights.",
-    ),
     Other(
         tuple(f"outputs.{kind}, with a name that the entry uses" for kind in ("fields", "columns")), tuple(OWN_NAMES),
         REFUSED,

@@ -13,7 +13,6 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.state import OrderState
 from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
 from tests.loader.test_state import KEY, after, make, taken
 from tests.raises import raises
@@ -67,20 +66,6 @@ def test_what_is_no_single_state_is_refused(config: Config, saved: Path) -> None
     (saved / "other.json").write_text(json.dumps({KEY: state.replace('"consumed_samples":16', '"consumed_samples":8')}))
     with raises(ResumeError, saved / "other.json", "edited"):
         cl.find_state(saved)
-
-
-def test_a_state_without_a_position_is_given_one(config: Config, saved: Path) -> None:
-    bare = saved / "bare.json"
-    bare.write_text(json.dumps(OrderState(spec=make(config).blend.spec).leaf()))
-    with raises(ResumeError, fix="consumed_samples=N"):
-        make({**config, "continue_from": str(bare)})
-    with raises(ResumeError, fix="consumed_samples=N"):
-        make(config).load_state_dict(cl.find_state(bare))
-    loader = make(config)
-    loader.load_state_dict(cl.find_state(bare, consumed_samples=24))
-    assert taken(loader, 1) == list(range(24, 32))
-    with raises(ResumeError, saved / "all.pt", "16 samples", "24"):
-        cl.find_state(saved / "all.pt", consumed_samples=24)
 
 
 def test_a_run_goes_on_with_the_steps_of_a_new_trainer(config: Config, saved: Path) -> None:

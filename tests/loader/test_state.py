@@ -70,7 +70,9 @@ def test_a_state_edited_by_hand_is_refused(config, edit):
     assert taken(loader, 1) == list(range(8))  # it stands where it stood
 
 
-@pytest.mark.parametrize("change", [{"more": 1}, {"count_start": -1}, {"step_start": True}, {"spec": None}])
+@pytest.mark.parametrize(
+    "change", [{"more": 1}, {"count_start": -1}, {"step_start": True}, {"spec": None}, {"consumed_samples": None}]
+)
 def test_a_state_with_other_keys_or_values_is_refused_whatever_its_checksum(config, change):
     fields = json.loads(after(config)[KEY]) | change
     del fields["checksum"]

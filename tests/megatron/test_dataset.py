@@ -59,7 +59,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
     assert {file: file.stat().st_mtime_ns for file in cache.iterdir()} == before
-    assert OrderState.read(data.state(), "state").spec.order == "megatron"
+    assert OrderState.read(data.state(40), "state").spec.order == "megatron"
 
     with raises(ConfigError, expected="index files hold"):
         data.datasets(first=10**6)

@@ -93,7 +93,7 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
     options = {"blend": blend, "split": "90,10,0", "path_to_cache": str(cache)}
     stock = build_stock(dataset_config(LENGTH, **options), SIZES)
     data = made(blend, cache, consumed=40)
-    again = made(blend, cache, consumed=48, saved=data.state())
+    again = made(blend, cache, consumed=48, saved=data.state(48))
     for one in (data, again):
         ours = one.datasets()
         for theirs, mine in zip(stock[:2], ours[:2], strict=True):
@@ -127,7 +127,7 @@ def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes
     assert ours.spec.order == "shuffled"
     data = made(options["blend"], None, consumed=40)
     assert data.spec.order == "megatron"
-    again = made(options["blend"], None, consumed=48, saved=data.state())
+    again = made(options["blend"], None, consumed=48, saved=data.state(48))
     for theirs, mine in zip(stock[:2], again.datasets()[:2], strict=True):
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index", "dataset_id"])

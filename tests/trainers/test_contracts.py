@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import itertools
-import json
 import sys
 import types
 from collections.abc import Iterator
@@ -16,13 +15,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import yaml
-from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
-from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, MissingPackageError, ResumeError
-from conceptloader.integrations.automodel_lm import AutomodelSamples
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
 from tests.trainers import by_hand
@@ -113,11 +108,6 @@ def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: 
 @pytest.fixture
 def titan_030(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
     return maker(monkeypatch, paths, "0.3.0")
-
-
-@pytest.fixture
-def bridge(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
 
 
 def titan_samples(loader: Any, count: int) -> list[list[int]]:
@@ -343,7 +333,7 @@ def test_torchtitan_losses(titan: Any, tmp_path: Path, kind: dict[str, Any]) -> 
 
 
 def differing(rank: int, folder: str, paths: tuple[str, str]) -> None:
-    """Training data of torchtitan and of Bridge, opened on two ranks, of which one has another weight."""
+    """Training data of torchtitan, opened on two ranks, of which one has another weight."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     path = paths[0] if rank == 0 else str(Path(paths[0]).with_name("other.yaml"))
     with pytest.MonkeyPatch.context() as patch:
@@ -352,158 +342,14 @@ def differing(rank: int, folder: str, paths: tuple[str, str]) -> None:
         steps.tags = ("eval",)  # a validator's loader, which one rank may open alone
         next(iter(titan(path, rank=rank)))
         steps.tags = ()
-        bridge = stand_in(patch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
-        provider = bridge.ConceptProvider(config=path, seq_length=16, state=f"{folder}/state")
-        for name, begin in {
-            "torchtitan": lambda: next(iter(titan(path, rank=rank))),
-            "bridge": lambda: provider.build_datasets(Context(train_samples=240, valid_samples=0)),
-        }.items():
-            with pytest.raises(ConfigError) as raised:
-                begin()
-            Path(folder, f"{name}.{rank}").write_text(str(raised.value))
+        with pytest.raises(ConfigError) as raised:
+            next(iter(titan(path, rank=rank)))
+        Path(folder, f"said.{rank}").write_text(str(raised.value))
 
 
 @pytest.mark.slow
 def test_ranks_that_differ_are_told_when_training_data_are_opened(paths: tuple[str, str], tmp_path: Path) -> None:
     mp.start_processes(differing, (str(tmp_path), paths), nprocs=2, start_method="fork")
-    for name in ("torchtitan", "bridge"):
-        for rank in range(2):
-            said = (tmp_path / f"{name}.{rank}").read_text()
-            assert "configuration.datasets.data.weight: rank(s) 0: nothing; rank(s) 1: 2" in said
-    assert not (tmp_path / "state").exists(), "an order that not all ranks have is not kept"
-
-
-@dataclasses.dataclass
-class BridgeBase:
-    """data/base.py: DatasetProvider."""
-
-    dataloader_type: str | None = None
-    num_workers: int = 2
-
-
-@dataclasses.dataclass
-class Context:
-    train_samples: int
-    valid_samples: int
-    test_samples: int = 0
-
-
-def single(dataset: Any, consumed: int, rank: int, ranks: int, micro: int) -> Iterator[Any]:
-    """Bridge's loader of type "single": consecutive samples, dealt out in runs."""
-    runs = range(consumed + rank * micro, len(dataset) - micro + 1, micro * ranks)
-    sampler = (list(range(first, first + micro)) for first in runs)
-    return iter(DataLoader(dataset, batch_sampler=sampler, collate_fn=dataset.collate_fn))  # type: ignore[arg-type]
-
-
-def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
-    context = Context(train_samples=240, valid_samples=20)
-    given: dict[str, Any] = {"config": paths[0], "valid": paths[1], "seq_length": 16, "state": str(tmp_path / "run")}
-    given["model_inputs"] = ["sample_index"]
-
-    def datasets(**options: Any) -> Any:
-        return bridge.ConceptProvider(**{**given, **options}).build_datasets(context)
-
-    weighted = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
-    with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
-        datasets(config=weighted)
-    assert not (tmp_path / "run").exists()
-    content = yaml.safe_load(Path(paths[0]).read_text())
-    records = Path(paths[0]).with_name("records.yaml")
-    records.write_text(yaml.safe_dump({**content, "tracks": {"concepts": {"layout": "records"}}}))
-    with raises(ConfigError, "model_inputs", "concepts_records", "tensors"):
-        datasets(config=str(records), valid=None, model_inputs=["concepts_records"])
-    train, *_ = datasets(config=weighted, state=str(tmp_path / "weighted"), valid=None, model_inputs=["loss_weight"])
-    batch = next(single(train, 0, rank=0, ranks=1, micro=3))
-    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
-
-    train, valid, test = datasets()
-    assert test is None
-    batch = next(single(train, 0, rank=1, ranks=2, micro=3))
-    assert set(batch) == {"tokens", "labels", "loss_mask", "position_ids", "sample_index"}
-    assert batch["tokens"].shape == (3, 16)
-    runs = [itertools.islice(single(train, 0, rank, 2, 6), 3) for rank in range(2)]
-    runs.append(itertools.islice(single(datasets()[0], 36, 0, 1, 12), 2))  # resumed on one rank
-    seen = [sample for run in runs for batch in run for sample in batch["sample_index"].tolist()]
-    assert sorted(seen) == list(range(60))
-
-    # Bridge's sizes are wrong once batch sizes or intervals of evaluation have changed: data last to its last step.
-    batch = next(single(train, 3600, 0, 1, 2))
-    assert batch["sample_index"].tolist() == [3600, 3601]
-    every = [k for batch in itertools.islice(single(valid, 0, 0, 1, 2), 40) for k in batch["sample_index"].tolist()]
-    one_pass = valid.blend.order.num_samples
-    assert 40 < one_pass < 80, "which it has to begin again"
-    assert every == [k % one_pass for k in range(80)]
-
-    options: dict[str, Any]
-    for options, error, where, found in [
-        ({"dataloader_type": "external"}, ConfigError, "dataloader_type", "'external'"),
-        ({"seq_length": 0}, ConfigError, "ConceptProvider", "no seq_length"),
-        ({"seq_length": 32}, ConfigError, "seq_len", "16"),
-        ({"config": paths[1]}, ResumeError, "", "order: saved shuffled, now sequential"),
-    ]:
-        with raises(error, where, found):
-            datasets(**options)
-    part = Path(paths[0]).with_name("part.yaml")
-    part.write_text(yaml.safe_dump({**content, "continue_from": "elsewhere"}))
-    with raises(ConfigError, "continue_from", "valid, which is no run"):
-        datasets(valid=str(part))
-    (tmp_path / "run" / bridge.FILE_NAME).write_text("{")
-    with raises(ResumeError, bridge.FILE_NAME, "corrupt"):
-        datasets()
-
-    # A run that another trainer began, which keeps the place where Bridge's count began.
-    begun, moved = tmp_path / "begun.json", Path(paths[0]).with_name("moved.yaml")
-    begun.write_text(json.dumps(cl.make_dataloader(paths[0], micro_batch_size=12).state_dict_at(24)))
-    moved.write_text(yaml.safe_dump({**yaml.safe_load(Path(paths[0]).read_text()), "continue_from": str(begun)}))
-    options = {"config": str(moved), "state": str(tmp_path / "moved")}
-    for _ in range(2):
-        batch = next(single(datasets(**options)[0], 12, 0, 1, 12))
-        assert batch["sample_index"].tolist() == list(range(36, 48))
-    with raises(ResumeError, "continue_from", "begins at sample 0", "24, as at its first launch"):
-        datasets(state=str(tmp_path / "moved"))
-
-    # Another seed, accepted as the error says; Automodel's dataset takes the same words.
-    other = moved.with_name("other.yaml")
-    other.write_text(yaml.safe_dump({**yaml.safe_load(moved.read_text()), "seed": 4321}))
-    options = {"config": str(other), "state": str(tmp_path / "other")}
-    with raises(ResumeError, found='allow_changed=["seed"]'):
-        datasets(**options)
-    train, *_ = datasets(**options, allow_changed=["seed"])
-    assert next(single(train, 12, 0, 1, 12))["sample_index"].tolist() == list(range(36, 48))
-    with raises(ResumeError, found='allow_changed=["seed"]'):
-        AutomodelSamples(str(other))
-    assert int(AutomodelSamples(str(other), allow_changed=["seed"])[0]["sample_index"]) == 24
-
-
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_bridge_losses(bridge: Any, tmp_path: Path, kind: dict[str, Any]) -> None:
-    """What training/gpt_step.py and losses.py take of a batch, by these names, gives the losses of a loop by hand."""
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config_of(by_hand_datasets(tmp_path), kind)))
-    provider = bridge.ConceptProvider(config=str(tmp_path / "run.yaml"), seq_length=SEQ_LEN, state=str(tmp_path))
-    data, *_ = provider.build_datasets(Context(train_samples=48, valid_samples=0))
-    samples, hand, model = samples_of(data, kind, 48), by_hand.ByHand(SEQ_LEN), by_hand.Tables(SEQ_LEN)
-    runs = by_hand.batched(samples, 3)
     for rank in range(2):
-        for run, batch in zip(runs[rank::2], single(data, 0, rank, 2, 3), strict=False):
-            logits = model(batch["tokens"], batch["position_ids"]).flatten(0, 1)
-            losses = torch.nn.functional.cross_entropy(logits, batch["labels"].flatten(), reduction="none")
-            found = (losses * batch["loss_mask"].flatten()).sum().item(), int(batch["loss_mask"].sum())
-            assert found == pytest.approx(hand.loss(run), rel=1e-9)
-
-
-def test_automodel_on_two_ranks(paths: tuple[str, str]) -> None:
-    """What its build_dataloader makes of the page's targets (see test_values.py): a distributed sampler, a resume."""
-
-    def build(rank: int) -> Any:
-        dataset = AutomodelSamples(paths[0], 48)
-        sampler = StatefulDistributedSampler(dataset, num_replicas=2, rank=rank, shuffle=False, seed=1, drop_last=True)
-        return StatefulDataLoader(dataset=dataset, sampler=sampler, batch_size=3, collate_fn=cl.collate_fn)
-
-    seen = []
-    for rank in range(2):
-        loader = build(rank)
-        seen += [int(i) for batch in itertools.islice(loader, 4) for i in batch["sample_index"]]
-        resumed = build(rank)
-        resumed.load_state_dict(loader.state_dict())
-        seen += [int(i) for batch in resumed for i in batch["sample_index"]]
-    assert sorted(seen) == list(range(48))
+        said = (tmp_path / f"said.{rank}").read_text()
+        assert "configuration.datasets.data.weight: rank(s) 0: nothing; rank(s) 1: 2" in said

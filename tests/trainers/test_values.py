@@ -1,22 +1,15 @@
 """Losses of training and evaluation in plain PyTorch, equal to those of a loop written by hand."""
 
-import importlib
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
-from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError
 from conceptloader.testing.plain import parts_of
-from tests.raises import raises
 from tests.trainers import by_hand, values
 from tests.trainers.by_hand import ByHand, Sample, Tables
 
@@ -25,8 +18,6 @@ WINDOWS: dict[str, Any] = {
     "outputs": {"position_ids": "document", "mask_document_boundaries": True, "loss_on_eos": False}
 }
 PACKS: dict[str, Any] = {"packing": {"bins": 4}}
-PAGE = Path(__file__).parents[2] / "docs/trainers/automodel.md"
-RECIPE = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)[0])
 
 
 @pytest.fixture(scope="module")
@@ -155,51 +146,3 @@ def test_evaluation_of_every_window_once(folder: Path) -> None:
         sums = [with_masks(model(batch["input_ids"], batch["position_ids"]), batch) for batch in batches]
         total, count = (sum(values).item() for values in zip(*sums, strict=True))
         assert total / count == pytest.approx(wanted, rel=1e-9)
-
-
-class Automodel:
-    """How NeMo Automodel's train_ft.py takes batches: labels are popped, what forward does not name is dropped, and the
-    sums of losses are divided by the labels of the whole step that are not -100."""
-
-    def __init__(self) -> None:
-        self.model = Tables(SEQ_LEN)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), RATE)
-
-    def losses(self, batches: list[dict[str, Any]]) -> torch.Tensor:
-        count = sum((batch["labels"] != -100).sum() for batch in batches)
-        total = torch.zeros((), dtype=torch.float64)
-        for batch in batches:
-            labels = batch.pop("labels")
-            known = {name: value for name, value in batch.items() if name in ("input_ids", "position_ids")}
-            total = total + cross_entropy(self.model(**known).flatten(0, 1), labels.flatten(), reduction="sum") / count
-        return total
-
-    def step(self, batches: list[dict[str, Any]]) -> float:
-        loss = self.losses(batches)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
-
-
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_automodel_takes_labels_alone(folder: Path, kind: dict[str, Any]) -> None:
-    """With the page's dataset, through torchdata's sampler and loader: training, and then evaluation."""
-    config = config_of(folder, kind)
-    module, _, name = RECIPE["dataset"]["_target_"].rpartition(".")
-    samples_class = getattr(importlib.import_module(module), name)
-    data = samples_class(config, 48)
-    sampler = StatefulDistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
-    batches = list(StatefulDataLoader(data, sampler=sampler, batch_size=4, collate_fn=cl.collate_fn))
-    hand, automodel, samples = ByHand(SEQ_LEN), Automodel(), samples_of(data, kind, 50)
-    for step in range(4):
-        found = automodel.step(batches[3 * step : 3 * step + 3])
-        assert found == pytest.approx(hand.step(by_hand.batched(samples[12 * step :][:12], 4), RATE), rel=1e-9)
-    rest = samples_class(config, 50)
-    sampler = StatefulDistributedSampler(rest, num_replicas=1, rank=0, shuffle=False)
-    batches = list(StatefulDataLoader(rest, sampler=sampler, batch_size=4, collate_fn=cl.collate_fn))
-    assert len(batches[-1]["labels"]) == 2
-    assert automodel.losses(batches).item() == pytest.approx(hand.evaluate([samples]), rel=1e-9)
-    assert all("labels" not in batch for batch in batches)
-    with raises(ConfigError, "outputs.loss_weight", "weights, but the losses of Automodel take none"):
-        samples_class(config_of(folder, kind, loss_weight={"name": "weight", "missing": 1}))

@@ -169,12 +169,3 @@ def environments() -> Iterator[Environment]:
         checkout="torchtitan", variable="CONCEPTLOADER_TORCHTITAN", importable="",
         tests=(MATRIX, "tests/trainers/test_moves.py", "-k", "torchtitan or moves"),
     )  # fmt: skip
-    contract = "its interface, as read in its source, without the package"
-    yield Environment(
-        name="megatron-bridge", group="Trainers", component="Megatron-Bridge", version="0.6.2, as read",
-        tests=("tests/trainers/test_contracts.py", "-k", "bridge"), note=contract,
-    )  # fmt: skip
-    yield Environment(
-        name="nemo-automodel", group="Trainers", component="NeMo Automodel", version="main of 2026-11, as read",
-        tests=("tests/trainers/test_contracts.py", "tests/trainers/test_values.py", "-k", "automodel"), note=contract,
-    )  # fmt: skip

@@ -20,23 +20,22 @@ _LONGEST = 1 << 24
 _LARGE = 1 << 26  # files of weights: read only if no smaller file has a state
 
 
-def find_state(checkpoint: str | os.PathLike[str], *, consumed_samples: int | None = None) -> dict[str, str]:
+def find_state(checkpoint: str | os.PathLike[str]) -> dict[str, str]:
     """The state of the loader in a checkpoint of any trainer, for `load_state_dict`.
 
     Args:
         checkpoint: Directory or file of one checkpoint, as the trainer wrote it.
-        consumed_samples: The position, for checkpoints of trainers that keep it elsewhere (Megatron-Bridge).
 
     Returns:
         What `state_dict` had returned.
 
     Raises:
-        ResumeError: There is none, there are several that differ, or its position is unknown or another one.
+        ResumeError: There is none, or there are several that differ.
     """
-    return locate_state(checkpoint, consumed_samples)[1].leaf()
+    return locate_state(checkpoint)[1].leaf()
 
 
-def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | None = None) -> tuple[Path, OrderState]:
+def locate_state(checkpoint: str | os.PathLike[str]) -> tuple[Path, OrderState]:
     """The file that has the state of a checkpoint, and the state; see find_state."""
     found: dict[str, tuple[Path, OrderState]] = {}
     for path in _files(Path(checkpoint)):
@@ -61,17 +60,7 @@ def locate_state(checkpoint: str | os.PathLike[str], consumed_samples: int | Non
             "a single state",
             "pass the directory or file of one of them to find_state",
         )
-    path, state = found.popitem()[1]
-    if consumed_samples is not None:
-        if state.consumed not in (None, consumed_samples):
-            raise ResumeError(
-                where,
-                f"a state that was saved at {state.consumed} samples",
-                f"a state of {consumed_samples} samples",
-                "pass the checkpoint of that step, or omit consumed_samples",
-            )
-        state = replace(state, consumed=consumed_samples)
-    return path, state
+    return found.popitem()[1]
 
 
 def to_continue(checkpoint: str) -> OrderState:

@@ -95,24 +95,21 @@ def _stranger(state: Any) -> tuple[str, str]:
 class OrderState:
     """What a checkpoint keeps of a run's data.
 
-    spec: the order from sample 0 of the run on. consumed: how many samples of it are consumed, over all ranks; None
-    where only the framework's own count says it. more: step_start, where the step began; step, the trainer's number of
-    it; count_start, samples of the run before those that this trainer counts; mixing, that of the add-on; and what
-    nanotron keeps.
+    spec: the order from sample 0 of the run on. consumed: how many samples of it are consumed, over all ranks. more:
+    step_start, where the step began; step, the trainer's number of it; count_start, samples of the run before those
+    that this trainer counts; mixing, that of the add-on; and what nanotron keeps.
     """
 
     spec: OrderSpec
-    consumed: int | None = None
+    consumed: int
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.consumed is not None:
-            object.__setattr__(self, "consumed", as_count(self.consumed, "consumed_samples", 0))
+        object.__setattr__(self, "consumed", as_count(self.consumed, "consumed_samples", 0))
 
     def fields(self) -> Plain:
         """Plain JSON, without version and checksum."""
-        position = {} if self.consumed is None else {"consumed_samples": self.consumed}
-        return {"spec": self.spec.to_dict(), **position, **self.more}
+        return {"spec": self.spec.to_dict(), "consumed_samples": self.consumed, **self.more}
 
     def leaf(self) -> dict[str, str]:
         """What to save with a checkpoint."""
@@ -133,34 +130,22 @@ class OrderState:
             raise error.within(where) from error
         return cls(
             spec=spec,
-            consumed=saved_count(fields, "consumed_samples", where) if "consumed_samples" in fields else None,
+            consumed=saved_count(fields, "consumed_samples", where),
             more={key: fields[key] for key in _MORE if key in fields},
         )
 
-    def position(self, where: str) -> int:
-        """Consumed samples. Raises ResumeError if the state does not say."""
-        if self.consumed is None:
-            raise ResumeError(
-                where,
-                "a state of a trainer that kept the number of consumed samples elsewhere",
-                "a state with that number",
-                "pass conceptloader.find_state(checkpoint, consumed_samples=N), which returns the state with it",
-            )
-        return self.consumed
-
     def between_steps(self, where: str) -> int:
-        """Consumed samples. Raises ResumeError also if it was saved within a step, whose gradients are lost."""
-        consumed = self.position(where)
-        begun = self.count("step_start", where, consumed)
-        if begun != consumed:
+        """Consumed samples. Raises ResumeError if it was saved within a step, whose gradients are lost."""
+        begun = self.count("step_start", where, self.consumed)
+        if begun != self.consumed:
             raise ResumeError(
                 where,
-                f"a state saved at {consumed} samples, within the step that began at {begun}: the gradients "
+                f"a state saved at {self.consumed} samples, within the step that began at {begun}: the gradients "
                 "of the samples between are lost",
                 "a state between two steps",
                 "pass load_state_dict the state of a checkpoint between two steps",
             )
-        return consumed
+        return self.consumed
 
     def count(self, key: str, where: str, default: Default) -> int | Default:
         """A number among `more`. Raises ResumeError if it is none."""

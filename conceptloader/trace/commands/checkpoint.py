@@ -16,18 +16,15 @@ def show_checkpoint(arguments: argparse.Namespace, output: Output) -> None:
     value = {"file": str(path), "spec_hash": state.spec.hash, "consumed_samples": state.consumed, **state.more}
     lines = [f"{path}: state of an order with the hash {state.spec.hash}", *_position(state), *_order(state.spec)]
     if arguments.config is not None:
-        consumed = state.position(str(path))
         config = load_config(arguments.config, defaults=defaults_of(state.spec))
-        resumed = open_blend(config).resume(state.spec, consumed).spec.hash
+        resumed = open_blend(config).resume(state.spec, state.consumed).spec.hash
         ahead = "as planned" if resumed == state.spec.hash else "by this configuration, which has changed"
-        lines.append(f"{arguments.config}: resumes at sample {consumed:,}; those ahead are {ahead}")
-        value |= {"resumes_at": consumed, "resumed_spec_hash": resumed}
+        lines.append(f"{arguments.config}: resumes at sample {state.consumed:,}; those ahead are {ahead}")
+        value |= {"resumes_at": state.consumed, "resumed_spec_hash": resumed}
     output.result({**value, "spec": state.spec.to_dict()}, lines)
 
 
 def _position(state: OrderState) -> list[str]:
-    if state.consumed is None:
-        return ["  samples consumed: the trainer keeps that number elsewhere"]
     told = {
         "step_start": "of the step that was begun at sample",
         "step": "steps of the trainer up to there:",

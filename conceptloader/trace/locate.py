@@ -12,7 +12,7 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows, with_ids
-from conceptloader.trace.ranges import Interval, ranges_of, samples_holding
+from conceptloader.trace.ranges import Interval, ranges_of, samples_touching
 from conceptloader.trace.run import EVERY, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
@@ -62,10 +62,12 @@ def locate_document(
         member = era.member(index)
         start, stop = member.dataset.document_range(number)
         name = member.dataset.document_id(number)
-        windows = samples_holding(member, *(np.array([one]) for one in (number, start, stop)))
-        read = ranges_of(
-            member, windows
-        )  # once, of the samples that hold it: not of all packs of a block, in each epoch
+        if member.by_document:
+            windows = np.array([number - member.view.start])
+            windows = windows[(windows >= 0) & (windows < member.view.count)]
+        else:
+            windows = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
+        read = ranges_of(member, windows)  # once, of those that hold it: not of all packs of a block, in each epoch
         read = read.take((np.maximum(read.start, start) < np.minimum(read.stop, stop)) | member.by_document)
         rows = np.unique(read.row)
         for k, time in _times(era, index, windows[rows], num_samples):
@@ -174,10 +176,17 @@ def locate_where(
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each time that one of some windows, none of them excluded, is read: its place there, and the fields of Seen."""
-    some = max(1, _ANSWERS // max(1, len(run.epochs(index, num_samples))))
+    epochs = run.epochs(index, num_samples)
+    some = max(1, _ANSWERS // max(1, len(epochs)))
+    stop = run.stop if num_samples is None else min(run.stop, num_samples)
     for low in range(0, len(windows), some):
-        draws = run.draws(index, windows[low : low + some], num_samples)
-        for k, epoch, sample in draws.T.tolist():
+        draws = [np.zeros((3, 0), np.int64)]
+        for epoch in epochs:
+            samples = run.blend.order.indices_of_windows(index, epoch, windows[low : low + some])
+            read = np.flatnonzero((run.first <= samples) & (samples < stop))
+            draws.append(np.stack([read, np.full_like(read, epoch), samples[read]]))
+        found = np.concatenate(draws, 1)
+        for k, epoch, sample in found[:, np.argsort(found[0], kind="stable")].T.tolist():
             time = {"sample": sample, "places": run.places(sample), "dataset": run.name(index), "epoch": epoch}
             yield low + k, {**time, "window": int(windows[low + k])}
 

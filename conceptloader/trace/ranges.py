@@ -184,14 +184,6 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     return samples[samples < high]
 
 
-def samples_holding(member: Member, documents: Ints, start: Ints, stop: Ints) -> Ints:
-    """The same of documents, ascending, with tokens [start, stop); where samples are documents, these alone."""
-    if not member.by_document:
-        return samples_touching(member, start, stop, 0, member.view.count)
-    numbers = documents - member.view.start
-    return numbers[(numbers >= 0) & (numbers < member.view.count)]
-
-
 def runs_of_samples(member: Member, most: int, begin: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
     """(low, high, first token, end) of runs of samples [low, high) that read about `most` tokens, all in there.
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.columns import Ints
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
@@ -192,21 +189,6 @@ class Run:
         size, order = max(1, self.blend.order.sizes[index]), self.blend.order
         begin = order.counts(self.first)[index] // size if self.first else 0
         return range(begin, -(-order.counts(min(num_samples, self.stop))[index] // size))
-
-    def draws(self, index: int, windows: Ints, num_samples: int | None) -> Ints:
-        """Each time that one of some windows of a member is drawn, by window: its place in `windows`, epoch, sample.
-
-        num_samples: as in `epochs`.
-        """
-        stop = self.stop if num_samples is None else min(self.stop, num_samples)
-        found = [np.zeros((3, 0), np.int64)]
-        for epoch in self.epochs(index, num_samples):
-            samples = self.blend.order.indices_of_windows(index, epoch, windows)
-            some = np.flatnonzero((self.first <= samples) & (samples < stop))
-            found.append(np.stack([some, np.full_like(some, epoch), samples[some]]))
-        draws = np.concatenate(found, 1)
-        del found  # they may be many
-        return draws[:, np.argsort(draws[0], kind="stable")]
 
 
 class Drawn:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from conceptloader.order.progress.found import find_state
     from conceptloader.torch.collate import TensorBatch, collate_fn
     from conceptloader.torch.dataset import SampleDataset
-    from conceptloader.torch.fim import FillInMiddle
     from conceptloader.torch.loader import Loader, make_dataloader
     from conceptloader.torch.losses import DatasetLosses
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
@@ -65,7 +64,6 @@ _HOMES = {
     "order.progress.found": "find_state",
     "torch.collate": "TensorBatch collate_fn",
     "torch.dataset": "SampleDataset",
-    "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
     "torch.losses": "DatasetLosses",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
@@ -76,7 +74,7 @@ _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split(
 
 __all__ = [
     "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
-    "DistributedSampler", "EpochSampler", "EvaluationLoader", "FillInMiddle", "GrainSource", "Loader",
+    "DistributedSampler", "EpochSampler", "EvaluationLoader", "GrainSource", "Loader",
     "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",
     "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",

@@ -22,7 +22,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "The other names are for PyTorch's `DataLoader`, for numpy and JAX, and for trainers without an adapter.",
         {
             "": "make_dataloader Loader TensorBatch decode DatasetLosses find_state SampleDataset collate_fn "
-            "MixtureSampler EpochSampler DistributedSampler TrainedLoader EvaluationLoader FillInMiddle batches "
+            "MixtureSampler EpochSampler DistributedSampler TrainedLoader EvaluationLoader batches "
             "NumpyLoader GrainSource"
         },
     ),

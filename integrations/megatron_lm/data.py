@@ -22,7 +22,7 @@ from conceptloader.run.training import TrainingRun
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
 from .dataset import ENDLESS, ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
-from .options import TOKENIZER, Stage, check_evaluation, in_place, load_configs
+from .options import TOKENIZER, Stage, check_evaluation, in_place, load_configs, refused
 from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
 from .takeover_reader import StockSplit, open_taken_over
@@ -80,6 +80,8 @@ class MegatronData:
         entry: Entry = OWN_SCRIPT,
     ) -> None:
         warn_untested("megatron-core", __version__)
+        if hasattr(dataset_config, "fim_rate"):  # a GPTFIMDatasetConfig, which only custom scripts get to here
+            raise refused("--fim-data")
         self.dataset_config, self.sizes, self.consumed = dataset_config, sizes, consumed
         self.micro_batch_size, self.stage, self.pipeline_layout = micro_batch_size, Stage(stage), pipeline_layout
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
@@ -137,13 +139,6 @@ class MegatronData:
                 "pass --conceptloader-concept-stage last or all, or omit outputs.loss_weight",
             )
         if configs[0].taken_over:
-            if rules.fim:
-                raise ConfigError(
-                    "order: megatron",
-                    "--fim-data, whose draws depend on all samples before",
-                    "a run without it",
-                    "omit --fim-data, or `order: megatron`",
-                )
             if any(files[name] is not None for name in ("valid", "test", "split")):
                 raise ConfigError(
                     "order: megatron",
@@ -184,9 +179,9 @@ class MegatronData:
         assert self.train.layout is not None
         fields = fields_of(self.train.layout)
         aligned = [field.name for field in fields if field.along]
-        if aligned and self.rules.moves_tokens:
+        if aligned and self.rules.by_document and parallel_state.get_context_parallel_world_size() > 1:
             raise ConfigError(
-                self.rules.moves_tokens,
+                "--sft with --context-parallel-size",
                 f"{aligned[0]}, which would not fit its tokens",
                 "fields that are not aligned with tokens",
                 f"omit {aligned[0]} from outputs.fields",

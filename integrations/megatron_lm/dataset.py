@@ -20,7 +20,6 @@ from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
 from conceptloader.torch.collate import as_tensor
-from conceptloader.torch.fim import FillInMiddle
 from conceptloader.torch.samplers import MicroBatches
 
 Sample = dict[str, torch.Tensor]
@@ -57,20 +56,12 @@ class SampleRules:
     create_attention_mask: bool = True  # not --no-create-attention-mask-in-dataloader
     inter_document_masking: bool = False  # --dataloader-inter-document-masking
     by_document: bool = False  # --sft: context parallelism cuts each document, not the whole sequence
-    fim: FillInMiddle | None = None  # --fim-data
     pad: int = -1  # token id never trained on; -1 if the tokenizer has none of its own
 
     @property
     def needs_borders(self) -> bool:
         """Whether a sample depends on where documents start."""
-        resets = self.reset_position_ids or self.reset_attention_mask or self.inter_document_masking
-        return resets or self.fim is not None
-
-    @property
-    def moves_tokens(self) -> str | None:
-        """The option by which tokens do not stand where the dataset has them; None if they do."""
-        cut = self.by_document and parallel_state.get_context_parallel_world_size() > 1
-        return "--fim-data" if self.fim else "--sft with --context-parallel-size" if cut else None
+        return self.reset_position_ids or self.reset_attention_mask or self.inter_document_masking
 
     @classmethod
     def of(cls, config: Any, pad: int) -> "SampleRules":
@@ -99,36 +90,7 @@ class SampleRules:
                 "add --no-create-attention-mask-in-dataloader",
             )
         rules["inter_document_masking"] = sft or getattr(config, "inter_document_masking", False)
-        return cls(seq_length=config.sequence_length, pad=pad, by_document=sft, fim=fill_in_middle(config), **rules)
-
-
-def fill_in_middle(config: Any) -> FillInMiddle | None:
-    """What --fim-data and its options say, of a GPTFIMDatasetConfig; None of another one."""
-    if getattr(config, "fim_rate", None) is None:
-        return None
-    tokenizer = getattr(config.tokenizer, "_tokenizer", config.tokenizer)
-    split = config.fim_split_sample
-    names = {**config.fim_extra_tokens, **({"split": split} if split else {})}
-    ids = dict(zip(names, tokenizer.tokens_to_ids(list(names.values())), strict=True))
-    none = None, getattr(tokenizer, "unk_id", None)
-    if unknown := [name for key, name in names.items() if ids[key] in none]:
-        raise ConfigError(
-            "--fim-data",
-            f"no token {unknown[0]!r} in the tokenizer",
-            "the tokens of fill-in-the-middle",
-            f"add {unknown[0]} to the tokenizer, or omit --fim-data",
-        )
-    return FillInMiddle(
-        rate=config.fim_rate,
-        spm_rate=config.fim_spm_rate,
-        seed=config.random_seed,
-        eos=ids.pop("eod"),
-        decode=lambda tokens: str(tokenizer.ids_to_text(tokens, remove_special_tokens=True)),
-        encode=tokenizer.text_to_ids,
-        no_prefix=config.fim_no_prefix,
-        fragment_rate=config.fim_fragment_rate if split else None,
-        **ids,
-    )
+        return cls(seq_length=config.sequence_length, pad=pad, by_document=sft, **rules)
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
@@ -295,10 +257,6 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
             starts = inner_borders(batch.get("cu_seqlens"), row, self.rules.seq_length)
             pieces = inner_borders(batch["pieces"], row, self.rules.seq_length) if "pieces" in batch else starts
             tokens, labels, loss_mask = (batch[name][row] for name in ("input_ids", "labels", "loss_mask"))
-            if self.rules.fim is not None:
-                borders = np.concatenate(([0], starts, [self.rules.seq_length]))
-                tokens, labels, loss_mask, borders, _ = self.rules.fim.row(number, tokens, labels, loss_mask, borders)
-                starts = pieces = borders[1:-1]
             parts = 2 * parallel_state.get_context_parallel_world_size()
             if self.rules.by_document and parts > 2 and (starts % parts).any():
                 raise ConfigError(

@@ -33,7 +33,6 @@ from .steps import first_sample, last_sample, plan_of
 
 logger = logging.getLogger(__name__)
 
-STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.19 on
 NOT_STARTED = "start the script with conceptloader.launch, or call install() at its top"
 
 
@@ -196,9 +195,10 @@ class Run:
 def config_of(builder: Any) -> Any:
     """Of a BlendedMegatronDatasetBuilder: its GPTDatasetConfig. Raises ConfigError for datasets of another kind."""
     kind, known = builder.cls.__name__, {field.name for field in dataclasses.fields(builder.config)}
-    if builder.cls is not GPTDataset and (kind not in STANDS_FOR or "inter_document_masking" not in known):
+    sft = kind == "SFTDataset"
+    if builder.cls is not GPTDataset and not (sft and "inter_document_masking" in known):
         raise wrong_data(f"datasets of class {kind}")
-    setattr(builder.config, SFT, kind == "SFTDataset")
+    setattr(builder.config, SFT, sft)
     return builder.config
 
 
@@ -233,8 +233,8 @@ def wrong_data(found: str) -> ConfigError:
     return ConfigError(
         sys.argv[0],
         str(found),
-        "GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and scripts like it, --sft and --fim-data "
-        "from core 0.19 on",
+        "GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and scripts like it; --sft from core "
+        "0.19 on",
         "start others without conceptloader.launch",
     )
 

@@ -42,6 +42,11 @@ _LOGITS = (
     "(--export-kd-teacher-load)",
 )
 REFUSED = {
+    "--fim-data": (
+        "samples are as the dataset has them",
+        "cut the documents before conceptloader build, or train in a loop of your own with examples/pytorch/fim.py: "
+        "docs/packing.md",
+    ),
     "--logits-save-dir": _LOGITS,
     "--logits-load-dir": _LOGITS,
     "--mock-data": ("it would train on random tokens, and the configuration would have no effect", "omit one of them"),
@@ -151,11 +156,17 @@ def take_options(argv: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
     Stage(found.stage)
     for name in names:
         if name in REFUSED:
-            raise ConfigError(name, f"found with conceptloader's data: {REFUSED[name][0]}", fix=REFUSED[name][1])
+            raise refused(name)
     for name in found.accept:
         if name.partition(".")[0] not in ACCEPT:
             raise unknown("--conceptloader-allow-changed", name.partition(".")[0], ACCEPT, "value")
     return given, rest
+
+
+def refused(option: str) -> ConfigError:
+    """The error for one in REFUSED."""
+    why, instead = REFUSED[option]
+    return ConfigError(option, f"found with conceptloader's data: {why}", fix=instead)
 
 
 def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]) -> dict[str, Any]:

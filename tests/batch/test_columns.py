@@ -177,14 +177,3 @@ def test_values_of_labels_and_of_inputs_are_not_mixed(tmp_path: Path) -> None:
     outputs = {"columns": {"ids": {"at": "labels", "missing": 0}}}
     with raises(ConfigError, "outputs.columns.ids", "labels in dataset a, inputs in dataset b"):
         cl.make_dataloader({"seq_len": 16, "datasets": both, "outputs": outputs}, micro_batch_size=2)
-
-
-def test_fill_in_the_middle_refuses_items_that_would_not_move(tmp_path: Path) -> None:
-    ds = dataset(tmp_path / "ds")
-    add_column(tmp_path / "ds", "ids", np.ones((ds.num_tokens, 3), "u4"))
-    outputs = {"cu_seqlens": True}
-    with cl.make_dataloader(config(tmp_path / "ds", {"ids": "labels"}, outputs=outputs), micro_batch_size=2) as loader:
-        batch = next(iter(loader))
-    move = cl.FillInMiddle(rate=1, spm_rate=0, seed=1, prefix=1, middle=2, suffix=3, pad=0, eos=0)
-    with raises(ConfigError, "fim", "a batch with ids"):
-        move(batch)

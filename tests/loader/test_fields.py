@@ -18,7 +18,6 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import codecs
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.fim import FillInMiddle
 from tests.raises import raises
 from tests.registered import registered
 
@@ -167,10 +166,6 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
         batch = next(iter(loader))
     with raises(ConfigError, expected="a track of numbers"):
         cl.concepts.token_values(batch, "weight", missing=0)
-    fim = FillInMiddle(prefix=300, middle=301, suffix=302, pad=303)
-    plain = {name: value for name, value in batch.items() if not name.startswith("quality")}
-    with pytest.raises(ConfigError, match=r"fim: found a batch with (loss_weight|number)"):
-        fim(plain)
 
 
 def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:

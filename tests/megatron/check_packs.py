@@ -1,11 +1,10 @@
-"""Packs as Megatron's packed sequences, --sft and --fim-data, in a checkout that has them: run with a folder.
+"""Packs as Megatron's packed sequences, and --sft, in a checkout that has them: run with a folder.
 
 Prints "equal", or "absent" for a checkout without --dataloader-inter-document-masking.
 """
 
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,16 +17,13 @@ import yaml
 from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset
 from stock import adopted, data_of, dataset_config, run_checks
-from tokenizers import AddedToken
 from torch.utils.data import default_collate
-from transformers import PreTrainedTokenizerFast
 
 from conceptloader.cli import main as command
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.dataset import SFT, STOCK_KEYS
 from conceptloader.torch.loader import make_dataloader
-from tests.corpora.tokenizers import byte_level
 
 LENGTH = 32
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}
@@ -133,71 +129,5 @@ def sft_is_done_with_packs(folder: Path) -> None:
     assert not getattr(config, SFT)
 
 
-def fill_in_the_middle_is_by_sample(folder: Path) -> None:
-    from megatron.core.tokenizers.text.libraries.huggingface_tokenizer import HuggingFaceTokenizer
-    from megatron.training.datasets.fim_dataset import GPTFIMDatasetConfig
-
-    made = byte_level()
-    extra = {"prefix": "<fim_prefix>", "middle": "<fim_middle>", "suffix": "<fim_suffix>", "pad": "<fim_pad>"}
-    extra["eod"] = "<|endoftext|>"
-    made.add_special_tokens([AddedToken(name, special=True) for name in extra.values()])
-    PreTrainedTokenizerFast(tokenizer_object=made, eos_token=extra["eod"]).save_pretrained(folder / "model")
-    tokenizer = HuggingFaceTokenizer(str(folder / "model"))
-    words = [f"def f{k}(x):\n    return x + {k} * 'größer'\n" * (1 + k % 3) for k in range(40)]
-    (folder / "code.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in words))
-    build = ["build", str(folder / "code.jsonl"), "--tokenizer", str(folder / "model"), "--eos", extra["eod"]]
-    assert command([*build, "--out", str(folder / "code")]) == 0
-    path = folder / "code.yaml"
-    held = SimpleNamespace(
-        _tokenizer=tokenizer, eod=made.token_to_id(extra["eod"]), unique_identifiers={}, vocab_size=410
-    )
-    flags = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
-
-    def dataset(rate: float, consumed: int = 0, **more: Any) -> Any:
-        path.write_text(json.dumps({"datasets": {"code": {"path": "code"}}, **more}))
-        config = GPTFIMDatasetConfig(
-            random_seed=3, sequence_length=200, tokenizer=held, mid_level_dataset_surplus=0.5, **flags, **PACKED,
-            fim_rate=rate, fim_spm_rate=0.5, fim_extra_tokens=extra, fim_no_prefix=None,
-        )  # fmt: skip
-        return data_of(path, config, [8, 0, 0]).datasets()[0]
-
-    for more in ({}, {"packing": {"bins": 3}}):
-        never, always = dataset(0.0, **more), dataset(1.0, **more)
-        texts, changed = set(words), 0
-        for k in range(8):
-            sample = always[k]
-            assert {key: value.tolist() for key, value in dataset(1.0, **more)[k].items()} == {
-                key: value.tolist() for key, value in sample.items()
-            }  # whichever was read before
-            borders = sample["cu_seqlens"].unique().tolist()
-            for a, b in pairwise(borders):
-                tokens = sample["tokens"][a:b].tolist()
-                assert sample["position_ids"][a:b].tolist() == list(range(b - a))
-                if tokens[0] != made.token_to_id(extra["prefix"]) or tokens[-1] != held.eod:
-                    continue
-                changed += 1
-                text = made.decode(tokens[:-1], skip_special_tokens=False)
-                before, within = text.split(extra["middle"])
-                if before.startswith(extra["prefix"] + extra["suffix"]):
-                    whole = within + before.removeprefix(extra["prefix"] + extra["suffix"])
-                else:
-                    first, last = before.removeprefix(extra["prefix"]).split(extra["suffix"])
-                    whole = first + within + last
-                texts.discard(whole)
-            plain = never[k]
-            assert made.token_to_id(extra["prefix"]) not in plain["tokens"].tolist()
-        assert changed > 8
-        assert len(texts) < len(words)
-    extra["middle"] = "<no such token>"
-    with pytest.raises(ConfigError, match="--fim-data: found no token '<no such token>' in the tokenizer"):
-        dataset(1.0)
-    extra["middle"] = "<fim_middle>"
-    with pytest.raises(ConfigError, match="--fim-data: found document_ids, which would not fit"):
-        dataset(1.0, outputs={"document_ids": True})
-
-
 if __name__ == "__main__":
-    run_checks(
-        Path(sys.argv[1]),
-        *(packs_are_merged_as_get_batch_does, sft_is_done_with_packs, fill_in_the_middle_is_by_sample),
-    )
+    run_checks(Path(sys.argv[1]), packs_are_merged_as_get_batch_does, sft_is_done_with_packs)

@@ -246,6 +246,10 @@ def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         launch.config_of(Builder())
     with pytest.raises(ConfigError, match=r"found data that BlendedMegatronDatasetBuilder has not built"):
         run.iterator(None, iter([]))
+    config = dataset_config(LENGTH)
+    config.fim_rate = 0.5  # as a GPTFIMDatasetConfig has it
+    with raises(ConfigError, "--fim-data", "samples are as the dataset has them"):
+        data_of("run.yaml", config)
     Builder.cls = launch.MockGPTDataset
     assert run.build(lambda builder: "stock", Builder()) == "stock"
     run.iterator(None, iter([]))

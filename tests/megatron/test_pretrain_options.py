@@ -172,7 +172,7 @@ def test_in_place_and_then_longer(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("check", ["check_inter_document", "check_packs"])
 @each_checkout
 def test_documents_apart(checkout: Path, tmp_path: Path, check: str) -> None:
-    """Masks between documents; packs, fine-tuning and fill in the middle. core_v0.16.1 has not got them."""
+    """Masks between documents; packs and fine-tuning. core_v0.16.1 has not got them."""
     script = [str(ROOT / f"tests/megatron/{check}.py"), str(tmp_path)]
     run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))
     has_option = "inter_document_masking" in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text()

@@ -370,6 +370,7 @@ def test_names_to_accept_are_known_ones() -> None:
     [
         (["--logits-save-dir", "teacher"], "by Megatron's arguments", "conceptloader.column_writer"),
         (["--logits-load-dir=teacher"], "by Megatron's arguments", "outputs.columns"),
+        (["--fim-data"], "as the dataset has them", "examples/pytorch/fim.py"),
         (["--perform-rl-step"], "builds no datasets", "without conceptloader"),
         (["--mock-data"], "random tokens", "omit one of them"),
     ],

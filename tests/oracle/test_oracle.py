@@ -28,9 +28,8 @@ from conceptloader.storage.handles import HANDLES
 from conceptloader.testing.controllers import Greedy
 from tests.batch.compare import assert_same, plain_reader
 from tests.conftest import Tally
-from tests.oracle.corpora import CONCEPTS, DOCUMENTS, EOS, FIELDS, STREAMS, VIEWS, VOCAB, write_all
+from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
 from tests.oracle.data import read
-from tests.oracle.fim import fill_in_middle
 from tests.oracle.imported import CHATS, IMPORTED, write_imported
 from tests.oracle.samples import Oracle, Sample, excluded, meaning
 from tests.scale import SOAK, scaled
@@ -129,7 +128,7 @@ def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dic
         whole_shard = st.sampled_from([(a, b) for a, b in data.shards if a < b] or [(0, 1)])
         config["exclude"].append({"dataset": name, "tokens": list(draw(some_tokens | whole_shard))})
     config["exclude"] += draw(exclusions(folder, paths))
-    add_outputs(draw, config, paths, fim=imported and draw(st.integers(0, 5)) == 0)
+    add_outputs(draw, config, paths)
     return config
 
 
@@ -157,8 +156,7 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
     return entries
 
 
-def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], fim: bool) -> None:
-    """fim: those that fill-in-the-middle can be applied to."""
+def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) -> None:
     outputs, packed = config["outputs"], "packing" in config
     outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
     outputs["mask_document_boundaries"] = draw(st.booleans())
@@ -190,12 +188,6 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str], 
     columns = {name for data in known for name in data.columns}
     outputs["columns"] = {name: draw(column_options(known, name)) for name in (some(draw, columns) if columns else ())}
     config["tracks"] = {}
-    if fim:
-        outputs |= {"cu_seqlens": True, "shared_labels": False, "loss_mask": True, "loss_weight": None}
-        outputs |= {"fields": {}, "columns": {}}
-        for entry in config["datasets"].values():
-            entry.pop("loss_weight", None)
-        return
     tracks = {track for data in known for track in data.spans} & {*TRACKS}
     for track in some(draw, tracks) if tracks else []:
         config["tracks"][track] = how = {}
@@ -229,8 +221,6 @@ def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int |
     Returns: their number.
     """
     samples = [t % end if end else t for t in positions]
-    fim = fim_of(oracle.config) if "cu_seqlens" in batch else None
-    changed = fim(batch) if fim else {}
     batch = {name: as_array(value) if hasattr(value, "numpy") else value for name, value in batch.items()}
     assert batch["sample_index"].tolist() == samples
     wanted = [oracle.sample(*both) for both in zip(samples, positions, strict=True)]
@@ -255,40 +245,10 @@ def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int |
     if "cu_seqlens" in names:
         assert batch["cu_seqlens"].tolist() == borders
         assert batch["max_seqlen"] == np.diff(borders).max(initial=0)
-    if fim:
-        check_filled(fim, changed, samples, wanted)
     for value in batch.values():
         if isinstance(value, np.ndarray):
             value[...] = 1  # as trainers may: it is in no later batch
     return len(samples)
-
-
-def fim_of(config: dict[str, Any]) -> cl.FillInMiddle | None:
-    """What every batch of the configuration is given to, too, if it may be."""
-    outputs = {"loss_mask": True, "loss_weight": None, **config["outputs"]}
-    if not outputs["cu_seqlens"] or not outputs["loss_mask"] or outputs["shared_labels"]:
-        return None
-    weighed = outputs["loss_weight"] is not None or any("loss_weight" in one for one in config["datasets"].values())
-    if config["tracks"] or outputs.get("fields") or outputs.get("columns") or weighed:
-        return None
-    marks = {"prefix": VOCAB, "middle": VOCAB + 1, "suffix": VOCAB + 2, "pad": VOCAB + 3}
-    ignored = outputs.get("ignore_index")
-    return cl.FillInMiddle(**marks, rate=0.6, spm_rate=0.4, seed=config["seed"], eos=EOS, ignore_index=ignored)
-
-
-def check_filled(fim: cl.FillInMiddle, batch: Any, samples: Sequence[int], wanted: Sequence[Sample]) -> None:
-    """wanted: the samples before."""
-    borders = [0]
-    for row, (t, sample) in enumerate(zip(samples, wanted, strict=True)):
-        arrays, sequences = fill_in_middle(fim, t, sample.arrays, sample.sequences)
-        size = len(arrays["labels"])
-        for name, value in arrays.items():
-            found = batch[name][row].numpy()
-            assert found.dtype == value.dtype, f"sample {t}: fill-in-the-middle: {name}"
-            assert found.tolist() == value.tolist(), f"sample {t}: fill-in-the-middle: {name}"
-        borders += [row * size + k for k in (*sequences[1:], size)]
-    assert batch["cu_seqlens"].tolist() == borders
-    assert batch["max_seqlen"] == np.diff(borders).max(initial=0)
 
 
 def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: Sample, where: str) -> None:

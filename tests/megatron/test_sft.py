@@ -1,9 +1,9 @@
-"""--sft and --fim-data under an unmodified pretrain_gpt.py (MEGATRON_SRC), beside what Megatron's own classes make."""
+"""--sft under an unmodified pretrain_gpt.py (MEGATRON_SRC), beside what Megatron's own classes make."""
 
 import importlib.util
 import json
 from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
-import conceptloader as cl
-from conceptloader.blend import load_config
 from conceptloader.cli import main as command
-from tests.corpora.tokenizers import byte_level
 from tests.megatron.pretraining import (
     ALONE,
     SAVED,
@@ -34,11 +29,12 @@ pytestmark = needs_checkout
 S = 64
 
 
-def upstream(checkout: Path, name: str) -> Any:
-    """A module of Megatron's training/datasets, on the installed megatron-core. Skips where conceptloader has none."""
+def upstream(checkout: Path) -> Any:
+    """Megatron's module of SFTDataset, on the installed megatron-core. Skips where conceptloader takes no --sft."""
     if "inter_document_masking" not in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text():
-        pytest.skip("conceptloader takes --sft and --fim-data from core 0.19 on")
-    spec = importlib.util.spec_from_file_location(name, checkout / f"megatron/training/datasets/{name}.py")
+        pytest.skip("conceptloader takes --sft from core 0.19 on")
+    path = checkout / "megatron/training/datasets/sft_dataset.py"
+    spec = importlib.util.spec_from_file_location("sft_dataset", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -71,7 +67,7 @@ def test_sft(checkout: Path, tmp_path: Path) -> None:
 
     Apart from labels without a loss, and from padding, which is a sequence here and the end of the last one there.
     """
-    theirs = upstream(checkout, "sft_dataset")
+    theirs = upstream(checkout)
     rng = np.random.default_rng(0)
     talks = [
         [{"role": "user", "content": "q" * a}, {"role": "assistant", "content": f"a{a % 10}" * b}]
@@ -130,66 +126,3 @@ def test_sft(checkout: Path, tmp_path: Path) -> None:
     assert len(rows) == STEPS * 8
     assert several > 30
     assert masked > 200
-
-
-@each_checkout
-def test_fill_in_the_middle(checkout: Path, tmp_path: Path) -> None:
-    """Each document is what Megatron's GPTFIMDataset makes of it with the same draws, which are not its own."""
-    theirs = upstream(checkout, "fim_dataset").GPTFIMDataset
-    made, kinds = byte_level(), ("prefix", "middle", "suffix", "pad")
-    extra = {**{kind: f"<fim_{kind}>" for kind in kinds}, "eod": "<|endoftext|>"}
-    made.add_special_tokens([AddedToken(name, special=True) for name in extra.values()])
-    PreTrainedTokenizerFast(tokenizer_object=made, eos_token=extra["eod"]).save_pretrained(tmp_path / "model")
-    texts = [f"def f{k}(x):\n    return x + {k}\n" for k in range(400)]
-    (tmp_path / "code.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    build(tmp_path / "code.jsonl", "--tokenizer", tmp_path / "model", "--eos", extra["eod"], "--out", tmp_path / "code")
-    config = tmp_path / "data.yaml"
-    config.write_text(yaml.safe_dump({"datasets": {"code": {"path": "code"}}}))
-    more = ["--fim-data", "--fim-rate", "0.8", "--fim-spm-rate", "0.5"]
-    more += ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(tmp_path / "model")]
-    more += [word for kind, name in extra.items() for word in (f"--fim-{kind}-token", name)]
-    rows = trained(lambda folder, *words: pretrain(checkout, folder, ALONE, *more, *words, config=config), tmp_path)
-
-    ids = {kind: made.token_to_id(name) for kind, name in extra.items()}
-    inner = SimpleNamespace(
-        ids_to_text=lambda tokens, remove_special_tokens: made.decode([*map(int, tokens)]),
-        text_to_ids=lambda text: made.encode(text, add_special_tokens=False).ids,
-    )
-
-    def megatrons(document: Any, way: int, low: int, high: int) -> list[int]:
-        draws = iter((1, way))
-        rng = SimpleNamespace(binomial=lambda n, rate: next(draws), randint=lambda **_: np.array([high, low]))
-        found = theirs._permute(
-            SimpleNamespace(np_rng=rng), document, 0.8, 0.5, SimpleNamespace(_tokenizer=inner), truncate_or_pad=False,
-            **{f"{kind}_tok_id": ids[kind] for kind in kinds},
-        )  # fmt: skip
-        return [*map(int, found)]
-
-    settings = load_config(
-        {**yaml.safe_load(config.read_text()), "outputs": {"cu_seqlens": True}, "seed": 7}, base_dir=tmp_path
-    )
-    plain = cl.make_dataloader(settings.with_seq_len(S), micro_batch_size=1)
-    whole = {0: 0, 1: 0, None: 0}
-    for row, batch in zip(rows, islice(plain, len(rows)), strict=True):
-        tokens, at = row["tokens"].tolist(), 0
-        stays = row["loss_mask"][:-1] > 0
-        assert row["labels"][:-1][stays].tolist() == row["tokens"][1:][stays].tolist()
-        for a, b in pairwise(batch["cu_seqlens"].tolist()):
-            document = batch["input_ids"][0, a:b].numpy()
-            body = document[: len(document) - int(document[-1] == ids["eod"])]
-            if at >= S:
-                break
-            if tokens[at] != ids["prefix"]:
-                way, found = None, body.tolist()
-            else:
-                text, way = made.decode(body.tolist()), int(tokens[at + 1 : at + 2] == [ids["suffix"]])
-                cuts = [(low, high) for low in range(len(text) + 1) for high in range(low, len(text) + 1)]
-                size = next((k for k in range(at, S) if tokens[k] == ids["eod"]), S) - at
-                tried = (megatrons(body, way, low, high) for low, high in cuts)
-                found = next((one for one in tried if one[:size] == tokens[at : at + size]), [])
-            part = (found + document[len(body) :].tolist())[: S - at]
-            assert part == tokens[at : at + len(part)], (at, a, b)
-            whole[way] += at + len(part) < S
-            at += len(part)
-        assert set(tokens[at:]) <= {ids["pad"]}
-    assert min(whole.values()) > 5, whole

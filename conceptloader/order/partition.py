@@ -47,10 +47,10 @@ class Partition:
     Attributes:
         micro_batch_size: Samples of a micro batch on one rank.
         dp_size: Ranks that read different samples.
-        scheme: "contiguous": each rank takes a run of micro_batch_size samples of a group: what Megatron's
-            MegatronPretrainingSampler (--dataloader-type single) does, and nanotron's sampler of the same name.
-            "strided": each rank takes every dp_size-th sample, `range(start + dp_rank, stop, dp_size)`: PyTorch's
+        scheme: "strided": each rank takes every dp_size-th sample, `range(start + dp_rank, stop, dp_size)`: PyTorch's
             DistributedSampler without shuffling; with micro_batch_size 1 also Megatron's --full-validation.
+            "contiguous": each rank takes a run of micro_batch_size samples of a group: what Megatron's
+            MegatronPretrainingSampler (--dataloader-type single) does, and nanotron's sampler of the same name.
 
     Raises:
         ConfigError: For sizes below 1 or an unknown scheme.
@@ -58,7 +58,7 @@ class Partition:
 
     micro_batch_size: int
     dp_size: int
-    scheme: Scheme = "contiguous"
+    scheme: Scheme = "strided"
     group: int = field(init=False, repr=False, compare=False)
     """Samples that all ranks together take in one micro batch."""
 

@@ -94,9 +94,8 @@ class MegatronData:
         if isinstance(train, StockSplit):
             self.count_start = check_migrated(train, saved, consumed, accept)
         else:
-            partition = Partition(
-                micro_batch_size=micro_batch_size, dp_size=parallel_state.get_data_parallel_world_size()
-            )
+            dp_size = parallel_state.get_data_parallel_world_size()
+            partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme="contiguous")
             self.run = run = TrainingRun(train.blend, entry, partition=partition, rule=None, allow_changed=accept)
             resume_run(run, saved, consumed, accept)
             run.require_known()

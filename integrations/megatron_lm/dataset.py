@@ -283,7 +283,8 @@ def inner_borders(cu_seqlens: npt.NDArray[np.int32] | None, row: int, length: in
 
 def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, num_workers: int) -> DataLoader[Any]:
     """A torch DataLoader over this data-parallel rank's samples from `consumed` on, as --dataloader-type single."""
-    partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_state.get_data_parallel_world_size())
+    dp_size = parallel_state.get_data_parallel_world_size()
+    partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme="contiguous")
     return DataLoader(
         dataset,
         batch_sampler=MicroBatches(partition, parallel_state.get_data_parallel_rank(), consumed, len(dataset)),

@@ -14,7 +14,8 @@ def plan_of(args: Namespace, count_start: int) -> Plan:
 
     count_start: samples of the run before the first one that Megatron counts.
     """
-    partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
+    sizes = {"micro_batch_size": args.micro_batch_size, "dp_size": args.data_parallel_size}
+    partition = Partition(**sizes, scheme="contiguous")
     iteration = getattr(args, "curr_iteration", args.iteration)
     schedule = batch_schedule(args).at(iteration, args.consumed_train_samples).after(count_start)
     return Plan(partition=partition, schedule=schedule)

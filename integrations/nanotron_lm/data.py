@@ -208,7 +208,8 @@ def open_stage(
     something else than others: tokens and labels of a sample come from different ranks.
     """
     check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
-    partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())
+    dp_size = parallel_context.dp_pg.size()
+    partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme="contiguous")
     run = TrainingRun(blend, entry, partition=partition, rule=None, allow_changed=options.allow_changed)
     run.dp_rank = parallel_context.dp_pg.rank()
     run.data_stage, start = name or None, run.count_start

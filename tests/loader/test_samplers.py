@@ -143,7 +143,7 @@ def test_a_dataloader_takes_them():
 
 def test_micro_batches_of_all_ranks_are_the_order() -> None:
     """The adapters' batch sampler: what makes no whole micro batch for every rank is left out."""
-    partition = Partition(micro_batch_size=3, dp_size=2)
+    partition = Partition(micro_batch_size=3, dp_size=2, scheme="contiguous")
     for total in (17, 20, 22):
         ranks = [MicroBatches(partition, rank, 5, total) for rank in range(2)]
         assert [len(rank) for rank in ranks] == [2, 2]

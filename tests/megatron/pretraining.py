@@ -38,7 +38,7 @@ class Layout:
 
     def planned(self, rank: int, first: int = 0) -> list[list[int]]:
         """Samples of each micro batch of steps first..STEPS of process `rank`."""
-        partition = Partition(micro_batch_size=self.micro_batch, dp_size=self.dp_size)
+        partition = Partition(micro_batch_size=self.micro_batch, dp_size=self.dp_size, scheme="contiguous")
         steps = range(first * BATCH, STEPS * BATCH, BATCH)
         return [row for start in steps for row in partition.samples(start, start + BATCH, rank % self.dp_size).tolist()]
 

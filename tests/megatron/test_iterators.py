@@ -213,7 +213,7 @@ def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     total=st.integers(1, 60), consumed=st.integers(0, 70), micro=st.integers(1, 4), dp=st.integers(1, 4)
 )  # fmt: skip
 def test_contiguous_is_the_plan(total: int, consumed: int, micro: int, dp: int) -> None:
-    partition, group = Partition(micro_batch_size=micro, dp_size=dp), micro * dp
+    partition, group = Partition(micro_batch_size=micro, dp_size=dp, scheme="contiguous"), micro * dp
     for rank in range(dp):
         sampler = MicroBatches(partition, rank, consumed, total)
         steps = range(consumed, total - group + 1, group)

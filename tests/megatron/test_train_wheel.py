@@ -30,7 +30,7 @@ def train(folder: Path, config: Path, *more: str, processes: int = 2, kill_after
 
 def planned(dp_size: int, micro: int, rank: int, first: int = SAVED) -> list[list[int]]:
     """Samples of each micro batch of a rank, from step `first` on."""
-    partition = Partition(micro_batch_size=micro, dp_size=dp_size)
+    partition = Partition(micro_batch_size=micro, dp_size=dp_size, scheme="contiguous")
     steps = range(first * BATCH, STEPS * BATCH, BATCH)
     return [row for start in steps for row in partition.samples(start, start + BATCH, rank).tolist()]
 

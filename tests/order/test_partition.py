@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -151,3 +154,17 @@ def test_later_batch_sizes_are_checked_when_they_are_asked_for():
 def test_bad_arguments(build, text):
     with pytest.raises(ConfigError, match=text):
         build()
+
+
+def test_the_specification_says_which_scheme_is_the_default() -> None:
+    page = (Path(__file__).parents[2] / "docs/order.md").read_text("utf-8")
+    found = re.findall(r"^ {4}(strided|contiguous): +sample (.+?) {2,}\((.*)\)$", page, re.M)
+    assert [scheme for scheme, _, _ in found] == ["strided", "contiguous"]
+    for scheme, formula, whose in found:
+        default = {} if "unless told otherwise" in whose else {"scheme": scheme}
+        for micro_batch_size, dp_size in [(1, 4), (3, 2), (4, 1)]:
+            partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, **default)
+            sizes = {"micro_batch_size": micro_batch_size, "dp_size": dp_size, "f": 24}
+            for k in range(dp_size):
+                wanted = [eval(formula, {}, {**sizes, "k": k, "s": s}) for s in range(micro_batch_size)]
+                assert partition.samples(24, 24 + partition.group, k).tolist() == [wanted]

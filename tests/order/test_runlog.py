@@ -23,6 +23,7 @@ def start(step=0, consumed=0, batch=8, **changes):
         "batch": ((0, batch),),
         "micro_batch_size": 2,
         "dp_size": 2,
+        "scheme": "contiguous",
         "seq_len": 16,
         "spec": SPEC.hash,
     }

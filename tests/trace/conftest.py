@@ -43,7 +43,7 @@ def starts() -> list[RunStart]:
     """4 ranks up to step 9; back to step 7 with 2 ranks; from step 12 on with 3 ranks and another batch size."""
     common = {"seq_len": SEQ_LEN, "spec": "0" * 32}
     return [
-        RunStart(step=0, consumed=0, batch=[[0, 8]], micro_batch_size=2, dp_size=4, **common),
-        RunStart(step=7, consumed=56, batch=[[0, 8]], micro_batch_size=2, dp_size=2, **common),
+        RunStart(step=0, consumed=0, batch=[[0, 8]], micro_batch_size=2, dp_size=4, scheme="contiguous", **common),
+        RunStart(step=7, consumed=56, batch=[[0, 8]], micro_batch_size=2, dp_size=2, scheme="contiguous", **common),
         RunStart(step=12, consumed=96, batch=[[0, 12]], micro_batch_size=4, dp_size=3, scheme="strided", **common),
     ]

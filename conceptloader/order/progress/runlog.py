@@ -62,7 +62,7 @@ class RunStart(Saved):
     dp_size: int
     seq_len: int | None
     spec: str
-    scheme: Scheme = "contiguous"
+    scheme: Scheme
     data_stage: str | None = None
     end: tuple[int, LastBatch] | None = None
     time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))

@@ -14,9 +14,12 @@ def as_integer(value: Any, name: str) -> int:
 
     Raises ConfigError that names the argument.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ConfigError(name, repr(value), "an integer", f"pass {name} as an int")
-    return index(value)
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise ConfigError(name, repr(value), "an integer", f"pass {name} as an int")
 
 
 def as_count(value: Any, name: str, least: int = 1) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.blend import Outputs
-from conceptloader.kernels.arrays import BATCH, TRACK, Row
+from conceptloader.kernels.arrays import TRACK, Row
 from conceptloader.kernels.kernel import Array as Array
 from conceptloader.kernels.records import TRUNCATED as TRUNCATED
 
@@ -197,10 +197,9 @@ class BatchLayout:
     def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
         """Sample `k` of a batch of arrays or tensors: the row of each.
 
-        A ragged track gives the sample's own values and offsets, one with layout records its own list. cu_seqlens and
-        max_seqlen, which describe a batch, are omitted.
+        A ragged track gives the sample's own values and offsets, one with layout records its own list.
         """
-        left_out, sample = {row.name for row in BATCH if "B" not in row.shape}, dict[str, Any]()
+        left_out, sample = set[str](), dict[str, Any]()
         for track in self.tracks:
             if track.ragged and not track.decoded:
                 offsets = batch[f"{track.name}_offsets"][k * track.max_spans : (k + 1) * track.max_spans + 1]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conceptloader.base.checks import as_count
+from conceptloader.base.checks import as_count, as_integer
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, ConfigLike
@@ -42,6 +42,7 @@ class SampleSource:
         # What another front end reads, as ConceptTrainer does with its train_dataset, is checked there.
         self.run = TrainingRun(config, ANY, partition=partition, rule=None, allow_changed=allow_changed)
         self._checked, self._watches = False, not isinstance(self.blend.order, Sequential)
+        self._stop = 0  # one past the last sample read
         self._last = self._reads = self._back = 0  # read before, how many were, and of them before the one before
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
@@ -59,6 +60,13 @@ class SampleSource:
     def __len__(self) -> int:
         return self.num_samples
 
+    def _position(self, index: Any) -> int:
+        """An index in [-len, len), as a sequence has them, counted from 0."""
+        place = as_integer(index, "sample index")
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"sample {place} of {len(self)}; later epochs of an EpochSampler are read in batches")
+        return place % len(self)
+
     def __repr__(self) -> str:
         config = self.blend.config
         shown = f"{len(self):,} samples of {config.seq_len:,} tokens"
@@ -74,7 +82,8 @@ class SampleSource:
         """The batch of these samples. Raises ConfigError for an invalid index."""
         self._check()
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
-        self.run.check_reads(max(samples, default=0) + 1)
+        self._stop = max(self._stop, *(k + 1 for k in samples), 0)
+        self.run.check_reads(self._stop)
         if self._watches:
             self._watch(samples)
         return self._reader.read(np.array(samples, np.uint64))
@@ -125,7 +134,7 @@ class GrainSource(SampleSource):
 
     def __getitem__(self, index: int) -> Batch:
         """The sample of an index, each array without the dimension of the batch."""
-        return self._getitems([index])[0]
+        return self._getitems([self._position(index)])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[Batch]:
         """Samples that grain asks for at once."""

@@ -162,6 +162,13 @@ class Rows(Shown, Sequence[TensorBatch]):
             return [self[i] for i in range(*k.indices(len(self)))]
         if not -len(self) <= k < len(self):
             raise IndexError(f"sample {k} of a batch of {len(self)}")
+        if whole := [row.name for row in self.layout.outputs.rows if "B" not in row.shape]:
+            raise ConfigError(
+                f"outputs.{whole[0]}",
+                "samples taken out of their batch, which it describes",
+                "whole batches",
+                f"pass collate_fn=conceptloader.collate_fn to the DataLoader, or omit outputs.{whole[0]}",
+            )
         return self.layout.sample(self.batch, k % len(self))
 
 

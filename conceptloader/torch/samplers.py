@@ -1,5 +1,6 @@
 """Samplers for torch's DataLoader: which index a rank reads when. Their state never moves by iterating."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import count
 from typing import Any
@@ -18,6 +19,7 @@ from conceptloader.order.phases import Phase
 from conceptloader.order.progress.state import Plain, as_leaf, saved_count, unsealed
 from conceptloader.order.weights import exact_weights, tempered
 
+logger = logging.getLogger(__name__)
 _CHUNK = 1024
 
 
@@ -48,6 +50,7 @@ class EpochSampler(TorchDistributedSampler[int]):
         self.epoch = 0
         self._skip = 0
         self._border = 0  # the first epoch that no iterator was made for
+        self._asked: int | None = None  # what set_epoch said since an index was given
 
     def __len__(self) -> int:
         """Indices of this rank in an epoch."""
@@ -62,8 +65,8 @@ class EpochSampler(TorchDistributedSampler[int]):
         return (positions + (0 if self.drop_last else self.num_replicas - 1)) // self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next iterator."""
-        self.epoch = as_count(epoch, "epoch", 0)
+        """The epoch of the next iterator, also of one that a StatefulDataLoader resumes."""
+        self.epoch = self._asked = as_count(epoch, "epoch", 0)
 
     def set_skip(self, skip: int) -> None:
         """Let the next iterator, and only that one, begin after this rank's first `skip` indices of the epoch."""
@@ -125,6 +128,7 @@ class PositionIterator(Iterator[int]):
 
     def __next__(self) -> int:
         index = next(self._rest)
+        self._sampler._asked = None
         self._given += 1
         return index
 
@@ -146,7 +150,10 @@ class PositionIterator(Iterator[int]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume at a saved position, on any number of ranks.
 
-        Raises ResumeError if the state is corrupt, or of an epoch of another size.
+        A StatefulDataLoader hands states on when it is iterated, after the loop has called set_epoch: an epoch after
+        the saved one is read from its beginning.
+
+        Raises ResumeError if the state is corrupt, of an epoch of another size, or of one after that of set_epoch.
         """
         where, sampler = "sampler iterator state", self._sampler
         saved = unsealed(state, where, "sampler's iterator")
@@ -158,7 +165,25 @@ class PositionIterator(Iterator[int]):
                 f"{size}, as saved",
                 f"pass epoch_size={size}, as saved",
             )
-        self._seek(epoch, consumed)
+        asked = epoch if sampler._asked is None else sampler._asked
+        if asked < epoch:
+            raise ResumeError(
+                where,
+                f"epoch {epoch}, after set_epoch({asked})",
+                f"an epoch up to {asked}",
+                f"call set_epoch({epoch}) before the loop, as the run that was saved did",
+            )
+        if asked > epoch and consumed < size:
+            logger.warning(
+                "%s: set_epoch(%d) leaves %d samples of epoch %d unread", where, asked, size - consumed, epoch
+            )
+        if asked == epoch and consumed == size:
+            logger.warning(
+                "%s: it was saved at the end of epoch %d: without set_epoch(%d) the loop gets no sample, or that epoch "
+                "again", where, epoch, epoch + 1,
+            )  # fmt: skip
+        sampler.epoch = asked
+        self._seek(asked, consumed if asked == epoch else 0)
 
 
 class MicroBatches(Sampler[list[int]]):
@@ -279,8 +304,18 @@ class MixtureSampler(EpochSampler):
         before = self._phases
         try:
             self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in saved["phases"]]
+            if self._phases[0].weights != before[0].weights:
+                raise ResumeError(
+                    "sampler state: weights",
+                    f"{[before[0].weights.get(name, 0) for name in self._names]}",
+                    f"{[self._phases[0].weights.get(name, 0) for name in self._names]}, as saved (their ratios)",
+                    "pass the weights that the run began with; update_weights changes them from the next epoch on",
+                )
             self._build()
-        except (KeyError, TypeError, AttributeError, ConfigError) as error:
+        except ResumeError:
+            self._phases = before
+            raise
+        except (KeyError, IndexError, TypeError, AttributeError, ConfigError) as error:
             self._phases = before
             raise ResumeError(
                 "sampler state",

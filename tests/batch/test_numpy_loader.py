@@ -110,4 +110,5 @@ def test_a_source_has_the_samples_of_the_dataset(config: dict[str, Any]) -> None
     with raises(ResumeError, found="seed"):
         cl.GrainSource({**config, "seed": 9}).load_state_dict(source.state_dict_at(8))
     with raises(ConfigError, "sample index"):
-        source[-1]
+        source[1.5]
+    assert int(source[-1]["sample_index"]) == 99

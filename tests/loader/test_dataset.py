@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 from tests.raises import raises
 
 
@@ -18,6 +18,13 @@ def same(a, b):
     assert sorted(a) == sorted(b)
     for name in a:
         assert a[name] == b[name] if name == "max_seqlen" else torch.equal(a[name], b[name]), name
+
+
+@pytest.fixture
+def sampled(config):
+    """Without the arrays that describe whole batches."""
+    config["outputs"]["cu_seqlens"] = False
+    return config
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def wanted(config):
 def test_in_a_dataloader_with_workers(config, wanted, start):
     data = cl.SampleDataset(config, num_samples=24)
     if start == "fork":
-        _ = data[0]  # files are open before the fork
+        data.__getitems__([0])  # files are open before the fork
     loader = DataLoader(
         data, batch_size=4, sampler=cl.EpochSampler(24, 1, 0), collate_fn=cl.collate_fn,
         num_workers={None: 0, "fork": 2, "spawn": 1}[start], multiprocessing_context=start,
@@ -42,7 +49,8 @@ def test_in_a_dataloader_with_workers(config, wanted, start):
         same(a, b)
 
 
-def test_a_sampler_that_shuffles_again_is_a_warning(config, caplog):
+def test_a_sampler_that_shuffles_again_is_a_warning(sampled, caplog):
+    config = sampled
     sharing = torch.utils.data.DistributedSampler
 
     def read(data, size, sampler=None):
@@ -67,13 +75,19 @@ def test_a_sampler_that_shuffles_again_is_a_warning(config, caplog):
     assert not read(whole, 8, torch.utils.data.RandomSampler(whole))
 
 
-def test_with_the_default_collate_function(config, wanted):
+def test_with_the_default_collate_function(config):
+    with raises(ConfigError, "outputs.cu_seqlens", fix="collate_fn=conceptloader.collate_fn"):
+        next(iter(DataLoader(cl.SampleDataset(config, num_samples=24), batch_size=4)))
+    config["outputs"]["cu_seqlens"] = False
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        wanted = list(itertools.islice(loader, 6))
     found = list(DataLoader(cl.SampleDataset(config, num_samples=24), batch_size=4))
     for a, b in zip(found, wanted, strict=True):
-        same(a, {name: value for name, value in b.items() if name not in ("cu_seqlens", "max_seqlen")})
+        same(a, b)
 
 
-def test_ragged_samples_carry_their_own_offsets(config):
+def test_ragged_samples_carry_their_own_offsets(sampled):
+    config = sampled
     config["tracks"]["concepts"]["layout"] = "ragged"
     data = cl.SampleDataset(config)
     rows = data.__getitems__([5, 9, 2])
@@ -85,8 +99,8 @@ def test_ragged_samples_carry_their_own_offsets(config):
         assert alone["concepts_values"].tolist() == rows.batch["concepts_values"][a:b].tolist()
 
 
-def test_from_threads(config):
-    data = cl.SampleDataset(config)
+def test_from_threads(sampled):
+    data = cl.SampleDataset(sampled)
     alone = [data[k] for k in range(64)]
     with ThreadPoolExecutor(8) as pool:
         for a, b in zip(pool.map(data.__getitem__, range(64)), alone, strict=True):
@@ -112,9 +126,45 @@ def test_in_a_stateful_dataloader(config, wanted, workers):
         same(a, b)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_other_samples_is_refused(config, workers):
+    def make(config, **options):
+        data = cl.SampleDataset(config, num_samples=24, **options)
+        return StatefulDataLoader(
+            data, batch_size=4, sampler=cl.EpochSampler(24, 1, 0), collate_fn=cl.collate_fn, num_workers=workers
+        )
+
+    loader = make(config)
+    list(itertools.islice(loader, 2))
+    state = loader.state_dict()
+    other = {name: {**dataset, "weight": 0.5} for name, dataset in config["datasets"].items()}
+    for changed in ({"seed": 77}, {"seq_len": config["seq_len"] // 2}, {"datasets": other}):
+        resumed = make({**config, **changed})
+        resumed.load_state_dict(state)
+        # In a worker torch raises it anew, as a RuntimeError.
+        with pytest.raises(RuntimeError if workers else ResumeError, match="changed since the checkpoint"):
+            next(iter(resumed))
+    allowed = make({**config, "seed": 77}, allow_changed=["seed"])
+    allowed.load_state_dict(state)
+    assert next(iter(allowed))["sample_index"].tolist() == [8, 9, 10, 11]
+
+
+def test_it_is_a_sequence(config):
+    config["outputs"] = {"sample_index": True}
+    for data in (cl.SampleDataset(config, num_samples=10), cl.GrainSource(config, num_samples=10)):
+        assert [int(one["sample_index"]) for one in data] == [*range(10)]
+        assert int(data[-3]["sample_index"]) == 7
+        for beyond in (10, 4000, -11):
+            with pytest.raises(IndexError):
+                data[beyond]
+    assert [int(one["sample_index"]) for one in cl.SampleDataset(config, num_samples=10)[-2:]] == [8, 9]
+    assert cl.SampleDataset(config, num_samples=10).__getitems__([25]).batch["sample_index"].tolist() == [25]
+
+
 def test_what_is_no_index_of_a_sample_raises(config):
+    config["outputs"]["cu_seqlens"] = False
     data = cl.SampleDataset(config)
-    for index in (-1, 1.5, True, "1", None, slice(2), [1, 2], torch.tensor(1.5), 2**64):
+    for index in (1.5, True, "1", None, [1, 2], torch.tensor(1.5)):
         with raises(ConfigError, "sample index"):
             data[index]
     with raises(ConfigError, "sample index", "1.5"):

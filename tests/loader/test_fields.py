@@ -139,6 +139,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
 
 def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
+    config["outputs"]["cu_seqlens"] = False
     blend = cl.open_blend(config)
     collate = lambda batch: {**batch, "most": [max(a for a, _ in spans) for spans in batch["pair_records"]]}  # noqa: E731
     with cl.make_dataloader(blend, micro_batch_size=4, batch_transform=collate) as loader:

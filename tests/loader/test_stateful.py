@@ -126,3 +126,50 @@ def test_the_state_of_another_kind_of_sampler_is_refused():
     mixed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0).state_dict()
     with raises(ResumeError, path="order_version", found="None", expected="1, as saved"):
         cl.EpochSampler(SIZE, 1, 0).load_state_dict(mixed)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["epoch", "mixture"])
+def test_saved_between_epochs_the_next_one_follows(kind, workers):
+    """set_epoch comes after load_state_dict, and before torchdata hands the state on."""
+
+    def of_epoch(e, state=None):
+        (loader,) = loaders(1, workers, kind=kind)
+        if state is not None:
+            loader.load_state_dict(state)
+        loader.sampler.set_epoch(e)
+        seen, (state,) = run([loader])
+        return seen, state
+
+    _, finished = of_epoch(0)
+    wanted, _ = of_epoch(1)
+    assert of_epoch(1, finished)[0] == wanted
+
+
+def test_set_epoch_and_a_state_within_another_epoch(caplog):
+    (loader,) = loaders(1)
+    loader.sampler.set_epoch(1)
+    _, (state,) = run([loader], 4)
+
+    def resumed(e):
+        (loader,) = loaders(1)
+        loader.load_state_dict(state)
+        if e is not None:
+            loader.sampler.set_epoch(e)
+        return run([loader])[0]
+
+    rest = [*range(SIZE + 20, 2 * SIZE)]
+    assert resumed(None) == resumed(1) == rest
+    assert not caplog.records
+    assert resumed(2) == [*range(2 * SIZE, 3 * SIZE)]
+    assert "leaves 220 samples of epoch 1 unread" in caplog.text
+    with raises(ResumeError, "sampler iterator state", fix="call set_epoch(1)"):
+        resumed(0)
+
+
+def test_a_sampler_of_other_weights_refuses(caplog):
+    sampler = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0)
+    sampler.update_weights([1, 1])
+    state = sampler.state_dict()
+    with raises(ResumeError, "sampler state: weights"):
+        cl.MixtureSampler([0, 100, SIZE], [1, 3], 1, 0).load_state_dict(state)

@@ -54,7 +54,9 @@ def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
     tokenizer = Tokenizer(name="t", vocab_size=9, eos_id=0)
     path = written(tmp_path / "d", [document], mode="stream-with-metadata", tokenizer=tokenizer, tracks={"c": {}})
     blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": str(path)}}})
-    start = RunStart(step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, scheme="contiguous", seq_len=8, spec="0" * 32)
+    start = RunStart(
+        step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, scheme="contiguous", seq_len=8, spec="0" * 32
+    )
     (row,) = table(Run(blend=blend, history=History([start])), 0, 1)
     assert " ".join(row) == "step sample micro_batch dp_rank slot dataset epoch window document id start end inputs c"
     assert row["c"] == [3, 1 << 31, (1 << 32) - 2]
@@ -97,7 +99,16 @@ def test_damaged_tables_are_refused(tmp_path: Path, kind: str, at: int) -> None:
     data[at + 5 if at > 0 else at] ^= 0x40
     file.write_bytes(data)
     config = {"seq_len": 16, "datasets": {"d": {"path": str(path)}}, "loader": {"verify_files": False}}
-    start = RunStart(step=0, consumed=0, batch=[[0, 50]], micro_batch_size=50, dp_size=1, scheme="contiguous", seq_len=16, spec="0" * 32)
+    start = RunStart(
+        step=0,
+        consumed=0,
+        batch=[[0, 50]],
+        micro_batch_size=50,
+        dp_size=1,
+        scheme="contiguous",
+        seq_len=16,
+        spec="0" * 32,
+    )
     with pytest.raises(FormatError):
         list(trace_steps(Run(blend=open_blend(config), history=History([start])), 0, 14))
 
@@ -113,7 +124,16 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
     blend = open_run(config).blend
     spec = blend.spec
-    start = RunStart(step=0, consumed=0, batch=[[0, 8]], micro_batch_size=4, dp_size=2, scheme="contiguous", seq_len=32, spec=spec.hash)
+    start = RunStart(
+        step=0,
+        consumed=0,
+        batch=[[0, 8]],
+        micro_batch_size=4,
+        dp_size=2,
+        scheme="contiguous",
+        seq_len=32,
+        spec=spec.hash,
+    )
     RunLog(log).append(start, spec, blend.config.to_dict())
     run = open_run(config, log)
 

@@ -25,6 +25,10 @@ class Difference:
     saved: Any
     current: Any
 
+    def is_allowed(self, keys: Collection[str]) -> bool:
+        """Whether one of `keys` is its name, or the beginning of it."""
+        return any(self.key == key or self.key.startswith(f"{key}.") for key in keys)
+
     def __str__(self) -> str:
         return f"{self.key}: saved {self.saved}, now {self.current}"
 
@@ -144,7 +148,7 @@ def resume(
         current = _with_origin(saved, current)
     refused = []
     for difference in compare(saved, current, consumed):
-        if any(difference.key == key or difference.key.startswith(f"{key}.") for key in allow_changed):
+        if difference.is_allowed(allow_changed):
             if saved.origin is not None and difference.key.split(".")[0] in _DRAWS:
                 raise ResumeError(
                     difference.key,

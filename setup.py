@@ -64,7 +64,6 @@ DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
 PLOT = ["matplotlib>=3.8"]
-VIEW = [*PLOT, "tokenizers>=0.19", "pyarrow>=14", "pandas>=2"]
 DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
@@ -74,7 +73,6 @@ TEST = [
     *REMOTE,
     *HUB,
     *TRAINERS,
-    *VIEW,
     *DOCS,
     *FAST,
     "selenium",
@@ -192,7 +190,7 @@ setup(
         *(f"conceptloader.integrations.{name}" for name in ADAPTERS),
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
-    package_data={"conceptloader": ["py.typed"], "conceptloader.viewer": ["static/*"]},
+    package_data={"conceptloader": ["py.typed"], "conceptloader.viewer": ["page.css", "page.js"]},
     install_requires=["numpy>=1.26,<3", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     setup_requires=linkers_of_the_build(),
     distclass=Platform,
@@ -213,7 +211,6 @@ setup(
         "remote": REMOTE,
         "hub": HUB,
         "plot": PLOT,
-        "view": VIEW,
         "docs": DOCS,
         "demo": DEMO,
         "test": TEST,

@@ -44,7 +44,6 @@ GROUPS = {
     },
     "Inspect": {
         "inspect": ("commands.inspect", "show windows, documents or concepts; count them"),
-        "viewer": ("viewer.command", "browse a dataset or run in the browser"),
     },
     "Runs": {
         "trace": ("trace.commands.trace", "show what a step contains, past or future; audit a recorded run"),

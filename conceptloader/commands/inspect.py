@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
+from conceptloader.base.packages import need_add_on
 from conceptloader.base.terminal import masked
 from conceptloader.cli.arguments import positive, refuse_all_but, refuse_without
 from conceptloader.cli.output import Output
@@ -25,16 +26,19 @@ names. Without a position: a summary of the dataset.
   conceptloader inspect data/corpus --document a1 --column teacher_ids
   conceptloader inspect data/corpus --random 3 --seq-len 128
   conceptloader inspect data/corpus --random 3 --documents --seed 7
+  conceptloader inspect data/corpus --random 20 --seq-len 512 --html corpus.html
   conceptloader inspect data/corpus --stats --top 30
 
 Spans are shown as [start, end); "<" instead of "[": it begins before the window, ">" instead of ")": it ends after it.
 Window I consists of S + 1 tokens from token I * S on, as in training with `seq_len: S`.
 --stats counts documents, tokens, spans and concepts: percentiles of the lengths of documents and spans, and for each
 concept its spans and its share of all tokens. It reads documents and spans, but no tokens.
+--html writes what is shown as one page, which needs no server and can be mailed: windows with their spans in colors.
 """
 
 
 _SEQ_LEN = 128
+_PLACES = "window", "document", "document_number", "tokens"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="with --random: seed of the choice (default: 0)"
     )
+    parser.add_argument("--html", metavar="FILE", help="write a page with the windows instead")
     of_stats = parser.add_argument_group("with --stats").add_argument
     of_stats("--track", action="append", default=[], metavar="TRACK", help="default: all")
     of_stats("--top", type=positive, default=20, metavar="N", help="concepts shown (default: 20)")
@@ -75,9 +80,14 @@ def _show_place(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         ranges = _ranges(arguments, dataset)
         if ranges is None:
-            refuse_without("--tokens", arguments, "column")
+            refuse_without("--tokens", arguments, "column", "html")
             value = _overview(dataset)
             output.result(value, _tree(value))
+            return
+        if arguments.html is not None:
+            asked = {name.replace("_", " "): vars(arguments)[name] for name in _PLACES}
+            [title] = [f"{kind} {value}" for kind, value in asked.items() if value is not None]
+            _save_page(dataset, [(title, *place) for place in ranges], arguments, output)
             return
         tokenizer = find_tokenizer(dataset, arguments.tokenizer)
         found = [window.describe(dataset, start, stop, tokenizer, arguments.column) for start, stop in ranges]
@@ -137,12 +147,26 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
         total = dataset.num_documents if windows is None else len(windows)
         chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.random, total)))
         kind, place = ("document", dataset.document_range) if windows is None else ("window", windows.token_range)
+        if arguments.html is not None:
+            _save_page(dataset, [(f"{kind} {number:,}", *place(number)) for number in chosen], arguments, output)
+            return
         found, text = [], []
         for number in chosen:
             shown = window.describe(dataset, *place(number), tokenizer, arguments.column)
             found.append({kind: number, **shown})
             text += [f"== {kind} {number:,}", *window.lines(shown), ""]
     output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
+
+
+def _save_page(
+    dataset: Dataset, places: list[tuple[str, int, int]], arguments: argparse.Namespace, output: Output
+) -> None:
+    page, tokenizer = need_add_on("conceptloader.viewer.page", "--html"), find_tokenizer(dataset, arguments.tokenizer)
+
+    def lines(start: int, stop: int) -> Iterator[str]:
+        return window.lines(window.describe(dataset, start, stop, tokenizer, arguments.column))
+
+    page.save_windows(dataset, places, lines, arguments, output)
 
 
 def _overview(dataset: Dataset) -> dict[str, object]:

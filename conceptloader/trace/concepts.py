@@ -77,7 +77,7 @@ class _TrackSpans:
         return start, end, ids, scores
 
 
-@cache  # once, not with each request of the viewer
+@cache  # once, not with each entry of the configuration that reads it
 def _warn_of_reading(path: str, track: str) -> None:
     logger.warning(
         "%s: track %s has no index: all of it is read; `conceptloader index %s --track %s` builds one",
@@ -141,20 +141,20 @@ class Sources:
         return where.intervals(of, first, last)
 
 
-def concept_windows(member: Member, where: Where, begin: int, tokens: int) -> Iterator[Holding]:
+def concept_windows(member: Member, where: Where, tokens: int) -> Iterator[Holding]:
     """The samples of which `where` holds for some token, some at a time, in order; its tests are of concepts by id.
 
-    begin: the first sample that is looked at. tokens: as many are looked at first, then twice as many each time, up to
-    what is best asked for at once. The last token of a window is a label only, the first one an input only.
+    tokens: as many are looked at first, then twice as many each time, up to what is best asked for at once. The last
+    token of a window is a label only, the first one an input only.
     """
     sources = Sources(member.dataset, where)
-    for low, high, first, last in runs_of_samples(member, sources.chunk, begin, tokens):
+    for low, high, first, last in runs_of_samples(member, sources.chunk, tokens):
         found = sources.holding(where, first, last)
         numbers = samples_touching(member, *found, low, high)
         parts, before = ranges_of(member, numbers), Coverage(*found)
         inputs = before(parts.start + parts.inputs) - before(parts.start)
         labels = before(parts.stop) - before(np.minimum(parts.start + 1 - parts.goes_on, parts.stop))
-        some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0) & (numbers[parts.row] >= begin))
+        some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0))
         some = some[np.lexsort((parts.since[some], parts.row[some]))]
         row, since = parts.row[some], parts.since[some]
         cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))

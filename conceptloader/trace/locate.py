@@ -192,7 +192,7 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
 
 
 def _concept_seen(run: Run, index: int, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for found in concept_windows(run.member(index), where, 0, _FIRST):
+    for found in concept_windows(run.member(index), where, _FIRST):
         windows, begin = np.unique(found.windows, return_index=True)
         end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):

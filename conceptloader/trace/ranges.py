@@ -78,10 +78,6 @@ class Member:
         parts = self._ranges(window)
         return (int(parts.start.min()), int(parts.stop.max())) if len(parts.row) else (0, 0)
 
-    def is_read(self, window: int, sample: int = 0) -> bool:
-        """False if all of a window is excluded from the sample that it is; or of an empty pack."""
-        return bool(self.parts(window, sample))
-
     def parts(self, window: int, sample: int = 0) -> list[Part]:
         """What a sample reads of the dataset; nothing of what is excluded, from this sample on or always."""
         parts = self._ranges(window)
@@ -184,13 +180,13 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     return samples[samples < high]
 
 
-def runs_of_samples(member: Member, most: int, begin: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
+def runs_of_samples(member: Member, most: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:
     """(low, high, first token, end) of runs of samples [low, high) that read about `most` tokens, all in there.
 
-    begin: a sample of the first run, which reads about so many tokens; each of the others twice as many as before.
+    tokens: about as many are read by the first run, by each of the others twice as many as before.
     """
     width, reach, bins = _widths(member)
-    high, tokens = begin // bins * bins, min(tokens, most)
+    high, tokens = 0, min(tokens, most)
     while high < member.view.count:
         low = high
         high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)

@@ -1,6 +1,6 @@
-"""The viewer of datasets, runs and batches: the local web page of `conceptloader viewer`, and notebook output.
+"""What people look at: windows with their spans in notebooks and in the pages of `--html`, plots, batches as text.
 
-Open server.py first for the page, notebook.py for notebooks.
+Open windows.py first, then render.py.
 """
 
 from conceptloader.viewer.notebook import show

@@ -11,8 +11,7 @@ from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import Blend, View
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import Dataset
-from conceptloader.ingest.records.tokenizer import TextTokenizer, kept_tokenizer, load_tokenizer
+from conceptloader.viewer.windows import Reader
 
 
 class HasBlend(Protocol):
@@ -82,13 +81,12 @@ def decode(batch: Mapping[str, Any], source: HasBlend | Blend, tokenizer: str | 
     blend = source if isinstance(source, Blend) else source.blend
     views = {view.dataset_id: view for view in blend.views if view is not None}
     layout = batch_layout(blend)
-    given = load_tokenizer(tokenizer, ends=False) if tokenizer is not None else None
     known: dict[int, _Words] = {}
     decoded = []
     for sample in _samples(batch, layout):
         view = _view(sample, views)
         if view.dataset_id not in known:
-            known[view.dataset_id] = _Words(view, layout, given)
+            known[view.dataset_id] = _Words(view, layout, tokenizer)
         decoded.append(known[view.dataset_id].decode(sample))
     return decoded
 
@@ -138,19 +136,19 @@ def _view(sample: Mapping[str, Any], views: Mapping[int, View]) -> View:
 class _Words:
     """Tokenizer and names of the concepts of one dataset."""
 
-    def __init__(self, view: View, layout: BatchLayout, tokenizer: TextTokenizer | None) -> None:
-        dataset: Dataset = view.dataset
-        found = tokenizer or kept_tokenizer(dataset)
-        if found is None:
+    def __init__(self, view: View, layout: BatchLayout, tokenizer: str | None) -> None:
+        reader, dataset = Reader(view.dataset, tokenizer), view.dataset
+        if reader.tokenizer is None:
             raise ConfigError(
                 "decode",
                 f"no tokenizer next to {dataset.path}, of dataset {view.name}",
                 "the tokenizer that it was built with",
                 "pass it: decode(batch, loader, 'tokenizer.json')",
             )
-        self._name, self._tokenizer = view.name, found
-        tracks = [track.name for track in layout.tracks if track.name in dataset.tracks]
-        self._names = {track: dataset.vocabulary(track) for track in tracks}
+        self._name, self._tokenizer = view.name, reader.tokenizer
+        self._names = {
+            track.name: reader.names.get(track.name) for track in layout.tracks if track.name in dataset.tracks
+        }
 
     def decode(self, sample: Mapping[str, Any]) -> DecodedSample:
         ids = sample["input_ids"].tolist()

@@ -1,7 +1,6 @@
 """Figures of matplotlib, for notebooks and reports."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from conceptloader.order.sequential import Sequential
 from conceptloader.trace.run import Drawn
 
 _POINTS = 200
+_MISSING = "plots: the matplotlib package is not installed"
 
 
 def plot_stats(dataset: Dataset, top: int = 20) -> Any:
@@ -21,7 +21,27 @@ def plot_stats(dataset: Dataset, top: int = 20) -> Any:
 
     Reads all documents and spans, but no token. Raises ConfigError without the matplotlib package.
     """
-    return figure_of(dataset_stats(dataset), top)
+    matplotlib, figures = (need(name, _MISSING) for name in ("matplotlib", "matplotlib.figure"))
+    value = dataset_stats(dataset)
+    rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = figures.Figure(figsize=(10, 3 + 3 * len(rows)), layout="constrained")
+        axes = figure.subplots(1 + len(rows), 2, squeeze=False)
+        _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
+        axes[0][1].axis("off")
+        axes[0][1].text(0, 0.5, _as_drawn("\n".join(heading(value))), wrap=True)
+        for (track, found), (left, right) in zip(rows, axes[1:], strict=True):
+            title = _as_drawn(track)
+            _draw_percentiles(left, found["span_lengths"], f"{title}: tokens per span")
+            shown = found["concepts"][:top][::-1]
+            if not shown:
+                right.axis("off")
+                continue
+            bars = range(len(shown))  # not by name, since names may be equal once they are cut
+            right.barh(bars, [100 * c["share_of_tokens"] for c in shown])
+            right.set_yticks(bars, [_as_drawn(name_of(c)) for c in shown])
+            right.set_title(f"{title}: % of tokens under a concept")
+    return figure
 
 
 def plot_mixture(order: Mixture | Sequential | Drawn, num_samples: int, position: int | None = None) -> Any:
@@ -29,7 +49,7 @@ def plot_mixture(order: Mixture | Sequential | Drawn, num_samples: int, position
 
     position: a sample to be marked, such as where the run is. Raises ConfigError without the matplotlib package.
     """
-    figures = need("matplotlib.figure", "plot_mixture: the matplotlib package is not installed")
+    figures = need("matplotlib.figure", _MISSING)
     x = sorted({num_samples * k // _POINTS for k in range(_POINTS + 1)})
     counts = [order.counts(at) for at in x]
     per_sample = np.diff(np.array(counts, float), axis=0) / np.diff(x)[:, None]
@@ -39,7 +59,7 @@ def plot_mixture(order: Mixture | Sequential | Drawn, num_samples: int, position
     above.set_ylabel("share of the samples")
     legend = above.legend(areas, map(str, range(len(areas))), loc="upper left", bbox_to_anchor=(1, 1))
     for text, name in zip(legend.get_texts(), order.names, strict=True):
-        text.set_text(as_drawn(name))  # only now, since legends leave out names that begin with _
+        text.set_text(_as_drawn(name))  # only now, since legends leave out names that begin with _
     for k, size in enumerate(order.sizes):
         below.plot(x, [at[k] / max(1, size) for at in counts])
     below.set_ylabel("epochs")
@@ -50,28 +70,6 @@ def plot_mixture(order: Mixture | Sequential | Drawn, num_samples: int, position
     return figure
 
 
-def figure_of(value: Mapping[str, Any], top: int) -> Any:
-    """A matplotlib Figure, one row per track: lengths of spans, and the concepts that cover most tokens."""
-    rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
-    with new_figure(3 + 3 * len(rows)) as figure:
-        axes = figure.subplots(1 + len(rows), 2, squeeze=False)
-        _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
-        axes[0][1].axis("off")
-        axes[0][1].text(0, 0.5, as_drawn("\n".join(heading(value))), wrap=True)
-        for (track, found), (left, right) in zip(rows, axes[1:], strict=True):
-            title = as_drawn(track)
-            _draw_percentiles(left, found["span_lengths"], f"{title}: tokens per span")
-            shown = found["concepts"][:top][::-1]
-            if not shown:
-                right.axis("off")
-                continue
-            bars = range(len(shown))  # not by name, since names may be equal once they are cut
-            right.barh(bars, [100 * c["share_of_tokens"] for c in shown])
-            right.set_yticks(bars, [as_drawn(name_of(c)) for c in shown])
-            right.set_title(f"{title}: % of tokens under a concept")
-    return figure
-
-
 def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:
     axes.plot(list(map(int, found)), list(found.values()), marker="o")
     axes.set_yscale("symlog")
@@ -79,15 +77,6 @@ def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:
     axes.set_title(title)
 
 
-@contextmanager
-def new_figure(height: float) -> Iterator[Any]:
-    """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
-    matplotlib = need("matplotlib", "plot_stats: the matplotlib package is not installed")
-    figures = need("matplotlib.figure", "plot_stats: the matplotlib package is not installed")
-    with matplotlib.rc_context({"font.size": 8}):
-        yield figures.Figure(figsize=(10, height), layout="constrained")
-
-
-def as_drawn(text: str) -> str:
+def _as_drawn(text: str) -> str:
     """Text that matplotlib draws as it is: between two dollar signs it would see mathematics."""
     return text.replace("$", r"\$")

@@ -1,91 +1,100 @@
-"""A window as the page shows it: the text of each token, spans as they nest, documents."""
+"""A window or pack as it is shown: the text of each token, documents, spans as they nest."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.values import Spans
-from conceptloader.format.spec.codecs import ConceptsCodec
-from conceptloader.ingest.records.tokenizer import TextTokenizer
-from conceptloader.viewer.source import Looked, Query, Source
+from conceptloader.format.spec.codecs import ConceptsCodec, is_known
+from conceptloader.ingest.records.tokenizer import TextTokenizer, find_tokenizer
 
-MOST_TOKENS = 16_384  # of a window that are shown
 _CONTEXT, _PENDING = 4, 16  # texts before one that it depends on; tokens of which each ends within a character
 _RECORD = 300  # characters of a record that is no list of concepts
 
 
-def window(looked: Looked, query: Query) -> dict[str, Any]:
-    """The window `i` of the dataset `d`, or that of the sample `n` of the run."""
-    if "n" in query:
-        sample = query.number("n", what="sample")
-        era = looked.asked_run().at(sample)
-        index, _, number = era.blend.order.sample(sample)
-        query = Query({"d": era.name(index), "i": str(number)})
-    source = looked.source(query)
-    number = query.number("i", 0, source.count, "window")
-    start, stop = source.token_range(number)
-    shown = describe(looked, source, start, min(stop, start + MOST_TOKENS))
-    return {**shown, "i": number, "count": source.count, "seq_len": source.seq_len, "tokens_in_all": stop - start,
-            "by_document": source.by_document, "excluded": not source.is_read(number)}  # fmt: skip
+class Span(NamedTuple):
+    """Tokens [start, end) of a window with one concept.
 
-
-def document(looked: Looked, query: Query) -> dict[str, Any]:
-    """A document by its number `n` or by its `id` in the input, from its token `from` on."""
-    source = looked.source(query)
-    dataset = source.dataset
-    numbers = []
-    if "id" in query:
-        numbers = dataset.find_document(query.text("id"))
-        if not numbers:
-            raise ConfigError(
-                "document",
-                f"no {query.text('id')!r} in {source.name}",
-                "an id of the input",
-                "look for an id as the input has it",
-            )
-    elif not dataset.num_documents:
-        raise ConfigError(source.name, "no table of documents", "a table of documents", "look at its windows")
-    number = query.number("n", numbers[0] if numbers else 0, dataset.num_documents, "document")
-    start, stop = dataset.document_range(number)
-    first = query.number("from", 0, max(1, stop - start), "token of the document")
-    last = min(stop, start + first + max(512, min(source.seq_len, MOST_TOKENS)))
-    shown = describe(looked, source, start + first, last)
-    return {**shown, "n": number, "count": dataset.num_documents, "id": dataset.document_id(number), "from": first,
-            "length": stop - start, "same_id": numbers, "windows": _windows(source, number, start + first)}  # fmt: skip
-
-
-def _windows(source: Source, number: int, token: int) -> list[int]:
-    """The window that has a token of a document; nothing where the run does not read it."""
-    reading = source.windows_of(number)
-    window = reading.start if source.by_document else max(0, (token - source.view.start) // source.seq_len)
-    return [window] if window in reading else []
-
-
-def describe(looked: Looked, source: Source, start: int, stop: int) -> dict[str, Any]:
-    """Tokens [start, stop) of a dataset.
-
-    Positions count from `start`; spans are concepts with the range that each has, the outermost on level 0.
+    Attributes:
+        concept: Its id; of a record that is no list of concepts, its text.
+        level: The line below the text that it is drawn on, from 0; the outermost first.
     """
-    dataset = source.dataset
-    sample = dataset.read(start, stop, source.readable, documents=True)
-    ids = sample["tokens"].tolist()
-    tokenizer = looked.decoder(source)
-    found = sample["documents"]
-    documents = [
-        {"n": n, "id": dataset.document_id(n) if n >= 0 else None, "start": max(0, at - start), "before": at < start}
-        for n, at in zip(found.ids.tolist(), found.first.tolist(), strict=True)
-    ]
-    spans: list[dict[str, Any]] = []
-    for track in source.readable:
-        names = looked.vocabulary(source, track) if track in source.concept_tracks else None
-        spans += [
-            {**span, "n": str(span["c"] if names is None else names[span["c"]])}
-            for span in _spans(track, sample[track])
-        ]
-    return {"d": source.name, "start": start, "stop": stop, "ids": ids, "documents": documents, "spans": nested(spans),
-            "pieces": None if tokenizer is None else pieces(tokenizer, ids), "tracks": source.readable}  # fmt: skip
+
+    start: int
+    end: int
+    track: str
+    concept: int | str
+    name: str
+    score: float | None = None
+    level: int = 0
+
+    def __str__(self) -> str:
+        score = "" if self.score is None else f" {self.score:.3g}"
+        return f"{self.name}{score} [{self.start}, {self.end})"
+
+
+class Document(NamedTuple):
+    """Tokens [start, end) of a window that are of one document. begins: its first token is there."""
+
+    start: int
+    end: int
+    name: str
+    begins: bool
+
+
+@dataclass
+class Window:
+    """texts: of each token, "" at a position without one, as at the end of a pack."""
+
+    texts: list[str]
+    documents: list[Document] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+
+class Reader:
+    """Reads windows of a dataset. names: of the concepts of each track, if there are any.
+
+    Args:
+        dataset: The dataset.
+        tokenizer: As `--tokenizer`: by default the copy that the dataset has, if any.
+
+    Raises:
+        ConfigError: If the tokenizer is not that of the dataset.
+    """
+
+    def __init__(self, dataset: Dataset, tokenizer: str | None = None) -> None:
+        self.dataset = dataset
+        self.tokenizer = find_tokenizer(dataset, tokenizer)
+        # Those that execute nothing when they are decoded.
+        tracks = [name for name, one in dataset.tracks.items() if is_known(one.codec) and one.codec != "pickle"]
+        self.names = {track: dataset.vocabulary(track) for track in sorted(tracks)}
+
+    def read(self, ranges: Iterable[tuple[int, int, int]], tracks: Iterable[str] | None = None) -> Window:
+        """A window of the tokens [start, stop) of the dataset, each of these from its place in the window on."""
+        shown = [track for track in self.names if tracks is None or track in tracks]
+        window, spans = Window([]), list[Span]()
+        for start, stop, place in ranges:
+            sample = self.dataset.read(start, stop, shown, documents=True)
+            texts = self.texts(sample["tokens"].tolist())
+            window.texts += [""] * (place + len(texts) - len(window.texts))
+            window.texts[place : place + len(texts)] = texts
+            documents = sample["documents"]
+            firsts, shift = documents.first.tolist(), place - start
+            for number, first, end in zip(documents.ids.tolist(), firsts, [*firsts[1:], stop], strict=True):
+                name = f"document {number}" if number >= 0 else "documents are unknown"
+                name = (self.dataset.document_id(number) if number >= 0 else None) or name
+                window.documents.append(Document(max(first, start) + shift, end + shift, name, first >= start))
+            for track in shown:
+                spans += _spans(track, sample[track], self.names[track], place)
+        window.spans = nested(spans)
+        return window
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token; the ids without a tokenizer."""
+        return [f"{token} " for token in ids] if self.tokenizer is None else pieces(self.tokenizer, ids)
 
 
 def pieces(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
@@ -103,26 +112,30 @@ def pieces(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
     return found
 
 
-def _spans(track: str, spans: Spans) -> Iterator[dict[str, Any]]:
-    """{"t": track, "c": concept or text of a record, "s", "e": range, "b", "a": whether it continues before, after}.
+def _spans(track: str, spans: Spans, names: Sequence[str] | None, place: int) -> Iterator[Span]:
+    """One for each concept of a span.
 
     Spans that overlapped when they were ingested are runs that share concepts; here each concept has its whole range.
     """
-    begun: dict[Any, dict[str, Any]] = {}
+    begun: dict[Any, Span] = {}
     previous: list[Any] = []
+    offsets = spans.offsets.tolist()
     for k, record in enumerate(spans.decode()):
-        start, end = int(spans.start[k]), int(spans.end[k])
-        concepts = record.tolist() if isinstance(spans.codec, ConceptsCodec) else [_short(record)]
-        for concept in dict.fromkeys(concepts):
-            open_span = begun.get(concept)
+        start, end = place + int(spans.start[k]), place + int(spans.end[k])
+        concepts = [_short(record)] if not isinstance(spans.codec, ConceptsCodec) else record.tolist()
+        scores = [None] * len(concepts)
+        if isinstance(spans.codec, ConceptsCodec) and spans.codec.scores is not None:
+            scores = spans.scores[offsets[k] : offsets[k + 1]].tolist()
+        for concept, score in dict(zip(concepts, scores, strict=True)).items():
+            before = begun.get(concept)
             # Neighbours with the same concepts are two spans: a piece of one differs from the next in something.
-            if open_span is not None and open_span["e"] == start and concepts != previous:
-                open_span.update(e=end, a=bool(spans.ends_after[k]))
+            if before is not None and (before.end, before.score) == (start, score) and concepts != previous:
+                begun[concept] = before._replace(end=end)
                 continue
-            if open_span is not None:
-                yield open_span
-            begun[concept] = {"t": track, "c": concept, "s": start, "e": end,
-                              "b": bool(spans.begins_before[k]), "a": bool(spans.ends_after[k])}  # fmt: skip
+            if before is not None:
+                yield before
+            name = str(concept) if names is None else names[concept]
+            begun[concept] = Span(start, end, track, concept, name, score)
         previous = concepts
     yield from begun.values()
 
@@ -133,12 +146,12 @@ def _short(record: Any) -> str:
     return text if len(text) <= _RECORD else f"{text[:_RECORD]} ..."
 
 
-def nested(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """In the order of their starts, the longer first, each with the lowest "level" that is free at its tokens."""
-    spans = sorted(spans, key=lambda span: (span["s"], -span["e"], span["t"], str(span["c"])))
+def nested(spans: Iterable[Span]) -> list[Span]:
+    """In the order of their starts, the longer first, each with the lowest level that is free at its tokens."""
     ends: list[int] = []
-    for span in spans:
-        level = next((k for k, end in enumerate(ends) if end <= span["s"]), len(ends))
-        ends[level : level + 1] = [span["e"]]
-        span["level"] = level
-    return spans
+    found = []
+    for span in sorted(spans, key=lambda span: (span.start, -span.end, span.track, str(span.concept))):
+        level = next((k for k, end in enumerate(ends) if end <= span.start), len(ends))
+        ends[level : level + 1] = [span.end]
+        found.append(span._replace(level=level))
+    return found

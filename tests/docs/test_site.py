@@ -142,12 +142,13 @@ def test_search_works_from_a_folder(site: Path) -> None:
     from tests.view.browser import start_browser
 
     with start_browser() as browser:
-        browser.driver.get((site / "trainers" / "lightning.html").as_uri())
-        browser.run("document.querySelector('label[for=__search]').click()")
-        browser.one("input.md-search__input").send_keys("feistel")
-        found = WebDriverWait(browser.driver, 30, 0.2).until(lambda _: browser.all("a.md-search-result__link"))
+        browser.get((site / "trainers" / "lightning.html").as_uri())
+        browser.execute_script("document.querySelector('label[for=__search]').click()")
+        browser.find_element("css selector", "input.md-search__input").send_keys("feistel")
+        links = "css selector", "a.md-search-result__link"
+        found = WebDriverWait(browser, 30, 0.2).until(lambda _: browser.find_elements(*links))
         assert any("order.html" in str(one.get_attribute("href")) for one in found)
-        loaded = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        loaded = browser.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
         assert [name for name in loaded if not name.startswith("file:")] == []
 
 

@@ -13,8 +13,8 @@ from tests.soak.builds import child
 # Folder -> the commands that go with it: its own, and those of the add-ons that need it.
 GONE = {
     "metrics": "", "batch_log": "", "mixing": "", "remote": "",
-    "viewer": "viewer", "subset": "subset", "index": "index",
-    "columns": "column", "trace": "trace locate exposure subset viewer column", "ingest/adopt": "adopt",
+    "viewer": "", "subset": "subset", "index": "index",
+    "columns": "column", "trace": "trace locate exposure subset column", "ingest/adopt": "adopt",
     "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
 }  # fmt: skip
 WITHOUT = """
@@ -70,7 +70,7 @@ assert [cl.adapters.batch_digest(batch) for batch in itertools.islice(loader, 4)
 if name.endswith(("trace", "integrations")):  # the layers show the rest, and importing torch takes two seconds
     assert next(iter(cl.make_dataloader(config, micro_batch_size=2)))["input_ids"].shape == (2, 16)
 shown = cl.open_dataset("data/rows")._repr_html_()
-assert (shown is None) == ("viewer" in gone)
+assert (shown is None) == name.endswith(("viewer", "trace"))
 if shown is None:
     refused(cl.open_dataset("data/rows").show, name)
 
@@ -101,6 +101,9 @@ if name.endswith("annotate"):
 if name.endswith("batch_log"):
     code, text = said("trace", "--audit", "--run-log", "log")
     assert code == 2 and name in text, text
+if name.endswith(("viewer", "subset")):
+    code, text = said("inspect", "data/rows", "--random", "2", "--html", "page.html")
+    assert (code == 2 and name in text) == name.endswith("viewer"), text
 if name.endswith("remote"):
     refused(lambda: cl.open_dataset("s3://bucket/data"), "s3", name)
 if name.endswith("integrations"):

@@ -58,7 +58,7 @@ def test_what_a_wheel_holds(wheel: Path, source: Path) -> None:
     """One package at the top with all of its files and the type marker, its licence, kernels; for any Python."""
     assert re.search(r"-py3-none-manylinux_2_17_(\w+)\.musllinux_1_1_\1\.whl$", wheel.name)
     files = set(zipfile.ZipFile(wheel).namelist())
-    kinds = ".py", ".html", ".js", ".css"
+    kinds = ".py", ".js", ".css"
     sources = [f for f in source.glob("conceptloader/**/*") if f.suffix in kinds or f.name == "py.typed"]
     expected = {str(f.relative_to(source)) for f in sources}
     expected |= {f"conceptloader/{f.relative_to(source)}" for f in source.glob("integrations/**/*.py")}

@@ -31,10 +31,9 @@ from conceptloader.trace import (
     trace_step,
     trace_steps,
 )
-from conceptloader.viewer.pages import PAGES
-from conceptloader.viewer.source import Looked, Query
 from tests.corpora.records import write_rows
 from tests.raises import raises
+from tests.view.reading import tables
 
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
 Seen = dict[int, list[Any]]
@@ -180,17 +179,13 @@ def test_each_launch_answers_for_what_it_trained(
     names = [one.dataset for one in whole]
     for end in (3, FIRST * BATCH, LAST * BATCH - 5):
         assert +Counter(dict(zip(run.drawn.names, run.drawn.counts(end), strict=True))) == Counter(names[:end])
-    looked = Looked(title="run", run=run, log=str(log), samples=LAST * BATCH)
-    step = PAGES["step"](looked, Query({"n": "2"}))
-    assert [(one["sample"], one["d"], one["i"]) for one in step["samples"]] == [
-        (one.sample, one.dataset, one.window) for one in trace_step(run, 2)
+    assert main(["trace", "--run-log", str(log), "--steps", f"0:{LAST}", "--html", str(log / "page.html")]) == 0
+    page = tables(log / "page.html")
+    assert [row[5:7] for row in page["Samples"][1:]] == [(one.dataset, str(one.window)) for one in whole]
+    steps = [Counter(names[at : at + BATCH]) for at in range(0, LAST * BATCH, BATCH)]
+    assert [row[3:] for row in page["Steps"][1:]] == [
+        tuple(str(step[name]) for name in page["Steps"][0][3:]) for step in steps
     ]
-    window = next(one for one in whole if one.dataset == "books" and one.tokens is not None)
-    times = PAGES["seen"](looked, Query({"d": "books", "i": str(window.window), "until": str(LAST * BATCH)}))["seen"]
-    alike = [one.sample for one in whole if (one.dataset, one.window) == ("books", window.window) and one.tokens]
-    assert [one["sample"] for one in times] == alike
-    counts = {one["name"]: one["counts"][-1] for one in PAGES["mixture"](looked, Query({}))["members"]}
-    assert counts == Counter(names)
 
     sources = exposure(run, until=LAST).sources().to_pylist()
     tokens = sum(part.inputs[1] - part.inputs[0] for one in whole for part in one.documents if part.inputs)

@@ -1,10 +1,6 @@
-"""A small run with text, nested spans, two phases, excluded tokens and a run log; its page; a real browser."""
+"""A small run with text, nested spans, two phases, excluded tokens and a run log."""
 
 import json
-import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +9,9 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.trace import open_run
-from conceptloader.viewer.server import Server
-from conceptloader.viewer.source import Looked
 from tests.corpora.records import write_rows
-from tests.view.browser import Browser, start_browser
 
 SEQ_LEN = 64
-SAMPLES = 400
 WORDS = ["the", "cat", "sat", "on", "a", "red", "mat", "and", "saw", "one", "blue", "bird", "in", "an", "old", "tree"]
 
 
@@ -55,7 +46,7 @@ def log_start(config: Path, log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """run.yaml and its datasets books and web; checkpoints/ with a run log of 2 ranks, 8 samples a step, at step 12."""
+    """run.yaml and its datasets books and web; checkpoints/ with a run log of 2 ranks, 8 samples a step."""
     folder = tmp_path_factory.mktemp("view")
     for name, count in (("books", 60), ("web", 90)):
         build(folder, name, [document(name, k) for k in range(count)], ["clause", "animal", "plant"])
@@ -67,45 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tracks": {"concepts": {}},
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    packed = {**config, "seq_len": 256, "packing": {"bins": 8}}
+    del packed["exclude"]
+    (folder / "packs.yaml").write_text(yaml.safe_dump(packed))
     (folder / "checkpoints").mkdir()
     log_start(folder / "run.yaml", folder / "checkpoints")
-    (folder / "checkpoints/latest.txt").write_text("12")
     return folder
-
-
-@pytest.fixture(scope="session")
-def looked(folder: Path) -> Looked:
-    log = str(folder / "checkpoints")
-    return Looked(title="run.yaml", run=open_run(folder / "run.yaml", log), samples=SAMPLES, log=log)
-
-
-@pytest.fixture(scope="session")
-def serve() -> Iterator[Callable[[Looked], str]]:
-    """Serves until the end of the session; returns the address of the page."""
-    with ExitStack() as stack:
-
-        def start(looked: Looked) -> str:
-            server = stack.enter_context(Server(looked))
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            stack.callback(server.shutdown)
-            return server.url
-
-        yield start
-
-
-@pytest.fixture(scope="session")
-def page(looked: Looked, serve: Callable[[Looked], str]) -> str:
-    """Address of the page of the run."""
-    return serve(looked)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    found = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if None in found:
-        pytest.fail(
-            "found no chromium and chromedriver, which tests of the page use; install them (on Debian: apt-get install "
-            "chromium chromium-driver), or leave these tests out: pytest -m 'not browser'"
-        )
-    with start_browser() as started:
-        yield started

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,11 +12,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.viewer import plot_mixture, plot_stats, show
-from conceptloader.viewer.notebook import _hues
-from conceptloader.viewer.plots import figure_of
-from conceptloader.viewer.source import Looked, Query
-from conceptloader.viewer.windows import window
+from conceptloader.viewer import plot_mixture, plot_stats, plots, show
+from conceptloader.viewer.render import hues_of
+from conceptloader.viewer.windows import Span
 from tests.raises import raises
 
 
@@ -30,8 +27,13 @@ def stored(dataset: cl.Dataset, start: int, stop: int) -> str:
     return bytes(t for t in dataset.tokens(start, stop).tolist() if t < 256).decode()
 
 
-def test_datasets_and_their_windows(looked: Looked) -> None:
-    dataset = looked.sources["books"].dataset
+@pytest.fixture(scope="module")
+def books(folder: Path) -> cl.Dataset:
+    return cl.open_dataset(folder / "books")
+
+
+def test_datasets_and_their_windows(books: cl.Dataset) -> None:
+    dataset = books
     shown = text(dataset._repr_html_())
     assert f"{dataset.num_tokens:,} tokens, 60 documents, 1 shard; tokenizer bytes" in shown
     assert stored(dataset, 0, 513) in shown
@@ -50,16 +52,15 @@ def test_datasets_and_their_windows(looked: Looked) -> None:
         show(3)
 
 
-def test_nothing_else_has_to_be_imported(looked: Looked, checkout: Path) -> None:
+def test_nothing_else_has_to_be_imported(books: cl.Dataset, checkout: Path) -> None:
     """In a process of its own, where nobody has imported what draws."""
-    path = looked.sources["books"].dataset.path
-    script = f"import conceptloader as cl\nprint(cl.open_dataset({path!r})._repr_html_())"
+    script = f"import conceptloader as cl\nprint(cl.open_dataset({books.path!r})._repr_html_())"
     done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True, check=True)
     assert "60 documents" in text(done.stdout)
 
 
-def test_lines_of_spans(looked: Looked) -> None:
-    html = str(looked.sources["books"].dataset.documents().show(0))
+def test_lines_of_spans(books: cl.Dataset) -> None:
+    html = str(books.documents().show(0))
     spans = [
         (one.text or "", one.get("style") or "")
         for one in ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("span")
@@ -76,12 +77,8 @@ def picture(html: str) -> list[tuple[str, int, int, int]]:
     ]
 
 
-def described(looked: Looked, n: int) -> dict[str, Any]:
-    return window(looked, Query({"d": "books", "i": str(n)}))
-
-
-def test_a_window_has_a_picture_of_documents_and_spans(looked: Looked) -> None:
-    dataset = looked.sources["books"].dataset
+def test_a_window_has_a_picture_of_documents_and_spans(books: cl.Dataset) -> None:
+    dataset = books
     windows, seen = dataset.windows(64), set()
     for n in range(8):
         shown = picture(str(windows.show(n)))
@@ -97,25 +94,26 @@ def test_a_window_has_a_picture_of_documents_and_spans(looked: Looked) -> None:
         seen |= {(name.split()[0], row) for name, *_, row in spans}
     assert seen == {("clause", 1), ("animal", 2)}
     html = str(windows.show(3))
-    assert html.count("border-left") == sum(not one["before"] for one in described(looked, 3)["documents"]) > 0
+    begun = dataset.read(192, 257, documents=True)["documents"].first >= 192
+    assert html.count("border-left") == begun.sum() > 0
     assert not re.search(r"https?:|url\(|src=|href=", html)
 
 
 def test_concepts_of_a_picture_have_colours_of_their_own() -> None:
     """Ids whose own colours are the same, or nearly."""
-    spans = [{"t": "a", "c": c, "s": k, "e": k + 1} for k, c in enumerate([0, 144, 233, 377, 610, 987])]
-    hues = sorted(_hues(spans).values())
+    spans = [Span(k, k + 1, "a", c, "") for k, c in enumerate([0, 144, 233, 377, 610, 987])]
+    hues = sorted(hues_of(spans).values())
     assert min((b - a) % 360 for a, b in pairwise([*hues, hues[0] + 360])) >= 24
 
 
-def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path, looked: Looked, tmp_path: Path) -> None:
+def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path) -> None:
     blend = cl.open_blend(folder / "run.yaml")
 
     def sample(n: int) -> tuple[str, str]:
         index, epoch, window = blend.order.sample(n)
         name = blend.order.names[index]
         return f"sample {n}: {window:,} of {name}, epoch {epoch}", stored(
-            looked.sources[name].dataset, 64 * window, 64 * window + 65
+            blend.datasets[name], 64 * window, 64 * window + 64
         )
 
     assert all(one in text(blend._repr_html_()) for one in ("Mixture of 2 datasets", *sample(0)))
@@ -137,8 +135,8 @@ def test_blends_of_packs_show_what_is_in_a_pack(folder: Path) -> None:
     assert shown.count("<title>books-") > 1
 
 
-def test_mixtures(looked: Looked) -> None:
-    shown = text(looked.run.blend.order._repr_html_())
+def test_mixtures(folder: Path) -> None:
+    shown = text(cl.open_blend(folder / "run.yaml").order._repr_html_())
     assert "Mixture of 2 datasets, seed 1234, blocks of 64" in shown
     assert "weight from sample 160" in shown
     assert "75.0%" in shown
@@ -154,12 +152,12 @@ def test_mixtures(looked: Looked) -> None:
     assert "Sequential of 2 datasets" in text(cl.adapters.Sequential([3, 4], ["a", "b"])._repr_html_())
 
 
-def test_batches(folder: Path, looked: Looked) -> None:
+def test_batches(folder: Path) -> None:
     with cl.make_dataloader(folder / "run.yaml", micro_batch_size=2) as loader:
-        batch = next(iter(loader))
+        batch, datasets = next(iter(loader)), loader.blend.datasets
     shown = text(str(show(batch)))
     assert "input_ids(2, 64)int64" in shown
-    dataset = looked.sources[looked.run.blend.config.names[int(batch["dataset_id"][0])]].dataset
+    dataset = datasets[sorted(datasets)[int(batch["dataset_id"][0])]]
     shown = text(str(show(batch, dataset=dataset)))
     first = bytes(t for t in batch["input_ids"][0].tolist() if t < 256).decode()
     assert first in shown
@@ -168,8 +166,8 @@ def test_batches(folder: Path, looked: Looked) -> None:
     assert "input_ids(2, 64)" in text(rows._repr_html_())
 
 
-def test_tables(looked: Looked) -> None:
-    dataset = looked.sources["web"].dataset
+def test_tables(folder: Path) -> None:
+    dataset = cl.open_dataset(folder / "web")
     window = dataset.windows(64)[4]
     spans = window["concepts"]
     table = spans.to_arrow(dataset.vocabulary("concepts"))
@@ -177,36 +175,37 @@ def test_tables(looked: Looked) -> None:
     assert table.column("concepts").to_pylist() == [record.tolist() for record in spans.decode()]
     names = ["clause", "animal", "plant"]
     assert table.column("names").to_pylist() == [[names[c] for c in record] for record in spans.decode()]
-    assert spans.to_pandas().columns.tolist() == ["start", "end", "begins_before", "ends_after", "concepts"]
-    assert window["documents"].to_pandas()["document"].tolist() == window["documents"].ids.tolist()
-    documents = dataset.documents().to_pandas()
-    assert documents["id"].tolist() == [f"web-{k}" for k in range(90)]
-    assert documents["stop"].iloc[-1] == dataset.num_tokens
+    assert spans.to_arrow().column_names == ["start", "end", "begins_before", "ends_after", "concepts"]
+    assert window["documents"].to_arrow().column("document").to_pylist() == window["documents"].ids.tolist()
+    documents = dataset.documents().to_arrow()
+    assert documents.column("id").to_pylist() == [f"web-{k}" for k in range(90)]
+    assert documents.column("stop").to_pylist()[-1] == dataset.num_tokens
     assert dataset.documents().to_arrow(5, 7).column("document").to_pylist() == [5, 6]
     assert dataset.spans("concepts", 0, 0).to_arrow().num_rows == 0
     assert dataset.spans("concepts", 0, 0).to_arrow(names).num_rows == 0
 
 
-def test_figures(looked: Looked, tmp_path: Path) -> None:
-    order = looked.run.blend.order
+def test_figures(folder: Path, books: cl.Dataset, tmp_path: Path) -> None:
+    order = cl.open_blend(folder / "run.yaml").order
     figure = plot_mixture(order, 400, position=96)
     above, below = figure.axes
     assert [text.get_text() for text in above.get_legend().get_texts()] == ["books", "web"]
     ends = [line.get_ydata()[-1] for line in below.lines[:2]]
     assert np.allclose(ends, np.array(order.counts(400)) / order.sizes)
     figure.savefig(tmp_path / "mixture.png")
-    figure = plot_stats(looked.sources["books"].dataset, top=2)
+    figure = plot_stats(books, top=2)
     assert [tick.get_text() for tick in figure.axes[3].get_yticklabels()] == ["animal", "clause"]
     figure.savefig(tmp_path / "stats.png")
 
 
-def test_figures_draw_names_as_they_are(tmp_path: Path) -> None:
+def test_figures_draw_names_as_they_are(books: cl.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dollar signs are no mathematics, equal names are no equal concepts, and _x is in the legend."""
     concepts = [{"id": k, "name": name, "spans": 1, "tokens": 1, "share_of_tokens": 0.1 * (k + 1)} for k, name in
                 enumerate(["$x^{$", "a" * 40 + "b", "a" * 40 + "c"])]  # fmt: skip
     track = {"spans": 3, "span_lengths": {"50": 1}, "tokens_in_spans": 0.5, "concepts": concepts}
     value = {"dataset": "$d^{$", "tokens": 9, "documents": 1, "shards": 1, "document_lengths": {"50": 9}}
-    figure = figure_of({**value, "tracks": {"$t^{$": track}}, 20)
+    monkeypatch.setattr(plots, "dataset_stats", lambda _: {**value, "tracks": {"$t^{$": track}})
+    figure = plot_stats(books)
     figure.savefig(tmp_path / "stats.png")
     bars = figure.axes[3]
     assert [bar.get_width() for bar in bars.patches] == pytest.approx([30, 20, 10])

@@ -1,4 +1,4 @@
-"""Spans and documents as tables of Arrow and pandas."""
+"""Spans and documents as tables of Arrow."""
 
 from typing import Any
 
@@ -14,8 +14,3 @@ class Tabular:
     def to_arrow(self, *arguments: Any) -> Any:
         """A pyarrow.Table of it. Raises: ConfigError without the pyarrow package."""
         return need("pyarrow", "to_arrow: the pyarrow package is not installed").table(self._columns(*arguments))
-
-    def to_pandas(self, *arguments: Any) -> Any:
-        """A pandas.DataFrame of it. Raises: ConfigError without the packages pyarrow and pandas."""
-        need("pandas", "to_pandas: the pandas package is not installed")
-        return self.to_arrow(*arguments).to_pandas()

@@ -18,7 +18,7 @@ _PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
 
 
 @dataclass
-class TrackCounts:
+class _Counts:
     """lengths: spans by length in tokens; per concept id: spans and tokens; covered: tokens in any span."""
 
     lengths: Counter[int] = field(default_factory=Counter)
@@ -37,32 +37,26 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
         "tokens": dataset.num_tokens,
         "documents": dataset.num_documents,
         "shards": dataset.num_shards,
-        "document_lengths": percentiles(documents),
+        "document_lengths": _percentiles(documents),
         "tracks": {},
     }
     for track in dataset.chosen_tracks(tracks):
-        names = dataset.vocabulary(track) if dataset.tracks[track].codec == "concepts" else None
-        result["tracks"][track] = track_stats(count_track(dataset, track), names, dataset.num_tokens)
+        result["tracks"][track] = _track_stats(dataset, track)
     return result
 
 
-def count_track(dataset: Dataset, track: str) -> TrackCounts:
-    """All spans of a track, counted."""
-    found, codec = TrackCounts(), dataset.codec(track)
+def _track_stats(dataset: Dataset, track: str) -> dict[str, Any]:
+    found, codec = _Counts(), dataset.codec(track)
+    names, tokens = dataset.vocabulary(track), dataset.num_tokens
     for shard, cut in dataset.by_shard(0, dataset.num_tokens):
         for first, end in zip(cut.first.tolist(), cut.end.tolist(), strict=True):
             for start, stop, numbers in whole_spans(dataset.reader, shard, track, first, end, _CHUNK):
                 records = records_of(dataset.reader, shard, track, numbers)
-                count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
-    return found
-
-
-def track_stats(found: TrackCounts, names: list[str] | None, tokens: int) -> dict[str, Any]:
-    """Counts of a track as JSON values. names: of its concepts; tokens: that were looked at, in spans or not."""
+                _count(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
     ranked = sorted(found.tokens, key=lambda concept: (-found.tokens[concept], concept))
     return {
         "spans": found.lengths.total(),
-        "span_lengths": percentiles(found.lengths),
+        "span_lengths": _percentiles(found.lengths),
         "tokens_in_spans": found.covered / max(1, tokens),
         "concepts_used": len(found.spans),
         "concepts": [
@@ -78,7 +72,7 @@ def track_stats(found: TrackCounts, names: list[str] | None, tokens: int) -> dic
     }
 
 
-def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
+def _percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     """Exact percentiles (nearest rank) of a histogram length -> count; empty without values."""
     values = sorted(lengths)
     if not values:
@@ -88,8 +82,8 @@ def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
 
 
-def count_spans(
-    found: TrackCounts, lengths: NDArray[np.int64], records: Sequence[memoryview], codec: ConceptsCodec | None
+def _count(
+    found: _Counts, lengths: NDArray[np.int64], records: Sequence[memoryview], codec: ConceptsCodec | None
 ) -> None:
     """Add spans: their lengths, int64 [n], and the record of each; codec: None unless these are lists of concepts."""
     _add(found.lengths, lengths)
@@ -121,10 +115,10 @@ def heading(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def name_of(concept: Mapping[str, Any]) -> str:
-    """Of one of the concepts that `track_stats` gives, for people."""
+    """Of one of the concepts that `dataset_stats` gives, for people."""
     return printable(concept["name"], 40) if concept["name"] else str(concept["id"])
 
 
 def percentile_line(found: Mapping[str, int]) -> str:
-    """What `percentiles` gives as text."""
+    """Percentiles as text."""
     return "  ".join(f"p{p} {length:,}" for p, length in found.items()) or "none"

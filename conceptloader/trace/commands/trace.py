@@ -36,6 +36,11 @@ resume with it does.
 
 --steps writes a table, a row per document of a sample: --format jsonl (default) or parquet.
 
+--html writes one page, which needs no server and can be mailed: the mixture up to the step or over the steps, tables of
+steps and samples that sort and filter, and samples with their spans in colors.
+
+  conceptloader trace --run-log checkpoints --step 1200 --html step.html
+
 --audit compares the batch log of a run (`loader: {batch_log: true}`, or the --record of a BatchRecorder) with what the
 order of each launch and the data give: samples, datasets and checksums of the tokens of each micro batch. If they
 differ, it names the first step, micro batch and rank, with exit code 1. With --planned, or without a run log, it
@@ -54,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--steps", type=steps, metavar="A:B", help="table of steps A to B - 1")
     what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
     what.add_argument("--audit", action="store_true", help="the first step that differs from what was recorded")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the samples instead")
     add_table_arguments(parser)
     meaning = "with --audit: batch log that the ranks wrote (default: next to the run log)"
     parser.add_argument("--record", metavar="DIR", help=meaning)
@@ -75,6 +81,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.html is not None:
+        refuse_beside("--html", arguments, "format", "out", "rank")
+        need_add_on("conceptloader.viewer.page", "--html").save_run(open_run(arguments), arguments, output)
+        return
     refuse_without("--steps", arguments, "format", "out")
     if arguments.steps is not None:
         refuse_beside("--steps", arguments, "rank")  # of which the table has a column
@@ -85,28 +95,30 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         first, stop, era = arguments.sample, 0, asked.at(arguments.sample)
     else:
         (first, stop), era = asked.steps.range_of(arguments.step), asked.at_step(arguments.step)
-    weights = [_weights(one) for one in era.phases_in(first, stop)]
+    phases = era.phases_in(first, stop)
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
         if not found:
             raise ConfigError("--rank", f"{arguments.rank}", "a rank with some of these samples", "check --dp-size")
-    value = {"weights": weights, "samples": [one.to_dict() for one in found]}
-    shown = weights if arguments.sample is None else []
-    output.result(value, [*map(_said, shown), *(line for one in found for line in _lines(one))])
+    value = {"weights": [*map(_weights, phases)], "samples": [one.to_dict() for one in found]}
+    shown = phases if arguments.sample is None else []
+    output.result(value, [*map(weights_line, shown), *(line for one in found for line in sample_lines(one))])
 
 
 def _weights(one: LoggedPhase) -> dict[str, Any]:
     return {"global_sample": one.phase.start, "weights": one.phase.shares, "why": one.why, "losses": dict(one.losses)}
 
 
-def _said(weights: dict[str, Any]) -> str:
-    shares = ", ".join(f"{name} {share:.4g}" for name, share in weights["weights"].items())
-    why = f", set live: {printable(weights['why'])}" if weights["why"] else ""
-    return f"weights from global sample {weights['global_sample']} on: {shares}{why}"
+def weights_line(one: LoggedPhase) -> str:
+    """Weights, and why if they were set live, as a line of text."""
+    shares = ", ".join(f"{name} {share:.4g}" for name, share in one.phase.shares.items())
+    why = f", set live: {printable(one.why)}" if one.why else ""
+    return f"weights from global sample {one.phase.start} on: {shares}{why}"
 
 
-def _lines(one: SampleTrace) -> Iterator[str]:
+def sample_lines(one: SampleTrace) -> Iterator[str]:
+    """What is in a sample, as lines of text."""
     places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
     if one.tokens is None:
         tokens = "not read: excluded" + ", or an empty pack" * (one.kind == "pack")

@@ -1,0 +1,26 @@
+"""What a page of `--html` says, read from its file."""
+
+import html
+import re
+from pathlib import Path
+
+Row = tuple[str, ...]
+
+
+def tables(page: Path) -> dict[str, list[Row]]:
+    """Head and rows of each table under a title, by the first word of the title."""
+    found = {}
+    for title, table in re.findall(r'<h2>(\w+)[^<]*</h2><div class="rows"[^>]*>(.*?)</div>', page.read_text(), re.S):
+        rows = re.findall(r"<tr>(.*?)</tr>", table, re.S)
+        found[title] = [tuple(map(plain, re.findall(r"<t[dh]>(.*?)</t[dh]>", row, re.S))) for row in rows]
+    return found
+
+
+def windows(page: Path) -> dict[str, str]:
+    """The text of each window by its title."""
+    found = re.findall(r'<article[^>]*><h3>(.*?)</h3>.*?<div dir="auto"[^>]*>(.*?)</div>', page.read_text(), re.S)
+    return {plain(title): plain(text) for title, text in found}
+
+
+def plain(markup: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", markup))
